@@ -84,7 +84,7 @@ async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: Backe
             await anna.sees(f"Cancel {chosen}")
             await anna.leaves("n")
             await anna.press("l")
-            await anna.sees(chosen, "No agent was started yet")
+            await anna.sees(chosen, "No agent has started yet")
             await anna.leaves()
             await anna.press("d")
             await anna.sees(chosen, "has no checkout now")

@@ -22,7 +22,7 @@ def entry(kind: str, /, **fields: Any) -> Entry:
     [
         (entry("session", session="s-1", model="m", agent="claude"), "session   claude, m, session s-1"),
         (entry("prompt", text="Do it.\n"), "asked     Do it."),
-        (entry("prompt", text="Do it.", continues=True), "goes on   Do it."),
+        (entry("prompt", text="Do it.", continues=True), "continued Do it."),
         (entry("prompt", text="Do it.", reply="blue"), "reply     blue"),
         (entry("said", text="Hello"), "said      Hello"),
         (entry("tool", tool="Bash", detail="make test"), "tool      Bash  make test"),
@@ -31,7 +31,7 @@ def entry(kind: str, /, **fields: Any) -> Entry:
         (entry("petition", kind="jira.comment", body={"text": "hi"}), "petition  jira.comment  text: hi"),
         (entry("asked", question="Which?", choices=["a", "b"], costUsd=0.1), "question  Which? (a / b) ($0.10)"),
         (entry("answered", answer="done", costUsd=1.5), "answered  done ($1.50)"),
-        (entry("failed", reason="limit", until="2026-01-01"), "failed    limit; it may go on at 2026-01-01"),
+        (entry("failed", reason="limit", until="2026-01-01"), "failed    limit; it can continue at 2026-01-01"),
         (entry("interrupted"), "stopped   the turn was interrupted"),
         (entry("noted", text="the model is busy"), "note      the model is busy"),
         (entry("ended", reason="exit code 1"), "ended     exit code 1"),

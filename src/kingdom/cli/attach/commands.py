@@ -1,4 +1,4 @@
-"""`kingdom attach`: a terminal of its own in which a run is watched, by tmux."""
+"""`kingdom attach`: watch a run in tmux."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from rich.text import Text
 from kingdom.bus.port import Bus
 from kingdom.cli.attach.files_view import changed_files, files_view
 from kingdom.cli.logs.commands import TranscriptLine, watch
-from kingdom.cli.logs.sessions import Subject
+from kingdom.cli.logs.sessions import LogSubject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import folders_here
 from kingdom.cli.shared.json_result import lines
@@ -33,7 +33,7 @@ from kingdom.workflow.reactions import engine
 
 app = typer.Typer(add_completion=False)
 _SESSION = "watch"
-# What the kernel accepts as the name of a socket.
+# The longest name of a socket that the kernel accepts.
 _SOCKET_MAX = 107
 _FILES_SHOWN = 30
 _POLL_SECONDS = 1.0
@@ -44,17 +44,17 @@ async def attach(
     call: CommandCall,
     workflow_id: RunId,
     *,
-    shell: Annotated[bool, typer.Option("--shell", help="Open a shell in the checkout, where you can type.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="Only show the files that change, in this terminal.")] = False,
+    shell: Annotated[bool, typer.Option("--shell", help="Open a shell in the checkout.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Only show the changing files, in this terminal.")] = False,
 ) -> int | None:
-    """Watch a run at work: what its agent says and does, and the files that change; its host must be this machine.
+    """Watch a run: what its agent says and does, and the files that it changes; its host must be this machine.
 
-    You only look: what you type reaches nobody, unless you say --shell. Ctrl-b d leaves, and the run goes on. Without
-    tmux, or away from a terminal, this is `kingdom logs -f`.
+    The view is read-only unless you add --shell. Ctrl-b d leaves it, and the run continues. Without tmux or a terminal
+    this command is `kingdom logs -f`.
 
     Example: kingdom attach last
 
-    JSON: as `kingdom logs --json`.
+    JSON: the lines of `kingdom logs --json`.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
@@ -62,19 +62,19 @@ async def attach(
             await _show_files(call, bus, workflow)
             return None
         if why := await _why_no_tmux(call, bus, workflow):
-            call.output.note(f"{why}, so this is `kingdom logs -f`")
-            await watch(call, bus, Subject(workflow), follow=True)
+            call.output.note(f"{why}: showing `kingdom logs -f` instead")
+            await watch(call, bus, LogSubject(workflow), follow=True)
             return None
         folders = await folders_here(bus, workflow, "checkout")
     return await _in_tmux(call, workflow, folders, shell=shell)
 
 
 async def _why_no_tmux(call: CommandCall, bus: Bus, workflow: Workflow) -> str:
-    """Return why a run cannot be watched in a terminal of its own, or nothing if it can."""
+    """Return why a run cannot be watched in tmux, or an empty text if it can."""
     if shutil.which("tmux") is None:
         return "tmux is not installed"
     if call.output.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return "this is no terminal"
+        return "this is not a terminal"
     try:
         folders = await folders_here(bus, workflow, "checkout")
     except NotFound as error:
@@ -84,10 +84,10 @@ async def _why_no_tmux(call: CommandCall, bus: Bus, workflow: Workflow) -> str:
 
 
 async def _in_tmux(call: CommandCall, workflow: Workflow, folders: Folders, *, shell: bool) -> int:
-    """Show a run in a tmux server that is nobody else's and ends when the person leaves."""
+    """Show a run in a separate tmux server, which ends when the person leaves."""
     socket = _socket(folders)
     socket.parent.mkdir(mode=0o700, exist_ok=True)
-    # A person may sit in a tmux of their own, whose size is not that of a pane here.
+    # The person's own tmux, if any, has another size.
     tmux = ("env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", "tmux", "-S", str(socket), "-f", "/dev/null")
     try:
         await _run(call, [*tmux, *_layout(workflow, folders, shell=shell)])
@@ -99,18 +99,18 @@ async def _in_tmux(call: CommandCall, workflow: Workflow, folders: Folders, *, s
 
 
 def _layout(workflow: Workflow, folders: Folders, *, shell: bool) -> list[str]:
-    """Return what tmux shall do: the transcript above, below it the files or a shell."""
+    """Return the tmux commands: the transcript above, the files or a shell below."""
     below = ["split-window", "-v", "-l", "40%" if shell else "30%"]
     if shell:
         below += ["-c", str(_checkout(workflow, folders))]
     else:
         below += ["-c", str(Path.cwd()), _kingdom("attach", workflow.id, "--files")]
-    words = "a shell in the checkout" if shell else "you only look"
+    words = "a shell in the checkout" if shell else "read-only"
     steps = [
         ["start-server"],
-        # What has ended is still to be read.
+        # Ended panes stay readable.
         ["set-option", "-g", "remain-on-exit", "on"],
-        # The same is done below, unless this process was killed.
+        # Ends the server even if this process was killed.
         ["set-hook", "-g", "client-detached", "run-shell -b -d 3 -C kill-server"],
         ["set-option", "-g", "history-limit", "50000"],
         ["set-option", "-g", "status-left-length", "60"],
@@ -131,14 +131,14 @@ async def _run(call: CommandCall, argv: Sequence[str], *, quiet: bool = False) -
     )
     code = await process.wait()
     if code and not quiet:
-        raise ProgramFailed(f"tmux failed with exit code {code}: `kingdom logs -f` needs none")
+        raise ProgramFailed(f"tmux failed with exit code {code}: `kingdom logs -f` works without tmux")
     return code
 
 
 async def _show_files(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
-    """Show the files of a run that change, until it is over."""
+    """Show the changing files of a run until it ends."""
     folders = await folders_here(bus, workflow, "work space")
-    console, subject = call.output.console, Subject(workflow)
+    console, subject = call.output.console, LogSubject(workflow)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             current = await lifecycle.show(bus, workflow.id)
@@ -160,7 +160,7 @@ def _files_of(workflow: Workflow, folders: Folders) -> Group:
         for file in changed_files(folder, _FILES_SHOWN)
     ]
     latest = sorted(found, key=lambda file: file.at, reverse=True)[:_FILES_SHOWN]
-    head = Text(f"{workflow.id} is {workflow.status}. What was written last:")
+    head = Text(f"{workflow.id} is {workflow.status}. Files written last:")
     return Group(head, files_view(latest, utc_now().timestamp()))
 
 

@@ -1,4 +1,4 @@
-"""The files that changed last below a folder, as a table; it only looks at names, sizes and times."""
+"""A table of the files that changed last in a folder."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _KILO = 1024
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file, when it was last written, and its size."""
+    """A file with the time of its last change and its size."""
 
     path: str
     at: float
@@ -22,7 +22,7 @@ class ChangedFile:
 
 
 def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
-    """Return the files that were written last, the latest first; links are not followed, Git's own files left out."""
+    """Return the files that changed last, the latest first, without links and Git's own files."""
     found = [ChangedFile(each.file.name, each.at, each.size) for each in files_below(folder, leaving_out=".git")]
     return sorted(found, key=lambda file: file.at, reverse=True)[:limit]
 

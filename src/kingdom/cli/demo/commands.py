@@ -1,4 +1,4 @@
-"""`kingdom demo`: a whole court in a throwaway directory, and a story that is played in it."""
+"""`kingdom demo`: run a whole court in a temporary directory, and play a story in it."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bus.logs import configure_logs
-from kingdom.cli.demo.display import Lines, Screen, read_line
+from kingdom.cli.demo.display import DemoLines, DemoScreen, read_line
 from kingdom.cli.demo.view import end_view
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import storeless_command
@@ -33,14 +33,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def demo(
     output: CommandOutput,
     *,
-    fast: Annotated[bool, typer.Option("--fast", help="Without pauses; the question answers itself.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Run without pauses, and answer the question automatically.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory at the end.")] = False,
 ) -> int | None:
     """See Kingdom work in two minutes: no keys, no network, nothing installed but git.
 
-    A whole court runs in a throwaway directory, with stand-ins for GitHub, Jira and Slack and an agent that follows a
-    script. A review is asked for, its agent asks you, then agent and King are killed, and a run goes back to a
-    checkpoint. Ctrl-C leaves nothing behind. Exit code 1 means that something was lost, done twice or left undone.
+    A whole court runs in a temporary directory, with stand-ins for GitHub, Jira and Slack and an agent that follows a
+    script. A review is requested, its agent asks you a question, the agent and the King are killed, and a run rolls
+    back to a checkpoint. Ctrl-C leaves nothing behind. Exit code 1 means that something was lost, repeated or not done.
 
     Example: kingdom demo
 
@@ -51,15 +53,15 @@ async def demo(
     general, status, cost_usd}], cost_usd, outside: {reviews, comments, pull_requests, ticket_comments, slack_messages},
     places: [{path, what}], findings: [text]}; directory is null unless it is kept. The story is on standard error.
     """
-    heard = _hear_signals()
+    received = _cancel_on_signal()
     directory = _new_directory()
     try:
         report = await _play(output, directory, fast=fast, keep=keep)
     except asyncio.CancelledError:
-        if not heard:
+        if not received:
             raise
         output.note(f"Stopped. Look into {directory}" if keep else "Stopped. Nothing is left behind.")
-        return BY_SIGNAL + heard[0]
+        return BY_SIGNAL + received[0]
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
@@ -69,22 +71,22 @@ async def demo(
 
 
 async def _play(output: CommandOutput, directory: Path, *, fast: bool, keep: bool) -> Report:
-    """Play the story in a court that ends with it; a person may look around first."""
+    """Play the story in a court that ends with it, after a person has had time to look around."""
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), drop_log_line])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
     async with opened_house(directory) as house:
         if output.console.is_terminal and not output.json:
-            stage: Screen | Lines = Screen(output.console, fast=fast or not is_person)
+            stage: DemoScreen | DemoLines = DemoScreen(output.console, fast=fast or not is_person)
         else:
-            stage = Lines(sys.stderr if output.json else sys.stdout)
+            stage = DemoLines(sys.stderr if output.json else sys.stdout)
         with stage:
             report = await Story(house, stage, person=house.settings.actor.partition("@")[0]).play()
         looks_around = is_person and not fast and not keep
         if not output.json:
             output.console.print(end_view(report, directory if keep or looks_around else None))
         if looks_around:
-            await read_line("\nEverything is there, and runs, until you press Enter. ", None)
+            await read_line("\nEverything keeps running until you press Enter. ", None)
     return report if keep else replace(report, directory=None)
 
 
@@ -92,16 +94,16 @@ def _new_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="kingdom-demo-")).resolve()
 
 
-def _hear_signals() -> list[int]:
-    """Have this task cancelled by the first signal; who ends is not to be disturbed by others. Returns what came."""
+def _cancel_on_signal() -> list[int]:
+    """Cancel this task at the first signal and ignore later ones; return the list of received signals."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    heard: list[int] = []
+    received: list[int] = []
 
     def stop(number: int) -> None:
-        if task and not heard:
+        if task and not received:
             task.cancel()
-        heard.append(number)
+        received.append(number)
 
     for each in _SIGNALS:
         loop.add_signal_handler(each, stop, each)
-    return heard
+    return received

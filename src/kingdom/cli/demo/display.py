@@ -1,4 +1,4 @@
-"""Where the demo is shown: one calm screen on a terminal, else line by line."""
+"""Where the demo is shown: a screen on a terminal, otherwise plain lines."""
 
 import asyncio
 import sys
@@ -23,8 +23,8 @@ _LINES_KEPT = 200
 _WHO_WIDTH = 12
 
 
-class Screen(Stage):
-    """A terminal: what happens above, how everything stands below."""
+class DemoScreen(Stage):
+    """A terminal: events above, the current state below."""
 
     def __init__(self, console: Console, *, fast: bool) -> None:
         self._console = console
@@ -82,8 +82,8 @@ class Screen(Stage):
         self._live.update(view, refresh=True)
 
 
-class Lines(Stage):
-    """A pipe, a file or a log: a line for each thing, and nobody who could answer."""
+class DemoLines(Stage):
+    """A pipe or file: one line per event, and no answers."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -118,7 +118,7 @@ class Lines(Stage):
 
 
 async def read_line(prompt: str, seconds: float | None) -> str:
-    """Return the line that a person types; raises TimeoutError where nobody does in time."""
+    """Return the line that a person types, or raise TimeoutError."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
     loop, typed = asyncio.get_running_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""`kingdom explain`: one timeline from the event outside to the result."""
+"""`kingdom explain`: show the timeline from an event to its result."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 
 app = typer.Typer(add_completion=False)
-_BEGINS = "an assignment or an event is named by where its id begins, evt- or task-: `kingdom event list` shows events"
+_PREFIX_HINT = "ids of events begin with evt-, of assignments with task-: `kingdom event list` shows events"
 
 
 @command(app, "explain", result=one(Timeline))
@@ -32,17 +32,17 @@ async def explain(
         str,
         typer.Argument(
             metavar="TASK|EVENT|RUN",
-            help="The id of an assignment, an event or a run, or where it begins; of a run its end, too, or `last`.",
+            help="The id of an assignment, event or run, or its beginning; for a run also its end, or `last`.",
         ),
     ],
     *,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page that needs nothing else.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")
     ] = None,
 ) -> None:
-    """Tell what became of something, from the event outside to the result: who decided what and why, and its cost.
+    """Show the timeline from an event to its result: who decided what and why, how long it took, and its cost.
 
-    Everything is read from the store; nobody has to be running.
+    Everything is read from the store; no role has to be running.
 
     Example: kingdom explain task-20260207-001
 
@@ -60,42 +60,40 @@ async def explain(
     if call.output.json:
         call.output.document(timeline)
     elif html:
-        call.output.say(f"{timeline.about} is explained in {html}: open it in a browser.")
+        call.output.say(f"Wrote the timeline of {timeline.about} to {html}: open it in a browser.")
     else:
         call.output.console.print(explain_view(timeline, utc_now()))
 
 
 async def timeline_of(bus: Bus, about: str) -> Timeline:
-    """Return what became of an assignment, an event or a run, of which a part of the id may do."""
+    """Return the timeline of an assignment, event or run, given its id or a part of it."""
     operations = operations_of(bus)
     try:
         return tell(await gather(bus, operations, about))
     except NotFound:
-        meant = await _meant(bus, about)
-        if meant == about:
+        resolved = await _resolve(bus, about)
+        if resolved == about:
             raise
-    return tell(await gather(bus, operations, meant))
+    return tell(await gather(bus, operations, resolved))
 
 
-async def _meant(bus: Bus, about: str) -> str:
-    """Return the id that begins so, or that of a run of which any part may do."""
+async def _resolve(bus: Bus, about: str) -> str:
+    """Return the id of the event, assignment or run that a part of an id names."""
     for kind in (EVENTS, ASSIGNMENTS):
         if about.startswith(BEGINNINGS[kind.name]):
             async with bus.transaction() as transaction:
                 return await resolve_id(transaction, kind, about)
     try:
-        # Looking for a part of an id reads every run, so it comes last.
+        # Searching for a part of an id reads every run, so it comes last.
         return (await find_workflow(bus, about)).id
     except Ambiguous:
         raise
     except NotFound as error:
-        raise NotFound(f"{error}; {_BEGINS}") from error
+        raise NotFound(f"{error}; {_PREFIX_HINT}") from error
 
 
 def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Misconfigured(
-            f"the page cannot be written ({error}): name a file in a directory that is there"
-        ) from error
+        raise Misconfigured(f"the page cannot be written ({error}): name a file in an existing directory") from error

@@ -1,4 +1,4 @@
-"""A timeline as one page of HTML that needs nothing else: no script, nothing from elsewhere, light or dark."""
+"""A timeline as a self-contained HTML page: no script, no external resource, light and dark."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,12 +8,12 @@ from kingdom.cli.explain.view import headline, money, offset, outcome, result_of
 from kingdom.cli.shared.output import format_duration
 from kingdom.court.explain.timeline import Moment, Timeline
 
-# Whatever an event carries, a browser loads and runs nothing because of it.
+# The browser must not load or run anything that is in an event.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _LEGEND = (
-    "Pale bar: a work. Strong bar: a query, red where it failed or was lost. Diamond: checkpoint. Cross: crash."
-    " Flat triangle: failure. Pointing triangle: tried again. Square: petition. Circle: call outside. Shaded: a pause"
-    " that is drawn short."
+    "Pale bar: a work. Strong bar: a query, red if it failed or was lost. Diamond: checkpoint. Cross: crash."
+    " Flat triangle: failure. Pointing triangle: retry. Square: petition. Circle: call outside. Shaded: a pause"
+    " that is drawn shorter."
 )
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1d2330; --soft: #667085; --line: #d9dde5; --work: #d7e3f7;
@@ -49,7 +49,7 @@ tr.result td.what { font-weight: 600; }
 
 
 def page(timeline: Timeline, now: datetime) -> str:
-    """Return a timeline as a page; everything in it that others wrote is shown as text."""
+    """Return a timeline as a page; text from outside is escaped."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -69,7 +69,7 @@ def page(timeline: Timeline, now: datetime) -> str:
             *_works(timeline),
             *_moments(timeline),
             *(f'<p class="note">Note: {safe(words)}.</p>' for words in timeline.missing),
-            f'<p class="note">Told by kingdom explain at {now.isoformat(timespec="seconds")}.</p>',
+            f'<p class="note">Written by kingdom explain at {now.isoformat(timespec="seconds")}.</p>',
             "</body>",
             "</html>",
             "",

@@ -1,4 +1,4 @@
-"""The picture of a timeline as SVG: a lane for whatever takes time, marks for what happens at once."""
+"""A timeline as SVG: lanes with bars for durations, and marks for moments."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
 _TOP, _LANE, _BAR = 34.0, 30.0, 14.0
 _TICKS = 6
 _LABEL_LENGTH_MAX = 26
-# No pause takes more of the width than this, so that a night of waiting leaves room for the minutes of work.
+# The largest share of the width for one pause, so that a night of waiting leaves room for minutes of work.
 _PAUSE_SHARE = 0.15
 _ROUNDS = 60
 _MARKS = {
@@ -29,7 +29,7 @@ _MARKS = {
 
 
 class Scale:
-    """Where a time stands in the picture; long pauses are drawn short, and `breaks` tells which."""
+    """Maps times to positions; long pauses are drawn shorter, and `breaks` lists them."""
 
     def __init__(self, times: Sequence[datetime]) -> None:
         self._times = sorted(set(times))
@@ -48,7 +48,7 @@ class Scale:
         ]
 
     def x(self, at: datetime) -> float:
-        """Return the place of a time."""
+        """Return the position of a time."""
         index = min(max(bisect_right(self._times, at) - 1, 0), len(self._times) - 1)
         if index + 1 >= len(self._times):
             return self._places[index]
@@ -57,7 +57,7 @@ class Scale:
         return self._places[index] + share * (self._places[index + 1] - self._places[index])
 
     def at(self, x: float) -> datetime:
-        """Return the time at a place."""
+        """Return the time at a position."""
         index = min(max(bisect_right(self._places, x) - 1, 0), len(self._times) - 1)
         if index + 1 >= len(self._times):
             return self._times[index]
@@ -68,7 +68,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that took time; `look` is its class in the style sheet."""
+    """A duration; `look` is its class in the style sheet."""
 
     begin: datetime
     end: datetime
@@ -78,7 +78,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A line of the picture with its bars, and the moments that are marked on it."""
+    """A row with its bars, and the moments that are marked on it."""
 
     name: str
     bars: tuple[Bar, ...] = ()
@@ -86,7 +86,7 @@ class Lane:
 
 
 def picture(timeline: Timeline, now: datetime) -> str:
-    """Return the picture; what is not over yet goes on until now."""
+    """Return the picture; what has not ended extends to now."""
     if timeline.begun_at is None:
         return ""
     lanes = list(_lanes(timeline, now))
@@ -105,7 +105,7 @@ def picture(timeline: Timeline, now: datetime) -> str:
 
 
 def _longest_pause(gaps: Sequence[float]) -> float:
-    """Return the length from which on a pause is drawn short: it takes its share of what all is drawn as."""
+    """Return the length above which a pause is drawn shorter."""
     if not gaps:
         return 0.0
     share = max(_PAUSE_SHARE, 2 / len(gaps))
@@ -159,7 +159,7 @@ def _of(moments: Sequence[Moment], *kinds: Kind) -> tuple[Moment, ...]:
 
 def _axis(scale: Scale, begun_at: datetime, height: float) -> Iterator[str]:
     for begin, end, seconds in scale.breaks:
-        words = safe(f"{format_duration(seconds)}, drawn short")
+        words = safe(f"{format_duration(seconds)}, drawn shorter")
         yield (
             f'<rect class="pause" x="{begin:.1f}" y="{_TOP - 8:.0f}" width="{end - begin:.1f}"'
             f' height="{height - _TOP:.0f}"><title>{words}</title></rect>'
@@ -179,7 +179,7 @@ def _lane(lane: Lane, number: int, scale: Scale) -> Iterator[str]:
     yield f'<text class="lane" x="{_LEFT - 12:.0f}" y="{middle + 4:.0f}" text-anchor="end">{label}</text>'
     for bar in lane.bars:
         x = scale.x(bar.begin)
-        # What took no time worth mentioning is to be seen all the same.
+        # Very short durations must be visible too.
         width = max(scale.x(bar.end) - x, 2.0)
         words = safe(f"{bar.words}, {format_duration(max((bar.end - bar.begin).total_seconds(), 0.0))}")
         yield (
@@ -204,5 +204,5 @@ def _mark(moment: Moment, x: float, y: float) -> str:
 
 
 def safe(text: str) -> str:
-    """Return foreign text as a page may show it: no markup, and no character that steers."""
+    """Escape text from outside for a page: no markup and no control characters."""
     return escape(printable(text), quote=True)

@@ -1,4 +1,4 @@
-"""How a timeline looks in a terminal."""
+"""The view of a timeline for a terminal."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -27,7 +27,7 @@ _STYLES = {
 
 
 def explain_view(timeline: Timeline, now: datetime) -> RenderableType:
-    """Return all of a timeline: what it is about, what happened, what took how long, how it ended."""
+    """Return a whole timeline: its subject, its moments, its durations and its result."""
     parts: list[RenderableType] = [Text(headline(timeline), style="bold"), Text(outcome(timeline, now))]
     if timeline.moments:
         parts.append(_moments(timeline))
@@ -38,7 +38,7 @@ def explain_view(timeline: Timeline, now: datetime) -> RenderableType:
 
 
 def headline(timeline: Timeline) -> str:
-    """Return in a line what a timeline is about."""
+    """Return the subject of a timeline as one line."""
     event = timeline.event
     if event is None:
         return printable(timeline.about)
@@ -48,7 +48,7 @@ def headline(timeline: Timeline) -> str:
 
 
 def outcome(timeline: Timeline, now: datetime) -> str:
-    """Return in a sentence how it ended, or where it stands."""
+    """Return how a timeline ended, or its current state, as a sentence."""
     seconds = timeline.seconds
     if seconds is None and timeline.begun_at:
         took = f"for {format_duration(max((now - timeline.begun_at).total_seconds(), 0.0))} so far"
@@ -63,26 +63,26 @@ def outcome(timeline: Timeline, now: datetime) -> str:
 
 
 def result_of(strand: Strand) -> str:
-    """Return in a sentence what became of a strand."""
+    """Return the result of a strand as a sentence."""
     who = f" by {strand.general}" if strand.general else ""
     said = with_reason(f"{strand.id}{who} is {strand.status}", strand.summary or strand.reason)
     return printable(sentence(said))
 
 
 def offset(timeline: Timeline, moment: Moment) -> str:
-    """Return how long after the beginning something happened."""
+    """Return the time of a moment after the beginning."""
     return f"+{format_duration(max((moment.at - timeline.begun_at).total_seconds(), 0.0))}" if timeline.begun_at else ""
 
 
 def money(amount: float | None) -> str:
-    """Return an amount of money; what nobody paid for has none."""
+    """Format an amount of money, or nothing for None."""
     if amount is None:
         return ""
     return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"  # noqa: PLR2004 - a cent
 
 
 def many(count: int, one: str, more: str) -> str:
-    """Return a count with what is counted."""
+    """Return a count with its noun."""
     return f"{count} {one if count == 1 else more}"
 
 

@@ -1,4 +1,4 @@
-"""`kingdom logs`: what the agents of a run were asked, said and did, from their transcripts or from the store."""
+"""`kingdom logs`: show the transcripts of a run's agents."""
 
 import asyncio
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 
 from kingdom.bus.port import Bus
 from kingdom.cli.logs.session_follower import SessionEntries, SessionFollower, SessionFollowerView
-from kingdom.cli.logs.sessions import Subject, find_subject
+from kingdom.cli.logs.sessions import LogSubject, find_subject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import lines
 from kingdom.soldiers.transcript import Entry
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.3
 
 
 class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry of a transcript, whose it is, and where the next one stands; what the store tells has no offset."""
+    """An entry of a transcript, its soldier and Work, and the offset of the next entry, if it is from a transcript."""
 
     soldier: str
     work_id: str
@@ -35,27 +35,27 @@ async def logs(
         str,
         typer.Argument(
             metavar="RUN|WORK|SOLDIER",
-            help="The id of a run, or where that begins or ends; `last` is the newest. A work as last-w2. A soldier.",
+            help="The id of a run, its beginning or end, or `last`; a work such as last-w2; or a soldier.",
         ),
     ],
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until the run has ended.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="From the beginning, however long it is.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the run ends.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show everything from the beginning.")] = False,
     since_offset: Annotated[
         int | None,
-        typer.Option(min=0, metavar="BYTES", help="Only the newest session, from this offset of its transcript on."),
+        typer.Option(min=0, metavar="BYTES", help="Only the newest session, from this offset in its transcript."),
     ] = None,
 ) -> None:
-    """Show what the agents of a run were asked, what they said and did, and how each turn ended.
+    """Show what the agents of a run were asked, said and did, and how each turn ended.
 
-    Long transcripts are shown from near their end. Where one lies on another machine, what the store knows is shown.
+    Of long transcripts only the end is shown. For a transcript on another machine, the entries in the store are shown.
 
     Example: kingdom logs last -f
 
     Example: kingdom logs soldier-1790000000-123456 --since-offset 5120 --json
 
-    JSON: an object {soldier, workId, nextOffset, entry} per line; `--since-offset` goes on at a nextOffset, which is
-    null for what comes from the store.
+    JSON: an object {soldier, workId, nextOffset, entry} per line; `--since-offset` continues at a nextOffset, which is
+    null for entries from the store.
     """
     async with call.bus(engine(), create=False) as bus:
         await watch(
@@ -64,39 +64,45 @@ async def logs(
 
 
 async def watch(
-    call: CommandCall, bus: Bus, subject: Subject, *, follow: bool, everything: bool = False, since: int | None = None
+    call: CommandCall,
+    bus: Bus,
+    subject: LogSubject,
+    *,
+    follow: bool,
+    everything: bool = False,
+    since: int | None = None,
 ) -> None:
-    """Show the sessions of a run; following ends when there will be no more."""
-    following, telling = SessionFollower(bus, subject), _LogPrinter(call, subject)
-    entries = await following.look()
+    """Print the sessions of a run; with `follow` until there will be no more."""
+    follower, printer = SessionFollower(bus, subject), _LogPrinter(call, subject)
+    entries = await follower.look()
     if since is not None:
-        following.skip_to(since)
+        follower.skip_to(since)
     elif not everything:
-        for session in following.keep_tail():
-            call.output.note(f"The first {session.offset} bytes of {session.soldier} are left out: say --all")
+        for session in follower.keep_tail():
+            call.output.note(f"The first {session.offset} bytes of {session.soldier} are left out: add --all")
     while True:
         over = not follow or subject.is_over(await lifecycle.show(bus, subject.workflow.id))
-        # What was written before the end was seen is read after it.
-        entries += await following.look()
-        async for news in following.news(entries):
-            telling.tell(news)
+        # The last entries are written before the end, so they are read after seeing the end.
+        entries += await follower.look()
+        async for news in follower.news(entries):
+            printer.print(news)
         if over:
             break
         entries = []
         await asyncio.sleep(_POLL_SECONDS)
-    if not following.sessions:
-        call.output.note(f"No agent was started yet for {subject.workflow.id}")
+    if not follower.sessions:
+        call.output.note(f"No agent has started yet for {subject.workflow.id}.")
 
 
 class _LogPrinter:
-    """Tells what is new to a person or a program; says once of each session where it lies, if that is elsewhere."""
+    """Prints new entries, and once for each session elsewhere, where its transcript is."""
 
-    def __init__(self, call: CommandCall, subject: Subject) -> None:
+    def __init__(self, call: CommandCall, subject: LogSubject) -> None:
         self._output = call.output
         self._view = SessionFollowerView(subject.workflow)
         self._places: set[str] = set()
 
-    def tell(self, news: SessionEntries) -> None:
+    def print(self, news: SessionEntries) -> None:
         session, output = news.session, self._output
         if output.json:
             for entry, end in zip(news.entries, news.ends, strict=True):
@@ -107,6 +113,6 @@ class _LogPrinter:
         lines = list(self._view.lines(news))
         if lines and session.place and session.soldier not in self._places:
             self._places.add(session.soldier)
-            output.note(f"From the store; the transcript lies on {session.place}")
+            output.note(f"From the store; the transcript is on {session.place}")
         for line in lines:
             output.console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the store alone tells of the turns of an agent, in the words of transcripts."""
+"""Converts log entries about an agent's turns to entries of a transcript."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DOCUMENTS
 
 
-async def told_entry(bus: Bus, workflow: Workflow, logged: LogEntry) -> Entry | None:
-    """Return what an entry of the log says about a turn, or None if it is about something else."""
+async def to_transcript_entry(bus: Bus, workflow: Workflow, logged: LogEntry) -> Entry | None:
+    """Return a log entry about a turn as an entry of a transcript, or None for other log entries."""
     data = logged.data
-    tell = _TOLD.get(logged.type)
-    if tell is None or data.get("ignored"):
+    convert = _CONVERTERS.get(logged.type)
+    if convert is None or data.get("ignored"):
         return None
-    entry = tell(workflow, data)
+    entry = convert(workflow, data)
     if document := data.get("response"):
         entry["answer"] = await _document(bus, document)
     prompt = {"prompt": f"{data['taskId']}#{data['attempt']}"} if "taskId" in data and "attempt" in data else {}
@@ -27,7 +27,7 @@ async def told_entry(bus: Bus, workflow: Workflow, logged: LogEntry) -> Entry | 
 async def _document(bus: Bus, document_id: str) -> str:
     async with bus.transaction() as transaction:
         record = await transaction.get(DOCUMENTS.name, document_id)
-    return str(record.doc.get("text", "")) if record else "(the text has left the store)"
+    return str(record.doc.get("text", "")) if record else "(the text is no longer in the store)"
 
 
 def _prompt(workflow: Workflow, data: Mapping[str, Any]) -> Entry:
@@ -36,7 +36,7 @@ def _prompt(workflow: Workflow, data: Mapping[str, Any]) -> Entry:
     return {"type": "prompt", "text": task.definition.query if task else "(the task was removed)"}
 
 
-_TOLD: Mapping[str, Callable[[Workflow, Mapping[str, Any]], Entry]] = {
+_CONVERTERS: Mapping[str, Callable[[Workflow, Mapping[str, Any]], Entry]] = {
     "AgentStarted": lambda _, data: {"type": "session", "session": data.get("session")},
     "QuerySent": _prompt,
     "QueryResponded": lambda _, __: {"type": "answered"},

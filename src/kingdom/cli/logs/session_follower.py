@@ -1,4 +1,4 @@
-"""SessionFollower the sessions of a run: what is new in their transcripts, or in the log where those lie elsewhere."""
+"""Reads new entries of a run's sessions from their transcripts, or from the log if those are elsewhere."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -10,8 +10,8 @@ from rich.text import Text
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
-from kingdom.cli.logs.logged_entries import told_entry
-from kingdom.cli.logs.sessions import Session, Subject, locate, session_begun, sessions_now
+from kingdom.cli.logs.logged_entries import to_transcript_entry
+from kingdom.cli.logs.sessions import LogSubject, RunSession, current_sessions, locate, started_session
 from kingdom.cli.logs.transcript_view import TranscriptView
 from kingdom.cli.shared.workflow_ids import short
 from kingdom.cli.workflow.follow import new_entries
@@ -19,52 +19,52 @@ from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, read_page, tail_offset
 from kingdom.workflow.model.workflow import Workflow
 
-# So much of the end of a run's transcripts is shown unless all is asked for.
+# Without --all, only this much of the end of a run's transcripts is shown.
 _TAIL_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEntries:
-    """Entries of one session, and where in its transcript each ends; what the store tells has no place there."""
+    """New entries of a session, and the offset in the transcript where each ends, None for entries from the store."""
 
-    session: Session
+    session: RunSession
     entries: Sequence[Entry]
     ends: Sequence[int | None]
 
 
 class SessionFollower:
-    """Reads what is new in the sessions of a run, each time it is asked to."""
+    """Reads the new entries of a run's sessions."""
 
-    def __init__(self, bus: Bus, subject: Subject) -> None:
-        self.sessions: dict[str, Session] = {}
+    def __init__(self, bus: Bus, subject: LogSubject) -> None:
+        self.sessions: dict[str, RunSession] = {}
         self._bus = bus
         self._subject = subject
         self._cursor = Cursor()
-        # Who works on a Work according to the log so far.
+        # The soldier of each Work according to the log so far.
         self._soldiers: dict[str, str] = {}
 
     async def look(self) -> list[LogEntry]:
-        """Learn of new sessions; return what the log says since the last time."""
+        """Find new sessions, and return the log entries since the last call."""
         operations = operations_of(self._bus)
         entries, self._cursor = await new_entries(operations, self._subject.workflow.id, self._cursor)
-        begun = [session for entry in entries if (session := session_begun(entry))]
-        # The log is kept for a shorter time than the run.
-        for session in (*begun, *sessions_now(self._subject.workflow)):
+        begun = [session for entry in entries if (session := started_session(entry))]
+        # The log can be shorter than the run, so the run's own sessions are added.
+        for session in (*begun, *current_sessions(self._subject.workflow)):
             if self._subject.has(session) and session.soldier not in self.sessions:
                 await locate(self._bus, session, self._subject.workflow)
                 self.sessions[session.soldier] = session
         return entries
 
     def skip_to(self, offset: int) -> None:
-        """Leave out everything before an offset of the newest transcript."""
+        """Skip everything before an offset of the newest transcript."""
         here = list(self._transcripts())
         for session, path in here:
             session.offset = path.stat().st_size
         for session, _ in here[-1:]:
             session.offset = offset
 
-    def keep_tail(self) -> Iterator[Session]:
-        """Leave out all but the end of the newest transcripts; yields those that are cut."""
+    def keep_tail(self) -> Iterator[RunSession]:
+        """Skip all but the end of the newest transcripts; yield the sessions that are cut."""
         size = _TAIL_BYTES
         for session, path in reversed(list(self._transcripts())):
             session.offset = tail_offset(path, size)
@@ -73,7 +73,7 @@ class SessionFollower:
                 yield session
 
     async def news(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
-        """Yield what the log says of sessions elsewhere, then what the transcripts here say."""
+        """Yield entries of sessions elsewhere from the log, then entries of the transcripts here."""
         for entry in logged:
             if news := await self._logged(entry):
                 yield news
@@ -85,24 +85,24 @@ class SessionFollower:
                     break
                 session.offset = page.next_offset
 
-    def _transcripts(self) -> Iterator[tuple[Session, Path]]:
+    def _transcripts(self) -> Iterator[tuple[RunSession, Path]]:
         for session in self.sessions.values():
             if session.path and session.path.exists():
                 yield session, session.path
 
     async def _logged(self, entry: LogEntry) -> SessionEntries | None:
-        if begun := session_begun(entry):
+        if begun := started_session(entry):
             self._soldiers[begun.work_id] = begun.soldier
         work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]
         session = self.sessions.get(self._soldiers.get(work_id, ""))
         if session is None or session.path is not None:
             return None
-        told = await told_entry(self._bus, self._subject.workflow, entry)
-        return SessionEntries(session, [told], [None]) if told else None
+        converted = await to_transcript_entry(self._bus, self._subject.workflow, entry)
+        return SessionEntries(session, [converted], [None]) if converted else None
 
 
 class SessionFollowerView:
-    """Tells news to a person, under a line for each session."""
+    """Formats new entries for a person, with a heading for each session."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -110,14 +110,14 @@ class SessionFollowerView:
         self._shown = ""
 
     def lines(self, news: SessionEntries) -> Iterator[Text]:
-        """Yield what a person cares for."""
+        """Yield the lines of new entries."""
         lines = list(self._view.lines(news.entries))
         if lines and self._shown != news.session.soldier:
             self._shown = news.session.soldier
             yield self._head(news.session)
         yield from lines
 
-    def _head(self, session: Session) -> Text:
+    def _head(self, session: RunSession) -> Text:
         workflow = self._workflow
         work = workflow.find_work(session.work_id)
         name = work.definition.name if work else "removed"

@@ -1,4 +1,4 @@
-"""The sessions of a run: which agents were started for it, and where their transcripts lie."""
+"""The sessions of a run's agents, and the paths of their transcripts."""
 
 import re
 import socket
@@ -23,8 +23,8 @@ _STARTED = "AgentStarted"
 
 
 @dataclass(slots=True)
-class Session:
-    """A soldier of a run; `path` is its transcript, or None where that lies elsewhere, as `place` tells."""
+class RunSession:
+    """A session of a run's agent; `path` is its transcript, or None if it is elsewhere, at `place`."""
 
     soldier: str
     work_id: str
@@ -35,19 +35,19 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What somebody wants to watch: a run, or only one Work or soldier of it."""
+class LogSubject:
+    """What to show: a run, or one Work or soldier of it."""
 
     workflow: Workflow
     work_id: str = ""
     soldier: str = ""
 
-    def has(self, session: Session) -> bool:
-        """Return whether a session belongs to it."""
+    def has(self, session: RunSession) -> bool:
+        """Return whether a session is part of it."""
         return self.work_id in {"", session.work_id} and self.soldier in {"", session.soldier}
 
     def is_over(self, workflow: Workflow) -> bool:
-        """Return whether nothing more will come of it, the run being in this state."""
+        """Return whether it will have no more entries when the run is in this state."""
         left = [
             work
             for work in workflow.works
@@ -58,52 +58,52 @@ class Subject:
         return workflow.ended_at is not None or not left
 
 
-async def find_subject(bus: Bus, text: str) -> Subject:
-    """Return what somebody means by the name of a run, a Work such as `last-w2`, or a soldier."""
+async def find_subject(bus: Bus, text: str) -> LogSubject:
+    """Find a run, a Work such as `last-w2`, or a soldier by its name."""
     if text.startswith(_SOLDIER):
         return await _run_of_soldier(bus, text)
     if found := _WORK.fullmatch(text):
         workflow = await find_workflow(bus, found["run"])
-        return Subject(workflow, work_id=find_work(workflow, found["work"]).id)
-    return Subject(await find_workflow(bus, text))
+        return LogSubject(workflow, work_id=find_work(workflow, found["work"]).id)
+    return LogSubject(await find_workflow(bus, text))
 
 
-def session_begun(entry: LogEntry) -> Session | None:
-    """Return the session whose agent came up according to an entry of the log."""
+def started_session(entry: LogEntry) -> RunSession | None:
+    """Return the session that a log entry says has started, if any."""
     token = entry.data.get("session")
     if entry.type != _STARTED or not token or entry.data.get("ignored"):
         return None
-    return Session(soldier_of(token), work_id=entry.data["workId"], host=entry.data.get("host", ""))
+    return RunSession(soldier_of(token), work_id=entry.data["workId"], host=entry.data.get("host", ""))
 
 
-def sessions_now(workflow: Workflow) -> Iterator[Session]:
-    """Yield the sessions that a run knows of itself, which are those that were not undone."""
+def current_sessions(workflow: Workflow) -> Iterator[RunSession]:
+    """Yield the sessions in the record of a run, which are those that were not rolled back."""
     for work in workflow.works:
         if work.agent.session:
             host = workflow.placement.host if workflow.placement else ""
-            yield Session(soldier_of(work.agent.session), work_id=work.id, host=host)
+            yield RunSession(soldier_of(work.agent.session), work_id=work.id, host=host)
 
 
-async def locate(bus: Bus, session: Session, workflow: Workflow) -> None:
-    """Find out where the transcript of a session is."""
+async def locate(bus: Bus, session: RunSession, workflow: Workflow) -> None:
+    """Set the path or place of a session's transcript."""
     try:
         host = await find_host(bus, session.host)
     except NotFound:
-        session.place = f"host {session.host}, which the store does not know any more"
+        session.place = f"host {session.host}, which is no longer in the store"
         return
     path = Folders(Path(host.directory)).transcript(session.soldier)
     if host.machine != socket.gethostname():
         session.place = f"host {host.id}, machine {host.machine or 'unknown'}, in {path}"
     elif workflow.ended_at and not path.exists():
-        session.place = f"{path}, where it is not any more"
+        session.place = f"{path}, where it no longer exists"
     else:
         session.path = path
 
 
-async def _run_of_soldier(bus: Bus, soldier: str) -> Subject:
+async def _run_of_soldier(bus: Bus, soldier: str) -> LogSubject:
     async with bus.transaction() as transaction:
         async for record in each(transaction, Query(kind=WORKFLOWS.name)):
             workflow = Workflow.read(record.doc)
             if any(work.agent.session and soldier_of(work.agent.session) == soldier for work in workflow.works):
-                return Subject(workflow, soldier=soldier)
-    raise NotFound(f"no run has a soldier {soldier!r} now: name its run, whose earlier sessions are shown too")
+                return LogSubject(workflow, soldier=soldier)
+    raise NotFound(f"no run has a soldier {soldier!r} now: name its run, which shows earlier sessions too")

@@ -1,4 +1,4 @@
-"""How the entries of a transcript look to a person: what was asked and said, the tools, how each turn ended."""
+"""The view of a transcript for a person: prompts, messages, tools, and how each turn ended."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -16,29 +16,29 @@ _LINE_WIDTH = 2000
 
 
 class TranscriptView:
-    """Tells what entries say; it remembers what it told last, so that nothing is told twice."""
+    """Formats entries, and remembers the last ones, so that nothing is shown twice."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._last: dict[str, str] = {}
 
     def lines(self, entries: Iterable[Entry]) -> Iterator[Text]:
-        """Yield a line, which may have several, per thing that a person cares for."""
+        """Yield the text of each entry that matters to a person; it can have several lines."""
         for entry in coalesced(map(typed, entries)):
             kind = entry["type"]
-            if kind == "answered" and _words(entry, "answer") == self._told.get("said"):
-                # The answer of most agents is what they said last.
+            if kind == "answered" and _words(entry, "answer") == self._last.get("said"):
+                # Most agents answer with their last message.
                 yield _line(entry, "done", _cost(entry), "green")
-            elif kind in _TELLERS and not self._is_idle(kind, _words(entry, "text")):
-                self._told[kind] = _words(entry, "text")
-                yield _TELLERS[kind](entry)
+            elif kind in _FORMATTERS and not self._is_redundant(kind, _words(entry, "text")):
+                self._last[kind] = _words(entry, "text")
+                yield _FORMATTERS[kind](entry)
 
-    def _is_idle(self, kind: str, text: str) -> bool:
-        """Return whether there is nothing to tell: no output, or a note that was just told."""
-        return (kind == "output" and not text) or (kind == "noted" and text == self._told.get(kind))
+    def _is_redundant(self, kind: str, text: str) -> bool:
+        """Return whether an entry shows nothing new: no output, or the last note again."""
+        return (kind == "output" and not text) or (kind == "noted" and text == self._last.get(kind))
 
 
 def coalesced(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield entries with pieces of text that follow one another as one, and without what is said again at the end."""
+    """Join consecutive pieces of text, and drop entries about usage."""
     held: Entry | None = None
     for entry in entries:
         if entry["type"] in {"spent", "metered"}:
@@ -70,7 +70,7 @@ def _session(entry: Entry) -> Text:
 def _prompt(entry: Entry) -> Text:
     if reply := entry.get("reply"):
         return _line(entry, "reply", str(reply), "bold")
-    label = "goes on" if entry.get("continues") else "asked"
+    label = "continued" if entry.get("continues") else "asked"
     return _line(entry, label, _head(str(entry.get("text", "")), _PROMPT_LINES), "bold")
 
 
@@ -108,7 +108,7 @@ def _answered(entry: Entry) -> Text:
 
 
 def _failed(entry: Entry) -> Text:
-    until = f"; it may go on at {entry['until']}" if entry.get("until") else ""
+    until = f"; it can continue at {entry['until']}" if entry.get("until") else ""
     return _line(entry, "failed", f"{entry.get('reason', '')}{until}{_cost(entry, before=' ')}", "red")
 
 
@@ -125,7 +125,7 @@ def _ended(entry: Entry) -> Text:
     return _line(entry, "ended", str(entry.get("reason", "")), "dim")
 
 
-_TELLERS: Mapping[str, Callable[[Entry], Text]] = {
+_FORMATTERS: Mapping[str, Callable[[Entry], Text]] = {
     "session": _session,
     "prompt": _prompt,
     "said": _said,
@@ -145,7 +145,7 @@ def _line(entry: Entry, label: str, words: str, style: str) -> Text:
     first, *rest = words.split("\n")
     line = Text(f"{_time(entry):<{_TIME_WIDTH}} ", style="dim")
     line.append(f"{label:<{_LABEL_WIDTH}}", style=style or "default")
-    # What is said is for reading; only the frame around it has colors.
+    # Only labels have colors; the text itself stays plain.
     line.append(printable(first[:_LINE_WIDTH]), style="dim" if style == "dim" else "not dim")
     if rest:
         line.append("\n")
@@ -171,14 +171,14 @@ def _cost(entry: Entry, *, before: str = "") -> str:
 
 
 def _head(text: str, lines: int) -> str:
-    """Return the first lines of a text, and how many more it has."""
+    """Return the first lines of a text and the number of omitted ones."""
     every = text.strip().split("\n")
     more = len(every) - lines
     return "\n".join([*every[:lines], f"… and {more} more line(s)"] if more > 0 else every)
 
 
 def _tail(text: str, lines: int) -> str:
-    """Return the last lines of a text, and how many stand before them."""
+    """Return the last lines of a text and the number of omitted ones."""
     every = text.split("\n")
     before = len(every) - lines
     return "\n".join([f"… {before} line(s) before", *every[-lines:]] if before > 0 else every)

@@ -20,7 +20,7 @@ from kingdom.cli.court.status import lookout_of
 from kingdom.cli.explain.commands import timeline_of
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.logs.session_follower import SessionFollower, SessionFollowerView
-from kingdom.cli.logs.sessions import Subject
+from kingdom.cli.logs.sessions import LogSubject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import host_of
 from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
@@ -38,26 +38,26 @@ from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 
 app = typer.Typer(add_completion=False)
-# Generals are files of people, who change them now and then.
+# The Generals are read again after this time, since people edit them.
 _GENERALS_SECONDS = 5.0
 
 
 @command(app, "top", result=None)
 async def top(call: CommandCall) -> int | None:
-    """Show the court on one live screen: runs, queues, questions and health, and act on them by single keys.
+    """Watch the court on a live screen: runs, queues, questions and health, and act on them with single keys.
 
     Press ? there for every key. It needs a terminal and the extra `top`: pip install 'kingdom[top]'.
 
     Example: kingdom top
 
-    JSON: none, this is for people; programs use `kingdom status --json` and `kingdom ps --json`.
+    JSON: none; programs use `kingdom status --json` and `kingdom ps --json`.
     """
     if call.output.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Misconfigured(
             "a live screen needs a terminal: use `kingdom status --json` or `kingdom ps --watch` instead"
         )
     screen = _screen()
-    # Whatever is logged would be written across the screen.
+    # Log lines would be written across the screen.
     configure_logs(json=True, level=logging.ERROR, also=[drop_log_line])
     seen: list[tuple[float, Lookout]] = []
 
@@ -69,7 +69,7 @@ async def top(call: CommandCall) -> int | None:
     async with call.bus(declared(call.realm), create=False) as bus:
         shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # By itself it would leave the terminal as the screen needs it.
+            # Without this, a signal would leave the terminal in the state of the screen.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
             asyncio.get_running_loop().add_signal_handler(number, leave)
         await shown.run_async()
@@ -78,7 +78,7 @@ async def top(call: CommandCall) -> int | None:
 
 
 def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
-    """Return what the screen shows of a run: the very views of the commands."""
+    """Return the views of a run for the screen, which are those of the commands."""
 
     async def show(run_id: str) -> RenderableType:
         run = await lifecycle.show(bus, run_id)
@@ -88,8 +88,8 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
         found = await differences(bus, settings, await lifecycle.show(bus, run_id))
         parts: list[RenderableType] = []
         for each in found:
-            said = "" if each.diff else ": no difference"
-            parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{said}"), style="bold"))
+            suffix = "" if each.diff else ": no difference"
+            parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{suffix}"), style="bold"))
             parts.append(agent_text_view(each.diff, "diff"))
         return Group(*parts)
 
@@ -106,28 +106,28 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
 
 
 async def _transcript(bus: Bus, run_id: str) -> Read:
-    """Return what reads on in the sessions of a run, from near their end."""
+    """Return a function that reads new lines of a run's sessions, beginning near their end."""
     run = await lifecycle.show(bus, run_id)
-    following, view = SessionFollower(bus, Subject(run)), SessionFollowerView(run)
-    waiting = await following.look()
+    follower, view = SessionFollower(bus, LogSubject(run)), SessionFollowerView(run)
+    waiting = await follower.look()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
-        for session in following.keep_tail()
+        for session in follower.keep_tail()
     ]
-    if not following.sessions:
-        notes.append(Text("No agent was started yet; what it says will stand here.", style="dim"))
-    told_places: set[str] = set()
+    if not follower.sessions:
+        notes.append(Text("No agent has started yet; its messages will appear here.", style="dim"))
+    shown_places: set[str] = set()
 
     async def more() -> Sequence[RenderableType]:
         lines: list[RenderableType] = [*notes]
-        entries = [*waiting, *await following.look()]
+        entries = [*waiting, *await follower.look()]
         notes.clear()
         waiting.clear()
-        async for news in following.news(entries):
+        async for news in follower.news(entries):
             place = news.session.place
-            if place and place not in told_places:
-                told_places.add(place)
-                lines.append(Text(printable(f"From the store; the transcript lies on {place}"), style="yellow"))
+            if place and place not in shown_places:
+                shown_places.add(place)
+                lines.append(Text(printable(f"From the store; the transcript is on {place}"), style="yellow"))
             lines.extend(view.lines(news))
         return lines
 
