@@ -113,7 +113,7 @@ def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> 
     workflow_id = runs.ask("create", "brief", "--start", "--wait")["id"]
     (tmp_path / "env").symlink_to(str(shutil.which("env")))
     shown = runs.terminal.run("attach", workflow_id, environment={"PATH": str(tmp_path)})
-    assert "tmux is not installed, showing `kingdom logs -f` instead" in shown.err
+    assert "tmux is not installed: showing `kingdom logs -f` instead" in shown.err
     assert "said      hello" in shown.out
 
 

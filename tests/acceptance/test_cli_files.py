@@ -39,7 +39,7 @@ def test_who_has_settings_but_no_store_yet_is_told_what_makes_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kingdom.yaml").write_text("database_url: file:here\n")
     done = Typist(capsys, monkeypatch)("ps")
-    assert (done.code, "/here: `kingdom up` or `kingdom send` makes it" in done.err) == (1, True), done.err
+    assert (done.code, "/here: `kingdom up` or `kingdom send` creates it" in done.err) == (1, True), done.err
 
 
 def test_an_event_is_a_file_until_a_worker_has_handled_it(laptop: Terminal, realm: Path) -> None:

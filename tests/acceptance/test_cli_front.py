@@ -125,7 +125,7 @@ def test_nouns_are_singular() -> None:
         (("cancel", ""), "WORKFLOW is empty", "`kingdom workflow cancel --help`"),
         (("why", ""), "EVENT_ID is empty", "`kingdom why --help`"),
         (("answer", "", ""), "TASK is empty", "`kingdom answer --help`"),
-        (("send", "demo.hello"), "'demo.hello' is no event as JSON", "did you mean --type demo.hello?"),
+        (("send", "demo.hello"), "'demo.hello' is not an event as JSON", "did you mean --type demo.hello?"),
     ],
 )  # fmt: skip
 def test_a_slip_is_told_with_its_cause_and_the_next_step(

@@ -58,7 +58,7 @@ def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
         ("orange", "cpu_percent: 85", ": nothing new starts, by chamberlain.health.orange of kingdom.yaml"),
         ("orange", "disk_percent: 96", ": nothing new starts, by chamberlain.health.disk_orange of kingdom.yaml"),
         ("red", "cpu_percent: 95", ": nothing new starts, by chamberlain.health.orange and red of kingdom.yaml"),
-        ("orange", "the last reading is old", ": nothing new begins"),
+        ("orange", "the last reading is old", ": nothing new starts"),
     ],
 )
 def test_a_health_that_holds_something_back_says_what_and_by_which_setting(level: str, reason: str, told: str) -> None:

@@ -33,13 +33,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_payload_must_be_a_json_object() -> None:
     assert payload('{"a": [1, null]}') == {"a": [1, None]}
     for text in ("[]", "{", "1", ""):
-        with pytest.raises(typer.BadParameter, match="no JSON object"):
+        with pytest.raises(typer.BadParameter, match="not a JSON object"):
             payload(text)
 
 
 def test_attributes_are_pairs() -> None:
     assert attributes(["a=b", "c=d=e"]) == {"a": "b", "c": "d=e"}
-    with pytest.raises(typer.BadParameter, match="'a' is no attribute"):
+    with pytest.raises(typer.BadParameter, match="'a' is not an attribute"):
         attributes(["a"])
 
 
@@ -52,7 +52,7 @@ def test_lines_are_events_and_defaults_fill_in() -> None:
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"type": "A", "eventId": "7"}', '{"type": 7}'])
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
-    with pytest.raises(MalformedEvent, match="line 2 is no event"):
+    with pytest.raises(MalformedEvent, match="line 2 is not an event"):
         list(envelopes(io.StringIO(f'{{"type": "A"}}\n{line}\n'), {}))
 
 

@@ -167,7 +167,7 @@ def test_the_parts_of_a_run_have_short_names() -> None:
     assert find_work(run, "w2") is find_work(run, "polish") is find_work(run, "wf-1-w2") is run.works[1]
     assert find_task(run, "w1-t1") is run.works[0].tasks[0]
     assert find_checkpoint(run, "w1-c1").id == "wf-1-w1-c1"
-    with pytest.raises(NotFound, match="no single work 'w3'; it has: w1, w2"):
+    with pytest.raises(NotFound, match="no unique work 'w3'; it has: w1, w2"):
         find_work(run, "w3")
     with pytest.raises(NotFound, match="it has: w1-c1"):
         find_checkpoint(run, "w2-c1")
@@ -193,7 +193,7 @@ def test_what_a_definition_leaves_out_stays() -> None:
     [
         ("", "run.yaml:1: the file: must be a block of fields"),
         ("works", "run.yaml:1: the file: must be a block of fields"),
-        ("{}", "a definition has any of gitRefs, mcpServerRefs, works; it has none"),
+        ("{}", "a definition needs at least one of gitRefs, mcpServerRefs, works"),
         ("name: x", "run.yaml:1: name: there is no such field; there are: gitRefs, mcpServerRefs, works"),
         ("works:\n- nam: a", "run.yaml:2: works.0..nam: there is no such field; there are: .*id"),
         ("gitRefs:", "run.yaml:1: gitRefs: must be a list"),

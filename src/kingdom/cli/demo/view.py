@@ -1,4 +1,4 @@
-"""How the demo looks on a terminal."""
+"""The views of the demo for a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,17 +34,17 @@ _MARKS: Mapping[WorkStatus, tuple[str, str]] = {
 }
 _WAITING = ("·", "dim")
 _WHO_WIDTH = 12
-# Title, words, roles, cost, and the frame of the table.
-_FURNITURE = 10
+# The height of the title, words, roles, cost, and the frame of the table.
+_FIXED_HEIGHT = 10
 _LINES_MIN = 4
 _COMMAND_WIDTH = 56
-# A role gives a sign every second.
+# In the demo a role has a heartbeat every second.
 _SILENT_SECONDS = 3.0
 
 
 def screen_view(title: str, words: str, lines: Iterable[Line], standing: Standing, *, height: int) -> RenderableType:
-    """Return the screen: which part of the story it is, what happened last, and how everything stands."""
-    room = max(height - _FURNITURE - len(standing.runs), _LINES_MIN)
+    """Return the screen: the part of the story, the last events, and the current state."""
+    room = max(height - _FIXED_HEIGHT - len(standing.runs), _LINES_MIN)
     shown = [line_view(line) for line in lines][-room:]
     return Group(
         Rule(Text(title, style="bold"), align="left"),
@@ -63,7 +63,7 @@ def line_view(line: Line) -> Text:
 
 
 def question_view(ask: Ask, default: str, seconds: float) -> RenderableType:
-    """Return the question of an agent, and what happens if nobody answers it."""
+    """Return the question of an agent, and what happens without an answer."""
     choices = f" ({' / '.join(ask.choices)}, or your own words)" if ask.choices else ""
     return Group(
         Rule(Text(f"{ask.general} asks you", style="bold yellow"), align="left"),
@@ -75,17 +75,17 @@ def question_view(ask: Ask, default: str, seconds: float) -> RenderableType:
 
 
 def end_view(report: Report, directory: Path | None) -> RenderableType:
-    """Return what was shown, where everything lies, and what to do next; no directory is one that goes at once."""
+    """Return the result, where the files are, and what to do next; without a directory the files are removed."""
     kills = ", ".join(f"{kill.what} (back after {kill.back_after_seconds:g} s)" for kill in report.kills)
     outside = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in report.outside.items())
-    verdict = "Nothing was lost, nothing was done twice." if report.ok else "; ".join(report.findings)
-    where = f"Where everything lies: cd {directory}" if directory else "With --keep everything stays to be looked at:"
+    verdict = "Nothing was lost, and nothing was done twice." if report.ok else "; ".join(report.findings)
+    where = f"The files are in: cd {directory}" if directory else "With --keep the files stay, so you can look at them:"
     facts = (
         ("assignments", ", ".join(f"{each.general} {each.status}" for each in report.assignments)),
         ("killed", kills),
-        ("went back to", report.resumed_from),
-        ("outside saw", outside),
-        ("cost", f"${report.cost_usd:.2f}, as the script of the agent says"),
+        ("rolled back to", report.resumed_from),
+        ("done outside", outside),
+        ("cost", f"${report.cost_usd:.2f}, according to the agent's script"),
     )
     return Group(
         Text(printable(verdict), style="bold green" if report.ok else "bold red"),
@@ -101,17 +101,17 @@ def end_view(report: Report, directory: Path | None) -> RenderableType:
 
 
 _NEXT = (
-    ("kingdom init", "a realm of your own, with a General to start from"),
-    ("kingdom doctor", "what is missing here, and its cure"),
+    ("kingdom init", "create your own realm, with a General to start from"),
+    ("kingdom doctor", "check this machine, and say how to fix what is wrong"),
     ("kingdom up", "run it"),
 )
 
 
 def _looks(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield commands that show more, in the directory of the demo; the ticket had the most to survive."""
+    """Yield commands that show more in the directory of the demo: the timeline of the ticket, which had the kills."""
     for each in report.assignments:
         if each.general == TICKET:
-            yield f"kingdom explain {each.task_id}", "one timeline of it, kills included"
+            yield f"kingdom explain {each.task_id}", "its timeline, including the kills"
 
 
 def _runs(standing: Standing) -> RenderableType:

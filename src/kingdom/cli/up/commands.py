@@ -1,4 +1,4 @@
-"""`kingdom up`: every role of the court on this machine, under one process."""
+"""`kingdom up`: run every role of the court on this machine under one process."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from kingdom.cli.shared.long_running import (
     refuse_old_store,
     run_until_stopped,
 )
-from kingdom.cli.up.log_lines import Line, Lines, to_standard_error
+from kingdom.cli.up.log_lines import RoleLog, RoleLogLine, write_to_stderr
 from kingdom.cli.up.view import up_view
 from kingdom.clock import utc_now
 from kingdom.court.heartbeat import ROLES
@@ -59,42 +59,45 @@ _log = structlog.get_logger("kingdom.cli")
 async def up(
     call: CommandCall,
     *,
-    role: Annotated[list[str] | None, typer.Option("--role", help="Only this role; may be repeated.")] = None,
+    role: Annotated[list[str] | None, typer.Option("--role", help="Only this role; repeatable.")] = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
     """Run every role of the court on this machine until SIGTERM or SIGINT.
 
-    A role that ends is started again, after a pause that grows from a second to a minute, unless its settings are wrong
-    from the start; one whose process runs and gives no sign of life is ended first. The first signal lets all
-    of them finish what they are at, the second ends them at once. A terminal shows how everything stands; else every
-    role's log lines are on standard error.
+    A role that ends is restarted after a pause, which grows from a second to a minute, unless its settings are invalid
+    at the start. A role without heartbeats is ended first. The first signal lets all roles finish their current work,
+    the second ends them at once. A terminal shows the state of everything; otherwise the log lines of every role are
+    on standard error.
 
     Example: kingdom up
 
     Example: kingdom up --role king --role general --json-logs
 
-    JSON: log lines, one object each with the role that said it, on standard error.
+    JSON: log lines, one object each with its role, on standard error.
     """
-    if strangers := ", ".join(sorted({*(role or ())} - {*ROLES})):
-        raise typer.BadParameter(f"there is no role {strangers}; there are: {', '.join(ROLES)}.")
+    if unknown := ", ".join(sorted({*(role or ())} - {*ROLES})):
+        raise typer.BadParameter(f"there is no role {unknown}; there are: {', '.join(ROLES)}.")
     file = call.settings.file
     if file is None:
-        return _offer(call)
+        return _print_example(call)
     realm = read_realm(file)
     await refuse_old_store(call.settings)
     directory = bootstrap.house_directory_of(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
     with only_one(directory):
-        lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))
+        lines = RoleLog(_discard if is_screen else write_to_stderr(json=call.output.json))
         system_log = TextLog(path_of(directory, SYSTEM))
-        configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.own])
+        configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.process_own_event])
         async with call.bus(declared(realm)) as bus:
             processes = RoleProcesses(
-                role or ROLES, partial(_command, file, log_level), environment_of_children(call.settings), lines.hear
+                role or ROLES,
+                partial(_command, file, log_level),
+                environment_of_children(call.settings),
+                lines.add_role_output,
             )
-            court, registry = _Court(call, realm, bus, processes, lines), CollectorRegistry()
+            court, registry = _RunningCourt(call, realm, bus, processes, lines), CollectorRegistry()
             backlog = partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), LONE_STREAMS)
             standing = partial(CourtMetrics(registry).refresh, court.look)
             async with serving_metrics(registry, backlog, standing, host=metrics_host, port=metrics_port):
@@ -102,46 +105,46 @@ async def up(
 
 
 @dataclass(frozen=True, slots=True)
-class _Court:
-    """Everything that runs while the roles do."""
+class _RunningCourt:
+    """The roles, and what runs beside them: the watch over silent roles, and the screen."""
 
     call: CommandCall
     realm: Realm
     bus: Bus
     processes: RoleProcesses
-    lines: Lines
+    lines: RoleLog
 
     async def run(self, *, is_screen: bool) -> int | None:
-        """Run until stopped; returns the exit code."""
+        """Run until stopped, and return the exit code."""
         beside = [self._watch(), *([self._draw()] if is_screen else [])]
         reason = "an error"
         try:
             cut_off = await run_until_stopped([self.processes], beside)
-            reason = "two signals: what was at work was cut off" if cut_off else "a signal"
+            reason = "two signals: running work was cut off" if cut_off else "a signal"
         finally:
-            await self._say_goodbye(reason)
+            await self._log_stop(reason)
         return exit_code.FAILED if cut_off else None
 
     async def _watch(self) -> None:
-        """Say that everything was started, then look after silent roles for as long as they run."""
+        """Log the start, then watch for silent roles as long as they run."""
         await self.processes.started.wait()
-        await self._say(SystemStarted(version=version("kingdom")))
+        await self._log_event(SystemStarted(version=version("kingdom")))
         _log.info("court started", roles=list(self.processes.roles()))
         store = bootstrap.directory_of(self.call.settings.database_url)
         await Silence(self.bus, self.processes, self.realm.chamberlain, store=store).watch()
 
-    async def _say_goodbye(self, reason: str) -> None:
+    async def _log_stop(self, reason: str) -> None:
         try:
-            await self._say(SystemStopped(reason=reason))
+            await self._log_event(SystemStopped(reason=reason))
         except KingdomError as error:
-            _log.warning("the end could not be logged", error=str(error))
+            _log.warning("the stop could not be logged", error=str(error))
 
-    async def _say(self, event: InternalEvent) -> None:
+    async def _log_event(self, event: InternalEvent) -> None:
         async with self.bus.transaction() as transaction:
             await chronicle(transaction, event, _ACTOR)
 
     async def _draw(self) -> None:
-        """Show everything on a terminal, until cancelled."""
+        """Draw the screen until cancelled."""
         children = self.processes.children.values()
         standing, missing = await self._standing()
         loop = asyncio.get_running_loop()
@@ -155,11 +158,11 @@ class _Court:
                     live.update(up_view(children, standing, missing, self.lines.last, utc_now()), refresh=True)
                     await asyncio.sleep(_DRAW_SECONDS)
             finally:
-                # What stays on the terminal is how it ended, not how it was.
+                # The last picture shows the end, not an earlier state.
                 live.update(up_view(children, None, "All roles have ended.", self.lines.last, utc_now()), refresh=True)
 
     async def look(self) -> Standing:
-        """Return how the court stands, as soon as every role was started."""
+        """Return the state of the court, once every role has started."""
         await self.processes.started.wait()
         running = frozenset(role for role, child in self.processes.children.items() if child.pid)
         return await look_now(self.bus, self.call.settings, self.realm, running)
@@ -171,8 +174,8 @@ class _Court:
             return None, f"the store cannot be read: {error}"
 
 
-def _offer(call: CommandCall) -> int:
-    call.output.note(f"There is no {FILE} here. `kingdom init` makes a realm; this is a {FILE} to start from:")
+def _print_example(call: CommandCall) -> int:
+    call.output.note(f"There is no {FILE} here. `kingdom init` creates a realm; this is an example of a {FILE}:")
     if not call.output.json:
         typer.echo(EXAMPLE, nl=False)
     return exit_code.USAGE
@@ -180,9 +183,9 @@ def _offer(call: CommandCall) -> int:
 
 def _command(file: Path, log_level: str, role: str) -> Sequence[str]:
     words = ("role", role, "--config", str(file), "--log-level", log_level, "--json-logs")
-    # What lies in the current directory is no part of the program.
+    # -P: modules in the current directory must not be imported.
     return (sys.executable, "-P", "-m", "kingdom", *words)
 
 
-def _nobody(_: Line) -> None:
-    """Tell nobody: the screen shows what matters, and the roles write their own logs."""
+def _discard(_: RoleLogLine) -> None:
+    """Discard a line: the screen shows what matters, and the roles write their own logs."""

@@ -1,4 +1,4 @@
-"""What the roles of a court and whoever runs them say, as the lines of one log."""
+"""The log lines of all roles and of `kingdom up` itself as one log."""
 
 import sys
 from collections import deque
@@ -14,14 +14,14 @@ from kingdom.clock import utc_now
 from kingdom.court.text_logs import line
 from kingdom.sentence import printable
 
-_CALM = frozenset({"debug", "info"})
+_ROUTINE_LEVELS = frozenset({"debug", "info"})
 _OWN_FIELDS = frozenset({"event", "level", "at", "role"})
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One thing that somebody said."""
+class RoleLogLine:
+    """A log line of a role."""
 
     role: str
     text: str
@@ -34,56 +34,58 @@ class Line:
 
     @property
     def json(self) -> str:
-        """Return it as one JSON object."""
+        """Return the line as a JSON object."""
         document = {"at": self.at, "level": self.level, "role": self.role, "event": self.text, **self.facts}
         return msgspec.json.encode(document, enc_hook=str).decode()
 
 
-class Lines:
-    """Hands every line on as text or JSON, and remembers the last that a person would want to see."""
+class RoleLog:
+    """Writes every line, and keeps the last warnings and errors for the screen."""
 
-    def __init__(self, tell: Callable[[Line], None]) -> None:
-        self._tell = tell
-        self.last: deque[Line] = deque(maxlen=_SHOWN)
+    def __init__(self, write: Callable[[RoleLogLine], None]) -> None:
+        self._write = write
+        self.last: deque[RoleLogLine] = deque(maxlen=_SHOWN)
 
-    def hear(self, role: str, raw: bytes) -> None:
-        """Take a line that the process of a role wrote: an entry of its log in JSON, or whatever else it said."""
-        self._take(_read(role, raw.decode("utf-8", "replace")))
+    def add_role_output(self, role: str, raw: bytes) -> None:
+        """Add a line that the process of a role wrote: a log entry in JSON, or any other text."""
+        self._add(_parse(role, raw.decode("utf-8", "replace")))
 
-    def own(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        """Take a line of this process, as the last step of its structured log."""
-        self._take(_entry("up", event))
+    def process_own_event(
+        self, _logger: object, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        """Add a log event of this process; this is the last processor of its structured log."""
+        self._add(_to_line("up", event))
         raise structlog.DropEvent
 
-    def _take(self, said: Line) -> None:
-        if said.level not in _CALM:
-            self.last.append(said)
-        self._tell(said)
+    def _add(self, added: RoleLogLine) -> None:
+        if added.level not in _ROUTINE_LEVELS:
+            self.last.append(added)
+        self._write(added)
 
 
-def to_standard_error(*, json: bool) -> Callable[[Line], None]:
-    """Return what writes lines where logs belong."""
+def write_to_stderr(*, json: bool) -> Callable[[RoleLogLine], None]:
+    """Return a function that writes lines to standard error as text or JSON."""
 
-    def tell(said: Line) -> None:
-        sys.stderr.write(f"{said.json if json else printable(str(said))}\n")
+    def write(written: RoleLogLine) -> None:
+        sys.stderr.write(f"{written.json if json else printable(str(written))}\n")
         sys.stderr.flush()
 
-    return tell
+    return write
 
 
-def _read(role: str, text: str) -> Line:
+def _parse(role: str, text: str) -> RoleLogLine:
     try:
-        return _entry(role, msgspec.json.decode(text, type=dict[str, Any]))
+        return _to_line(role, msgspec.json.decode(text, type=dict[str, Any]))
     except (msgspec.DecodeError, ValueError):
-        # A traceback of the interpreter, say.
-        return Line(role=role, text=text, level="error", at=utc_now())
+        # For example a traceback of the interpreter.
+        return RoleLogLine(role=role, text=text, level="error", at=utc_now())
 
 
-def _entry(role: str, document: Mapping[str, Any]) -> Line:
+def _to_line(role: str, document: Mapping[str, Any]) -> RoleLogLine:
     facts = {key: value for key, value in document.items() if key not in _OWN_FIELDS}
     if document.get("role", role) != role:
         facts["about"] = document["role"]
-    return Line(
+    return RoleLogLine(
         role=role,
         text=str(document.get("event", "")),
         level=str(document.get("level", "info")),

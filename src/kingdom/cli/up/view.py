@@ -1,4 +1,4 @@
-"""The screen of `kingdom up`: the processes here, how the court stands, and the last lines that matter."""
+"""The screen of `kingdom up`: the processes, the state of the court, and the last warnings and errors."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from kingdom.cli.court.status_view import facts, troubles
 from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.up.log_lines import Line
+from kingdom.cli.up.log_lines import RoleLogLine
 from kingdom.court.standing import Standing
 from kingdom.sentence import printable
 from kingdom.supervisor.processes import Child, State
@@ -17,9 +17,9 @@ _COLORS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
 
 
 def up_view(
-    children: Iterable[Child], standing: Standing | None, missing: str, lines: Iterable[Line], now: datetime
+    children: Iterable[Child], standing: Standing | None, missing: str, lines: Iterable[RoleLogLine], now: datetime
 ) -> RenderableType:
-    """Return the screen; where the store cannot be read, `missing` says why, in place of what was true before."""
+    """Return the screen; if the store cannot be read, `missing` says why."""
     columns = ("role", "state", "pid", "since", "restarts", "ended last by")
     known = [*facts(standing), *troubles(standing)] if standing else [Text(printable(missing), style="yellow")]
     return Group(
