@@ -20,7 +20,7 @@ _WORDS: Words = {
     },
     "Subscription": {
         "type": "The type of the event, as a glob.",
-        "repos": "Only events of these repositories, as globs; required if the Sentinel accepts any repository. Default: all.",
+        "repos": "Only events of these repositories, as globs; required if every repository is accepted. Default: all.",
         "where": "Only events with these values, by the path of a field, such as `payload.actor`; texts are globs.",
         "also": "`true`: gets the event in addition to the first General that matches.",
         "priority": "A priority that replaces that of the event.",

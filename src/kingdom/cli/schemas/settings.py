@@ -80,7 +80,7 @@ _WORDS: Words = {
         "path": "Folders of programs that agents find before those of the system and can read.",
         "agents": "The folder into which `npm install --prefix` installed codex, gemini or opencode.",
         "model": "The model of the agents.",
-        "sandbox": "What agents can see: `strict`; `dev` adds the network and this machine's tools; `off` is everything.",
+        "sandbox": "What agents can see: `strict`; `dev` adds the network and this machine's tools; `off` is all.",
         "egress": (
             "Hosts that programs in the sandbox `strict` can reach over https: a name, or `*.name` for subdomains; see"
             " [Hosts by name](../security.md#hosts-by-name)."
