@@ -17,7 +17,7 @@ from rich.text import Text
 
 from kingdom.bus.port import Bus
 from kingdom.cli.attach.files_view import changed_files, files_view
-from kingdom.cli.logs.commands import TranscriptLine, watch
+from kingdom.cli.logs.commands import watch
 from kingdom.cli.logs.sessions import LogSubject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.hosts import folders_here
@@ -27,6 +27,7 @@ from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children
 from kingdom.soldiers.folders import Folders
+from kingdom.views.transcripts import TranscriptLine
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine

@@ -2,62 +2,40 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from kingdom import bootstrap
-from kingdom.bus.operations import COUNT_LIMIT, Pin, Retention, RetentionReport, Situation, StreamStats
+from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
 from kingdom.bus.why import why as explain
 from kingdom.cli.bus import dead_letters, publish, tail, verify, work
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import DAYS_MAX, duration
-from kingdom.cli.shared.json_result import array, camel, one
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.output import format_duration, table, to_json_object
 from kingdom.cli.shared.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
+from kingdom.views.bus import (
+    CancelResult,
+    ExplainedSituation,
+    MigrationResult,
+    PauseResult,
+    PinView,
+    ResumeResult,
+    RetentionResult,
+    StreamStatsView,
+)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Use the event bus: publish, run workers, inspect, repair."
 )
 _Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an event.")]
 _Stream = Annotated[str, typer.Argument(metavar="STREAM")]
-
-
-class MigrationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The migrations that were applied to a schema, or would be with --dry-run."""
-
-    schema: str
-    dry_run: bool
-    migrations: list[str]
-
-
-class PauseResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A paused stream, with the reason and the actor."""
-
-    stream: str
-    reason: str
-    actor: str
-
-
-class ResumeResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A resumed stream, and whether it was paused before."""
-
-    stream: str
-    was_paused: bool
-
-
-class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An event that was cancelled, or whose worker was asked to cancel it."""
-
-    event_id: UUID
-    stream: str
-    result: Literal["cancelled", "requested"]
 
 
 @command(app, "migrate", result=one(MigrationResult))
@@ -88,7 +66,7 @@ for _part in (publish, work):
     app.add_typer(_part.app)
 
 
-@command(app, "stats", result=array(camel(StreamStats)))
+@command(app, "stats", result=array(StreamStatsView))
 async def stats(
     call: CommandCall,
     *,
@@ -110,7 +88,7 @@ async def stats(
         print_state(call.output, await look(), _stats_view, _documents)
 
 
-@command(app, "why", result=array(camel(Situation, "ExplainedSituation", why=str)))
+@command(app, "why", result=array(ExplainedSituation))
 async def why(call: CommandCall, event: _Event) -> None:
     """Say why an event is not running, for each stream that has or had it.
 
@@ -196,7 +174,7 @@ async def cancel(
         call.output.say("It is running: its worker cancels it at its next lease renewal.")
 
 
-@command(app, "retain", result=one(camel(RetentionReport)))
+@command(app, "retain", result=one(RetentionResult))
 async def retain(
     call: CommandCall,
     *,
@@ -225,7 +203,7 @@ async def retain(
     )
 
 
-@command(app, "pins", result=array(camel(Pin)))
+@command(app, "pins", result=array(PinView))
 async def pins(call: CommandCall) -> None:
     """Show what prevents the database from removing old row versions, oldest first.
 

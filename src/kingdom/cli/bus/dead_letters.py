@@ -15,10 +15,18 @@ from kingdom.bus.redrive import RedrivePlan, matching, redrive_all
 from kingdom.cli.shared import exit_code
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.inputs import payload
-from kingdom.cli.shared.json_result import array, camel, one
+from kingdom.cli.shared.json_result import array, one
 from kingdom.cli.shared.output import format_cell, to_json_object
 from kingdom.errors import Misconfigured, NotFound
 from kingdom.sentence import printable
+from kingdom.views.dead_letters import (
+    CONTENT_FIELDS,
+    DeadLetterDetails,
+    DeadLetterKey,
+    DiscardResult,
+    ListedDeadLetter,
+    RedriveResult,
+)
 
 app = typer.Typer()
 dead = typer.Typer(no_args_is_help=True, help="List, show, patch and discard dead letters.")
@@ -31,35 +39,10 @@ _Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of 
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 # The stream, the type and the error code that dead letters share.
 _Group = tuple[str, str, str | None]
-_CONTENT = ("envelope", "history")
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
 
 
-class DeadLetterKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The key of a dead letter: its event, and the stream that it is dead in."""
-
-    event_id: UUID
-    stream: str
-
-
-class DiscardResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The discarded dead letters."""
-
-    discarded: list[DeadLetterKey]
-
-
-class RedriveResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a redrive: `events` lists the redriven ones; `stopped` is set if too many died again."""
-
-    dry_run: bool = False
-    matching: int
-    redriven: int = 0
-    died_again: int = 0
-    stopped: bool = False
-    events: tuple[DeadLetterKey, ...] = ()
-
-
-@command(dead, "list", result=array(camel(DeadLetter, "ListedDeadLetter", without=_CONTENT)))
+@command(dead, "list", result=array(ListedDeadLetter))
 async def list_dead(
     call: CommandCall,
     *,
@@ -96,7 +79,7 @@ async def list_dead(
         call.output.say("There are no dead letters that match.")
 
 
-@command(dead, "show", result=array(camel(DeadLetter)))
+@command(dead, "show", result=array(DeadLetterDetails))
 async def show(
     call: CommandCall, event: Annotated[UUID, typer.Argument(metavar="EVENT")], *, stream: _Stream = None
 ) -> None:
@@ -295,4 +278,4 @@ def _key_of(letter: DeadLetter) -> DeadLetterKey:
 
 
 def _without_content(letter: DeadLetter) -> dict[str, Any]:
-    return {name: value for name, value in to_json_object(letter).items() if name not in _CONTENT}
+    return {name: value for name, value in to_json_object(letter).items() if name not in CONTENT_FIELDS}

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Annotated, Any
 from uuid import UUID
 
-import msgspec
 import typer
 
 from kingdom.bus.app import Application
@@ -19,19 +18,11 @@ from kingdom.cli.shared.json_result import lines
 from kingdom.cli.shared.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
+from kingdom.views.bus import PublishResult
 
 app = typer.Typer()
 # Lines of a file per transaction; from this size on the store uses its fastest insert.
 _BATCH = 1000
-
-
-class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The streams that stored an event, and those that already had it."""
-
-    event_id: UUID
-    type: str
-    streams: tuple[str, ...]
-    duplicates: tuple[str, ...]
 
 
 @command(app, "publish", result=lines(PublishResult))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kingdom.bootstrap import movable_of
@@ -18,23 +17,9 @@ from kingdom.cli.shared.output import AdvanceProgress
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS
+from kingdom.views.storage import ExportResult, ImportResult
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Move everything to another store.")
-
-
-class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """The counts of what was exported, and the kind of the store."""
-
-    file: str
-    source: str
-    exported: Census
-
-
-class ImportResult(ExportResult, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """The counts of what was in a file and of what was imported, and the kinds of both stores."""
-
-    target: str
-    imported: Census
 
 
 @command(app, "export", result=one(ExportResult))

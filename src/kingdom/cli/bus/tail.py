@@ -5,18 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import Cursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import camel, lines
+from kingdom.cli.shared.json_result import lines
 from kingdom.cli.shared.output import to_json_object
+from kingdom.views.bus import LoggedEntryView
 
 app = typer.Typer()
 _PAGE = 500
 _POLL_SECONDS = 0.5
 
 
-@command(app, "tail", result=lines(camel(LogEntry, "LoggedEntry", cursor=str)))
+@command(app, "tail", result=lines(LoggedEntryView))
 async def tail(
     call: CommandCall,
     *,

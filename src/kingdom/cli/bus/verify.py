@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kingdom.cli.shared import exit_code
@@ -13,31 +12,10 @@ from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.output import AdvanceProgress
 from kingdom.verify import Report
 from kingdom.verify import verify as run_verification
+from kingdom.views.bus import ListedFault, VerifyResult
 
 app = typer.Typer()
 _TICK_SECONDS = 0.25
-
-
-class ListedFault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An injected fault, and its time after the first action."""
-
-    at_seconds: float
-    kind: str
-    detail: str
-
-
-class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a verification; `events`, `actions` and `findings` are counts by name."""
-
-    ok: bool
-    seed: int
-    seconds: float
-    drained_seconds: float
-    events: dict[str, int]
-    actions: dict[str, int]
-    faults: list[ListedFault]
-    findings: dict[str, int]
-    details: list[str]
 
 
 @command(app, "verify", result=one(VerifyResult))

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from kingdom.cli.shared.command import storeless_command
 from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.output import CommandOutput
+from kingdom.views.setup import CompletionScript
 
 app = typer.Typer(add_completion=False)
 # Each script calls `kingdom --complete`, which prints a candidate, a tab and its meaning per line.
@@ -73,13 +73,6 @@ end
 complete -c kingdom -f -a '(__kingdom_complete)'
 """
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-
-
-class CompletionScript(msgspec.Struct, frozen=True, kw_only=True):
-    """The completion script of a shell."""
-
-    shell: str
-    text: str
 
 
 @storeless_command(app, "completion", result=one(CompletionScript))

@@ -3,7 +3,6 @@
 from difflib import get_close_matches
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kingdom.bus.port import Transaction
@@ -15,6 +14,7 @@ from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.envoy.answers import Answer, Taken, find_ask, open_asks, take_answer
 from kingdom.errors import NotFound, Permanent
+from kingdom.views.questions import AnswerResult
 from kingdom.workflow.records import change
 
 app = typer.Typer(add_completion=False)
@@ -22,14 +22,6 @@ _SOURCE = "cli"
 _PREFIX = "task-"
 # The least number of characters of a petition's id.
 _TAIL_MIN = 6
-
-
-class AnswerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answered question, and the event that carries the answer."""
-
-    task_id: str
-    event_id: str
-    question: str
 
 
 @command(app, "answer", result=one(AnswerResult))

@@ -1,7 +1,5 @@
 """`kingdom inbox`: list the questions that wait for a person."""
 
-from datetime import datetime
-
 import msgspec
 import typer
 from rich.console import Group, RenderableType
@@ -22,30 +20,11 @@ from kingdom.court.envoy.answers import open_asks, unheard_answer
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.explain.tell import subject_of
 from kingdom.court.streams import TOPOLOGY
+from kingdom.views.questions import OpenQuestion
 
 app = typer.Typer(add_completion=False)
 # The records that an answer changes.
 ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, ASKS, ENVOYS))
-
-
-class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that waits for a person.
-
-    `about` describes the event behind it, `answer` is an answer that the King has not processed yet, and `petition_id`
-    is the petition to approve.
-    """
-
-    task_id: str
-    general: str
-    about: str
-    question: str
-    choices: tuple[str, ...]
-    people: tuple[str, ...]
-    asked_at: datetime
-    due_at: datetime
-    default: str
-    answer: str | msgspec.UnsetType = msgspec.UNSET
-    petition_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 @command(app, "inbox", result=array(OpenQuestion))

@@ -1,9 +1,7 @@
 """`kingdom petition …`: list and show petitions."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kingdom.bus.app import Application
@@ -16,11 +14,12 @@ from kingdom.cli.shared.workflow_ids import find_checkpoint, find_workflow
 from kingdom.court import records
 from kingdom.court.documents import Assignment
 from kingdom.court.general.staff import root_of, run_of_root
-from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState, left_behind
+from kingdom.court.petitions.decision import PETITIONS, Petition, left_behind
 from kingdom.court.petitions.records import petitions_of, read
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Ambiguous, NotFound
+from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import KINDS, WORKFLOWS, each
 
@@ -35,35 +34,6 @@ _BASE = "base"
 _TAIL = 8
 _TAIL_MIN = 6
 _STAYS = "git cannot undo it"
-
-
-class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A petition; `left_behind` means that its run was rolled back, but its effect outside remains."""
-
-    id: str
-    task_id: str
-    workflow_id: str
-    general: str
-    kind: str
-    target: str
-    state: PetitionState
-    reason: str
-    url: str
-    asked_at: datetime
-    expires_at: datetime | None
-    decided_by: str
-    decided_at: datetime | None
-    granted_at: datetime | None
-    ended_at: datetime | None
-    left_behind: bool
-
-
-class PetitionDetails(ListedPetition, frozen=True, kw_only=True):
-    """A petition with its content, the response from outside, and the ids under which agents asked for it."""
-
-    body: dict[str, Any]
-    response: dict[str, Any]
-    asked_as: tuple[str, ...]
 
 
 @command(app, "list", result=array(ListedPetition))

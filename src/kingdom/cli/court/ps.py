@@ -1,10 +1,8 @@
 """`kingdom ps`: list the runs and assignments that have not ended."""
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -19,24 +17,11 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.staff import run_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.views.processes import ProcessEntry
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS, each
 
 app = typer.Typer(add_completion=False)
-
-
-class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A run or an assignment; `workflow_id` is the run of an assignment, if there is one yet."""
-
-    id: str
-    kind: Literal["run", "assignment"]
-    name: str
-    status: str
-    workflow_id: str
-    since: datetime
-    ended_at: datetime | None
-    cost_usd: float
-    why: str
 
 
 class _ProcessList(NamedTuple):

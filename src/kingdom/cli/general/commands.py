@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from kingdom.cli.general import memory
@@ -39,6 +38,7 @@ from kingdom.court.prompt import Context, missing, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agent import AgentFailed
 from kingdom.soldiers.scripted.script import parse_script
+from kingdom.views.generals import ListedGeneral, ListedGenerals, Preview
 from kingdom.workflow.model.git import unique_name
 from kingdom.workflow.model.template import WorkflowTemplate
 from kingdom.workflow.reactions import engine
@@ -49,32 +49,6 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Manage the Generals: which events each one handles, and how."
 )
 _EXAMPLE = "gen-hello"
-
-
-class ListedGeneral(msgspec.Struct, frozen=True, kw_only=True):
-    """A General: its event types, its schedules and its works."""
-
-    name: str
-    description: str
-    subscribes: list[str]
-    schedules: list[str]
-    works: list[str]
-    directory: str
-
-
-class ListedGenerals(msgspec.Struct, frozen=True, kw_only=True):
-    """The Generals in a directory, and the broken ones."""
-
-    directory: str
-    generals: list[ListedGeneral]
-    broken: tuple[Broken, ...]
-
-
-class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """The workflow that an event would start, and the values that the event lacks."""
-
-    template: WorkflowTemplate
-    missing: list[str]
 
 
 @command(app, "list", result=one(ListedGenerals))

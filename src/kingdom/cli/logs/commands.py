@@ -3,7 +3,6 @@
 import asyncio
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kingdom.bus.port import Bus
@@ -11,21 +10,12 @@ from kingdom.cli.logs.session_follower import SessionEntries, SessionFollower, S
 from kingdom.cli.logs.sessions import LogSubject, find_subject
 from kingdom.cli.shared.command import CommandCall, command
 from kingdom.cli.shared.json_result import lines
-from kingdom.soldiers.transcript import Entry
+from kingdom.views.transcripts import TranscriptLine
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(add_completion=False)
 _POLL_SECONDS = 0.3
-
-
-class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry of a transcript, its soldier and Work, and the offset of the next entry, if it is from a transcript."""
-
-    soldier: str
-    work_id: str
-    next_offset: int | None
-    entry: Entry
 
 
 @command(app, "logs", result=lines(TranscriptLine))

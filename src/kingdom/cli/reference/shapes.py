@@ -12,7 +12,8 @@ import msgspec
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.cli.shared.json_result import JsonResult, LogLine, json_result_of
+from kingdom.cli.shared.json_result import JsonResult, json_result_of
+from kingdom.views.log_lines import LogLine
 
 _WORDS = """\
 Every command has `--json`, except `top`, which is a screen, and `agent-mcp`, which serves an agent. The tests run every

@@ -18,6 +18,7 @@ from kingdom.settings import Settings
 from kingdom.soldiers.git import GitFailed
 from kingdom.soldiers.git import git as run_git
 from kingdom.soldiers.repository import without_password
+from kingdom.views.registry import GitDetails
 from kingdom.workflow import registry
 from kingdom.workflow.hosts import known_hosts
 from kingdom.workflow.model.git import REPOSITORY, Git, repo_of
@@ -29,13 +30,6 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a Git.")
 _LIMIT = timedelta(seconds=30)
 _HEADS = "refs/heads/"
 _NAMES_SHOWN = 20
-
-
-class GitDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository and its users."""
-
-    git: Git
-    users: registry.Users
 
 
 @command(app, "create", result=one(Git))

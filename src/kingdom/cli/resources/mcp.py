@@ -3,7 +3,6 @@
 import shlex
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kingdom.cli.shared.command import CommandCall, command
@@ -11,38 +10,13 @@ from kingdom.cli.shared.inputs import attributes
 from kingdom.cli.shared.json_result import array, one
 from kingdom.soldiers.mcp import limit_of, validate
 from kingdom.soldiers.repository import without_password
+from kingdom.views.registry import McpServerDetails, McpServerWithUsers, RegisteredMcpServer
 from kingdom.workflow import registry
 from kingdom.workflow.model.mcp import McpServer, Transport
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the MCP servers that agents can call.")
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of an MCP server.")]
-
-
-class McpServerDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server without its secrets: `env` has only the names of variables."""
-
-    id: str
-    name: str
-    transport: Transport
-    command: tuple[str, ...]
-    url: str
-    env: list[str]
-    deleted: bool
-    deleting: bool
-
-
-class RegisteredMcpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A new MCP server, and its tools if it was checked."""
-
-    server: McpServerDetails
-    tools: tuple[str, ...] | None
-
-
-class McpServerWithUsers(RegisteredMcpServer, frozen=True, kw_only=True):
-    """An MCP server, its users, and its tools if it was checked."""
-
-    users: registry.Users
 
 
 @command(app, "create", result=one(RegisteredMcpServer))

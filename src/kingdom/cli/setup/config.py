@@ -14,15 +14,10 @@ from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.output import CommandOutput
 from kingdom.realm import EXAMPLE, Realm, read_realm, without_secrets
 from kingdom.settings import FILE
+from kingdom.views.setup import ExampleSettings
 from kingdom.yaml_file import write_yaml
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Check the settings file, or print an example.")
-
-
-class ExampleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """An example of a settings file."""
-
-    text: str
 
 
 @storeless_command(app, "check", result=one(Realm))

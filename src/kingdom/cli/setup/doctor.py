@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,16 +19,10 @@ from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check
 from kingdom.sentence import printable
+from kingdom.views.diagnosis import Diagnosis
 
 app = typer.Typer(add_completion=False)
 _COLORS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
-
-
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of all checks; `ok` is false if something does not work."""
-
-    ok: bool
-    checks: list[Finding]
 
 
 @command(app, "doctor", result=one(Diagnosis))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-import msgspec
 import typer
 
 from kingdom.bootstrap import directory_of, embedded_is_installed, is_embedded, look_at_embedded
@@ -23,6 +22,7 @@ from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.realm import read_realm, url_without_password
 from kingdom.settings import DEFAULT_URL, FILE, read_environment
+from kingdom.views.setup import InitResult
 from kingdom.workflow.model.git import REPOSITORY, unique_name
 
 app = typer.Typer(add_completion=False)
@@ -83,17 +83,6 @@ class WrittenFiles:
 
     made: list[Path]
     kept: list[Path]
-
-
-class InitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The created files, the kept files, and the next commands."""
-
-    directory: str
-    made: list[str]
-    kept: list[str]
-    store: str
-    general: str
-    next: list[str]
 
 
 @storeless_command(app, "init", result=one(InitResult))

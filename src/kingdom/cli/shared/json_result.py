@@ -1,13 +1,12 @@
 """What commands print with --json; each command declares it as a type."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass
 from enum import StrEnum
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any
 
-import msgspec
+from kingdom.views.log_lines import LogLine
 
 
 class JsonForm(StrEnum):
@@ -32,14 +31,6 @@ class JsonResult:
         return GenericAlias(list, (self.kind,)) if self.form is JsonForm.ARRAY else self.kind
 
 
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A log line; it can have further fields."""
-
-    at: datetime
-    level: str
-    event: str
-
-
 def one(kind: Any) -> JsonResult:
     """Declare one document."""
     return JsonResult(JsonForm.ONE, kind)
@@ -56,19 +47,6 @@ def lines(kind: Any) -> JsonResult:
 
 
 LOG_LINES = JsonResult(JsonForm.LOG, LogLine)
-
-
-def camel(kind: type[Any], name: str = "", *, without: tuple[str, ...] = (), **more: Any) -> type[msgspec.Struct]:
-    """Return the type that `to_json_object` prints for a dataclass; one with other fields needs a name."""
-    hints = get_type_hints(kind)
-    own = [(each.name, hints[each.name]) for each in fields(kind) if each.name not in without]
-    return msgspec.defstruct(
-        name or kind.__name__,
-        [*more.items(), *own],
-        rename="camel",
-        namespace={"__doc__": kind.__doc__},
-        module=kind.__module__,
-    )
 
 
 def json_result_of(run: Callable[..., Any]) -> JsonResult | None:

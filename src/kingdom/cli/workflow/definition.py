@@ -12,39 +12,21 @@ from kingdom.cli.shared.json_result import one
 from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.cli.workflow.view import next_commands
 from kingdom.errors import Misconfigured
+from kingdom.views.definitions import DefinitionFile, RunWorkEntry
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.modify import Modification, WorkChange
 from kingdom.workflow.model.refs import GitRef
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.registry import ID_PATTERN, show_git
+from kingdom.workflow.registry import show_git
 from kingdom.workflow.template_file import (
     UNDER,
-    Entry,
-    GitRefEntry,
-    McpServerRefEntry,
-    WorkEntry,
     written_out,
 )
 from kingdom.yaml_file import read_yaml, write_yaml
 
 app = typer.Typer()
 _CONTINUE = ("start", "resume")
-_Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
-
-
-class RunWorkEntry(WorkEntry, frozen=True, kw_only=True):
-    """An existing Work with its id, or a new one without an id."""
-
-    id: str = ""
-
-
-class DefinitionFile(Entry, frozen=True, kw_only=True):
-    """The new definition of a run; parts that are not in the file do not change."""
-
-    git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
-    mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
-    works: tuple[RunWorkEntry, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 @command(app, "definition", result=one(DefinitionFile))

@@ -12,15 +12,15 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
 from kingdom.cli.shared.command import CommandCall, Limit, command
 from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.json_result import array, camel, lines, one
+from kingdom.cli.shared.json_result import array, lines, one
 from kingdom.cli.shared.output import to_json_object
 from kingdom.cli.shared.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
 from kingdom.cli.workflow.follow import new_entries
 from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, next_commands, tree_view
 from kingdom.clock import utc_now
+from kingdom.views.bus import LogEntryView
+from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.checkpoint import Checkpoint
-from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.work import Work
 from kingdom.workflow.model.workflow import Workflow
@@ -29,21 +29,6 @@ from kingdom.workflow.records import DELETED, WORKFLOWS, each
 
 app = typer.Typer()
 _POLL_SECONDS = 0.5
-
-
-class WorkflowDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run, its host if that is known, and the allowed commands."""
-
-    workflow: Workflow
-    host: Host | None
-    allowed: list[str]
-    valid_checkpoints: list[str]
-
-
-class CheckpointDetails(Checkpoint, frozen=True, kw_only=True):
-    """A checkpoint, and whether the run can still roll back to it."""
-
-    valid: bool
 
 
 @command(app, "list", result=array(Workflow))
@@ -129,7 +114,7 @@ async def checkpoints(
         call.output.say(f"{workflow.id} has no checkpoint yet: every completed work creates one.")
 
 
-@command(app, "logs", result=lines(camel(LogEntry)))
+@command(app, "logs", result=lines(LogEntryView))
 async def logs(
     call: CommandCall,
     workflow_id: RunId,

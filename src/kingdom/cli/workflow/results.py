@@ -1,9 +1,7 @@
 """`kingdom workflow report`, `diff` and `egress`: the results of a run."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.syntax import Syntax
 
@@ -20,6 +18,7 @@ from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
+from kingdom.views.workflows import RunReport, TreeDiff
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkTreeStatus
 from kingdom.workflow.model.work import Task, Work
@@ -31,27 +30,6 @@ from kingdom.workflow.records import DOCUMENTS, load
 app = typer.Typer()
 BASE = "base"
 _TAB = 4
-
-
-class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The report of a Task; `versions` are the files of attempts that were rolled back."""
-
-    task_id: str
-    work_id: str
-    work_name: str
-    file_path: str
-    text: str
-    versions: Sequence[str]
-
-
-class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The changes in a checkout since a commit, in git's diff format."""
-
-    work_tree_id: str
-    git_id: str
-    branch: str
-    since: str
-    diff: str
 
 
 @command(app, "report", result=array(RunReport))
