@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import structlog
 import typer
@@ -96,24 +96,25 @@ async def role(  # noqa: PLR0913 - one parameter per option
     JSON: log lines, one object each, on standard error.
     """
     options = {"name": host_name or None, "slots": slots, "agent": agent, "sandbox": sandbox}
-    given = {key: value for key, value in options.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    if name in ("engine", "host"):
-        configure_logs(json=call.output.json, level=level)
-        cut_off = await run_standalone(
-            call,
-            engine=name == "engine",
-            host=SoldierSettings(**given) if with_host or name == "host" else None,
-            directory=directory,
-            metrics_host=metrics_host,
-            metrics_port=metrics_port,
-        )
-    else:
-        if given or directory or with_host:
-            raise Misconfigured(
-                f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+    match name:
+        case "engine" | "host":
+            configure_logs(json=call.output.json, level=level)
+            cut_off = await run_standalone(
+                call,
+                engine=name == "engine",
+                host=SoldierSettings(**given) if with_host or name == "host" else None,
+                directory=directory,
+                metrics_host=metrics_host,
+                metrics_port=metrics_port,
             )
-        cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
+        case _:
+            if given or directory or with_host:
+                raise Misconfigured(
+                    f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+                )
+            cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
