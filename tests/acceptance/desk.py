@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
+from kingdom.cli.framework.json_result import JsonForm
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.shapes import Shapes, every_shape
-from kingdom.cli.shared.json_result import JsonForm
 from tests.acceptance.terminal import Running
 
 COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}

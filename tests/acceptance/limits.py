@@ -30,7 +30,7 @@ def _reading(seconds: float) -> None:
 
 
 def _last_wait(seconds: float) -> None:
-    from kingdom.cli.shared import long_running  # noqa: PLC0415
+    from kingdom.cli.framework import long_running  # noqa: PLC0415
 
     long_running._LAST_WAIT_SECONDS = seconds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.bootstrap import open_bus
-from kingdom.cli.shared.workflow_ids import find_workflow
+from kingdom.cli.framework.workflow_ids import find_workflow
 from kingdom.clock import utc_now
 from kingdom.ids import first_id
 from kingdom.realm import Realm

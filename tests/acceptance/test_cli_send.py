@@ -16,7 +16,7 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.cli.event.wait import wait_for
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH

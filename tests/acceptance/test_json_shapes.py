@@ -16,8 +16,8 @@ import typer
 import yaml
 
 from kingdom.bootstrap import open_bus
+from kingdom.cli.framework.json_result import json_result_of
 from kingdom.cli.setup import doctor as cli_doctor
-from kingdom.cli.shared.json_result import json_result_of
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from kingdom.cli.framework import exit_code
 from kingdom.cli.loading import load_app
 from kingdom.cli.nouns import WORDS
-from kingdom.cli.shared import exit_code
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.sentence import plain
 from kingdom.settings import read_environment

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.cli.dispatch import run
-from kingdom.cli.shared import exit_code
+from kingdom.cli.framework import exit_code
 from tests.acceptance.terminal import Terminal
 from tests.contract.backends import BACKENDS
 from tests.integration.top.test_screen import REALM

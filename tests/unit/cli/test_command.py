@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus.record import Record
-from kingdom.cli.shared.command import CommandCall, settings_of
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.command import CommandCall, settings_of
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.settings import DEFAULT_URL
 from tests.acceptance.front import Typist
 

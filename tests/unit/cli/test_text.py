@@ -9,9 +9,9 @@ import typer
 
 from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
-from kingdom.cli.shared.application import load_application
-from kingdom.cli.shared.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.shared.output import format_duration, to_json_object
+from kingdom.cli.framework.application import load_application
+from kingdom.cli.framework.inputs import attributes, duration, envelopes, payload
+from kingdom.cli.framework.output import format_duration, to_json_object
 from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.sentence import printable
 

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kingdom.cli.shared.output import CommandOutput, table
-from kingdom.cli.shared.watching import hidden, watch
+from kingdom.cli.framework.output import CommandOutput, table
+from kingdom.cli.framework.watching import hidden, watch
 
 
 class _Enough(Exception):

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.shared.workflow_ids import choose_id, find_checkpoint, find_task, find_work
+from kingdom.cli.framework.workflow_ids import choose_id, find_checkpoint, find_task, find_work
 from kingdom.cli.workflow.definition import read_definition, write_definition
 from kingdom.cli.workflow.view import (
     checkpoints_view,

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from kingdom.bus.port import Bus
 from kingdom.cli.attach.files_view import changed_files, files_view
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import folders_here
+from kingdom.cli.framework.json_result import lines
+from kingdom.cli.framework.workflow_ids import RunId, find_workflow
 from kingdom.cli.logs.commands import watch
 from kingdom.cli.logs.sessions import LogSubject
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.hosts import folders_here
-from kingdom.cli.shared.json_result import lines
-from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from kingdom.cli.shared.output import format_duration, table
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.soldiers.agent_files import files_below
 
 _KILO = 1024

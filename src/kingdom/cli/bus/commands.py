@@ -13,12 +13,12 @@ from kingdom import bootstrap
 from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
 from kingdom.bus.why import why as explain
 from kingdom.cli.bus import dead_letters, publish, tail, verify, work
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import DAYS_MAX, duration
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.output import format_duration, table, to_json_object
-from kingdom.cli.shared.watching import Watch, print_state, watch
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import DAYS_MAX, duration
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.output import format_duration, table, to_json_object
+from kingdom.cli.framework.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
 from kingdom.views.bus import (
     CancelResult,

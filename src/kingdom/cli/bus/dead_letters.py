@@ -12,11 +12,11 @@ from rich.syntax import Syntax
 
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 from kingdom.bus.redrive import RedrivePlan, matching, redrive_all
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import payload
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.output import format_cell, to_json_object
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import payload
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.output import format_cell, to_json_object
 from kingdom.errors import Misconfigured, NotFound
 from kingdom.sentence import printable
 from kingdom.views.dead_letters import (

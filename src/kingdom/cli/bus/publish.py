@@ -11,11 +11,11 @@ import typer
 from kingdom.bus.app import Application
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.port import Bus
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command, undeclared
-from kingdom.cli.shared.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
-from kingdom.cli.shared.json_result import lines
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
+from kingdom.cli.framework.json_result import lines
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.views.bus import PublishResult
@@ -34,19 +34,13 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     body: Annotated[
         str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; by default {}.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The partition key; events with the same key keep their order.")
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="The partition key; a key keeps its order.")] = None,
     delay: Annotated[str | None, typer.Option(help="Deliver it later: 30s, 5m, 2h, 1d.")] = None,
-    event_id: Annotated[
-        UUID | None, typer.Option("--id", help="The id of the event; a stream stores an id once.")
-    ] = None,
+    event_id: Annotated[UUID | None, typer.Option("--id", help="Its id; a stream stores an id once.")] = None,
     aggregate: Annotated[str, typer.Option(help="The subject of the event, as TYPE/ID.")] = "",
     owner: Annotated[str, typer.Option(help="The owner of the event.")] = "",
     attribute: Annotated[list[str] | None, typer.Option(help="A custom header, NAME=VALUE; repeatable.")] = None,
-    file: Annotated[
-        str | None, typer.Option(help="A file with one event as JSON per line; - is standard input.")
-    ] = None,
+    file: Annotated[str | None, typer.Option(help="A file of events, one as JSON per line, or -.")] = None,
     ordered: Annotated[
         bool | None, typer.Option("--ordered/--unordered", help="Without --app: whether the stream is ordered.")
     ] = None,

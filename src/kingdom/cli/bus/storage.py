@@ -11,9 +11,9 @@ import typer
 from kingdom.bootstrap import movable_of
 from kingdom.bus.archive_file import new_archive, read_header, read_items
 from kingdom.bus.moving import AnyItem, Census, Manifest, Movable
-from kingdom.cli.shared.command import CommandCall, command, undeclared
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.output import AdvanceProgress
+from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import AdvanceProgress
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS

@@ -7,9 +7,9 @@ import typer
 
 from kingdom.bus.log import Cursor, LoggedEntry
 from kingdom.bus.operations import Operations
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import lines
-from kingdom.cli.shared.output import to_json_object
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import lines
+from kingdom.cli.framework.output import to_json_object
 from kingdom.views.bus import LoggedEntryView
 
 app = typer.Typer()

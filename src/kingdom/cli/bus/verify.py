@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.output import AdvanceProgress
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import AdvanceProgress
 from kingdom.verify import Report
 from kingdom.verify import verify as run_verification
 from kingdom.views.bus import ListedFault, VerifyResult

@@ -16,12 +16,19 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.application import load_application
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import duration
-from kingdom.cli.shared.json_result import LOG_LINES
-from kingdom.cli.shared.long_running import LOOPBACK, Level, MetricsHost, MetricsPort, refuse_old_store, stop_on_signals
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.application import load_application
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import duration
+from kingdom.cli.framework.json_result import LOG_LINES
+from kingdom.cli.framework.long_running import (
+    LOOPBACK,
+    Level,
+    MetricsHost,
+    MetricsPort,
+    refuse_old_store,
+    stop_on_signals,
+)
 from kingdom.errors import Misconfigured
 
 app = typer.Typer()

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.command import storeless_command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.views.setup import CompletionScript
 
 app = typer.Typer(add_completion=False)

@@ -10,10 +10,10 @@ from kingdom.bootstrap import is_embedded, look_at_embedded, operations_of
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.cli.framework.command import CommandCall, undeclared
+from kingdom.cli.framework.output import CommandOutput
+from kingdom.cli.framework.workflow_ids import LAST, find_workflow, short
 from kingdom.cli.general.lookup import generals_directory
-from kingdom.cli.shared.command import CommandCall, undeclared
-from kingdom.cli.shared.output import CommandOutput
-from kingdom.cli.shared.workflow_ids import LAST, find_workflow, short
 from kingdom.court.asks import ASKS
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages

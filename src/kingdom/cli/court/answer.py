@@ -7,9 +7,9 @@ import typer
 
 from kingdom.bus.port import Transaction
 from kingdom.cli.court.inbox import ANSWERS
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import LAST, choose_id
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import LAST, choose_id
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.envoy.answers import Answer, Taken, find_ask, open_asks, take_answer

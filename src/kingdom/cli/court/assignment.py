@@ -7,9 +7,9 @@ import typer
 
 from kingdom.bus.record import Query
 from kingdom.cli.court.declarations import COURT
-from kingdom.cli.shared.command import CommandCall, Limit, command
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import resolve_id
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import resolve_id
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.workflow.records import each

@@ -8,7 +8,7 @@ import typer
 from kingdom.bootstrap import generals_of
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.cli.shared.command import CommandCall
+from kingdom.cli.framework.command import CommandCall
 from kingdom.court import records
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.king.records import KINDS

@@ -8,10 +8,10 @@ from rich.text import Text
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Transaction
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import array
-from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.shared.watching import Watch, identity, print_state, watch
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import array
+from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.watching import Watch, identity, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
 from kingdom.court.asks import ASKS, Ask

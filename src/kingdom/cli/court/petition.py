@@ -8,9 +8,9 @@ from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Query, read_document
-from kingdom.cli.shared.command import CommandCall, Limit, command
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import find_checkpoint, find_workflow
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import find_checkpoint, find_workflow
 from kingdom.court import records
 from kingdom.court.documents import Assignment
 from kingdom.court.general.staff import root_of, run_of_root

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, Record, RecordKind
-from kingdom.cli.shared.command import CommandCall, Limit, command, undeclared
-from kingdom.cli.shared.json_result import array
-from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.shared.watching import Watch, hidden, print_state, watch
+from kingdom.cli.framework.command import CommandCall, Limit, command, undeclared
+from kingdom.cli.framework.json_result import array
+from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.watching import Watch, hidden, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.staff import run_of

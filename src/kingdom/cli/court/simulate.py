@@ -6,9 +6,9 @@ import typer
 
 from kingdom.bootstrap import operations_of
 from kingdom.cli.court.declarations import COURT, Rules, terms_of
-from kingdom.cli.shared import inputs
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
+from kingdom.cli.framework import inputs
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
 from kingdom.clock import utc_now
 from kingdom.court.king.simulation import Difference, Simulation
 from kingdom.court.king.simulation import simulate as replay

@@ -12,10 +12,10 @@ from kingdom.bootstrap import directory_of, generals_of, operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.court.status_view import status_view
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.watching import Watch, identity, print_state, watch
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.watching import Watch, identity, print_state, watch
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.cli.shared.output import format_duration, table
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.documents import AssignmentStatus

@@ -15,11 +15,11 @@ import typer
 from kingdom.bus.logs import configure_logs
 from kingdom.cli.demo.display import DemoLines, DemoScreen, read_line
 from kingdom.cli.demo.view import end_view
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import storeless_command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.demo.house import opened_house
 from kingdom.demo.report import Report

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from kingdom.cli.shared.output import format_duration, table
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.court.asks import Ask
 from kingdom.court.heartbeat import ROLES
 from kingdom.demo.narration import Line, Tone

@@ -11,10 +11,10 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Query, read_document
 from kingdom.cli.court.declarations import COURT, EventId, terms_of
 from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
-from kingdom.cli.shared import exit_code, inputs
-from kingdom.cli.shared.command import CommandCall, Limit, command
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import resolve_id
+from kingdom.cli.framework import exit_code, inputs
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Priority
 from kingdom.court.heartbeat import ROLES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus, Transaction
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.documents import EventStatus, ExternalEvent

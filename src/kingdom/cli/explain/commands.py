@@ -11,9 +11,9 @@ from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_workflow, resolve_id
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import BEGINNINGS, find_workflow, resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.explain.material import gather
 from kingdom.court.explain.tell import tell

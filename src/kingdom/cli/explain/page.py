@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from kingdom.cli.explain.svg import picture, safe
 from kingdom.cli.explain.view import headline, money, offset, outcome, result_of
-from kingdom.cli.shared.output import format_duration
+from kingdom.cli.framework.output import format_duration
 from kingdom.court.explain.timeline import Moment, Timeline
 
 # The browser must not load or run anything that is in an event.

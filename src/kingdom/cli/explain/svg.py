@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from kingdom.cli.shared.output import format_duration
+from kingdom.cli.framework.output import format_duration
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
 from kingdom.sentence import printable
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.cli.shared.output import format_duration, table
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
 from kingdom.sentence import printable, sentence, with_reason
 

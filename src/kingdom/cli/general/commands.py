@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kingdom.cli.framework import exit_code, inputs
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
 from kingdom.cli.general import memory
 from kingdom.cli.general.lookup import (
     GeneralName,
@@ -19,9 +22,6 @@ from kingdom.cli.general.lookup import (
 )
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
-from kingdom.cli.shared import exit_code, inputs
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
 from kingdom.court.memory import load_memory
 from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (

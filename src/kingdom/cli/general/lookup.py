@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bootstrap import generals_of
-from kingdom.cli.shared.command import CommandCall
+from kingdom.cli.framework.command import CommandCall
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
 from kingdom.errors import Misconfigured, NotFound

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import array, one
 from kingdom.cli.general.lookup import GeneralName, GeneralsDirectory, named_package
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import array, one
 from kingdom.court.memory import Sentence, promote, remembered
 
 app = typer.Typer(add_completion=False)

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from kingdom.bus.port import Bus
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import lines
 from kingdom.cli.logs.session_follower import SessionEntries, SessionFollower, SessionFollowerView
 from kingdom.cli.logs.sessions import LogSubject, find_subject
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import lines
 from kingdom.views.transcripts import TranscriptLine
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine

@@ -10,10 +10,10 @@ from rich.text import Text
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
+from kingdom.cli.framework.workflow_ids import short
 from kingdom.cli.logs.logged_entries import to_transcript_entry
 from kingdom.cli.logs.sessions import LogSubject, RunSession, current_sessions, locate, started_session
 from kingdom.cli.logs.transcript_view import TranscriptView
-from kingdom.cli.shared.workflow_ids import short
 from kingdom.cli.workflow.follow import new_entries
 from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, read_page, tail_offset

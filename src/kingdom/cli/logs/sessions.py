@@ -9,8 +9,8 @@ from pathlib import Path
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.cli.shared.hosts import find_host
-from kingdom.cli.shared.workflow_ids import find_work, find_workflow
+from kingdom.cli.framework.hosts import find_host
+from kingdom.cli.framework.workflow_ids import find_work, find_workflow
 from kingdom.errors import NotFound
 from kingdom.soldiers.folders import Folders
 from kingdom.workflow.model.work import soldier_of

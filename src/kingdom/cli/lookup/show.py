@@ -10,9 +10,9 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court import petition
-from kingdom.cli.shared.command import CommandCall, command, undeclared
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, resolve_id
+from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, resolve_id
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound

@@ -3,9 +3,9 @@
 import typer
 
 from kingdom.cli.court.declarations import COURT, EventId, Rules, terms_of
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import resolve_id
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.king.why import AHEAD_MAX, Explanation, Wait, explain
 from kingdom.court.records import EVENTS

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.hosts import find_host
-from kingdom.cli.shared.json_result import array, one
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import find_host
+from kingdom.cli.framework.json_result import array, one
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.host import Host, HostStatus
 from kingdom.workflow.reactions import engine

@@ -16,11 +16,10 @@ from kingdom.bus.logs import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli.court.status import look_now
-from kingdom.cli.machine.standalone import run_standalone
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import LOG_LINES
-from kingdom.cli.shared.long_running import (
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import LOG_LINES
+from kingdom.cli.framework.long_running import (
     CONNECTIONS,
     LOOPBACK,
     Level,
@@ -29,6 +28,7 @@ from kingdom.cli.shared.long_running import (
     refuse_old_store,
     run_until_stopped,
 )
+from kingdom.cli.machine.standalone import run_standalone
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.heartbeat import Heart, signs_in_files, signs_in_records
 from kingdom.court.live_packages import LivePackages

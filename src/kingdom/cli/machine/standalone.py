@@ -12,8 +12,8 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.maintenance import maintain, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Part, Worker
-from kingdom.cli.shared.command import CommandCall
-from kingdom.cli.shared.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
+from kingdom.cli.framework.command import CommandCall
+from kingdom.cli.framework.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.workflow.reactions import engine as declared

@@ -9,10 +9,10 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from kingdom.cli.framework.json_result import JsonResult, json_result_of
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.cli.shared.json_result import JsonResult, json_result_of
 from kingdom.views.log_lines import LogLine
 
 _WORDS = """\

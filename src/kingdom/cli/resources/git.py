@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from kingdom.bootstrap import house_directory_of
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import array, one
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import array, one
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import Settings
 from kingdom.soldiers.git import GitFailed

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import attributes
-from kingdom.cli.shared.json_result import array, one
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import attributes
+from kingdom.cli.framework.json_result import array, one
 from kingdom.soldiers.mcp import limit_of, validate
 from kingdom.soldiers.repository import without_password
 from kingdom.views.registry import McpServerDetails, McpServerWithUsers, RegisteredMcpServer

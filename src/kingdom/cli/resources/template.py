@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import opened
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import RunId, find_workflow
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.template import template_schema
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import opened
-from kingdom.cli.shared.json_result import array, one
-from kingdom.cli.shared.workflow_ids import RunId, find_workflow
 from kingdom.errors import Misconfigured
 from kingdom.workflow import templates
 from kingdom.workflow.model.template import WorkflowTemplate

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import typer
 
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.output import CommandOutput
 
 # Descriptions of fields by the name of their type in the schema.
 Words = Mapping[str, Mapping[str, str]]

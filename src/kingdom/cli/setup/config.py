@@ -7,11 +7,11 @@ import msgspec
 import typer
 
 from kingdom.bootstrap import generals_of
+from kingdom.cli.framework.command import settings_of, storeless_command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.settings import settings_schema
-from kingdom.cli.shared.command import settings_of, storeless_command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.output import CommandOutput
 from kingdom.realm import EXAMPLE, Realm, read_realm, without_secrets
 from kingdom.settings import FILE
 from kingdom.views.setup import ExampleSettings

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kingdom.bus.logs import configure_logs
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check

@@ -13,10 +13,10 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from kingdom.bootstrap import directory_of, embedded_is_installed, is_embedded, look_at_embedded
+from kingdom.cli.framework.command import storeless_command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import CommandOutput, interruptible_prompt
 from kingdom.cli.setup.init_files import GITHUB_API, GitHub, ignored_text, settings_text, zone_here
-from kingdom.cli.shared.command import storeless_command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.output import CommandOutput, interruptible_prompt
 from kingdom.court.package_files import install_package, load_packages, shipped
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured

@@ -19,11 +19,11 @@ from kingdom.cli.court.petition import left_outside
 from kingdom.cli.court.status import lookout_of
 from kingdom.cli.explain.commands import timeline_of
 from kingdom.cli.explain.view import explain_view
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import host_of
+from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
 from kingdom.cli.logs.session_follower import SessionFollower, SessionFollowerView
 from kingdom.cli.logs.sessions import LogSubject
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.long_running import BY_SIGNAL, drop_log_line
 from kingdom.cli.workflow.results import agent_text_view, differences
 from kingdom.cli.workflow.view import tree_view
 from kingdom.clock import utc_now

@@ -23,10 +23,10 @@ from kingdom.bus.port import Bus
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli.court.status import look_now
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import LOG_LINES
-from kingdom.cli.shared.long_running import (
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import LOG_LINES
+from kingdom.cli.framework.long_running import (
     LOOPBACK,
     Level,
     MetricsHost,

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.cli.court.status_view import facts, troubles
-from kingdom.cli.shared.output import format_duration, table
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.cli.up.log_lines import RoleLogLine
 from kingdom.court.standing import Standing
 from kingdom.sentence import printable

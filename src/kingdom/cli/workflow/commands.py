@@ -9,9 +9,9 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.petition import note_left_behind
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow import definition, inspection, results
 from kingdom.cli.workflow.follow import follow
 from kingdom.cli.workflow.view import describe_state, next_commands

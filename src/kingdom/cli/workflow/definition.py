@@ -6,10 +6,10 @@ import msgspec
 import typer
 
 from kingdom.bus.port import Bus
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.inputs import opened
-from kingdom.cli.shared.json_result import one
-from kingdom.cli.shared.workflow_ids import RunId, find_workflow
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import opened
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import RunId, find_workflow
 from kingdom.cli.workflow.view import next_commands
 from kingdom.errors import Misconfigured
 from kingdom.views.definitions import DefinitionFile, RunWorkEntry

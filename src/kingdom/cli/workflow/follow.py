@@ -10,10 +10,10 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
-from kingdom.cli.shared import exit_code
-from kingdom.cli.shared.command import CommandCall
-from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.long_running import BY_SIGNAL
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall
+from kingdom.cli.framework.hosts import host_of
+from kingdom.cli.framework.long_running import BY_SIGNAL
 from kingdom.cli.workflow.view import log_line, tree_view
 from kingdom.clock import utc_now
 from kingdom.workflow.lifecycle import show

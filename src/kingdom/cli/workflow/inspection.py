@@ -10,11 +10,11 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Query
-from kingdom.cli.shared.command import CommandCall, Limit, command
-from kingdom.cli.shared.hosts import host_of
-from kingdom.cli.shared.json_result import array, lines, one
-from kingdom.cli.shared.output import to_json_object
-from kingdom.cli.shared.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.hosts import host_of
+from kingdom.cli.framework.json_result import array, lines, one
+from kingdom.cli.framework.output import to_json_object
+from kingdom.cli.framework.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
 from kingdom.cli.workflow.follow import new_entries
 from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, next_commands, tree_view
 from kingdom.clock import utc_now

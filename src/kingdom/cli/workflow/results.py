@@ -6,10 +6,10 @@ import typer
 from rich.syntax import Syntax
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.cli.shared.command import CommandCall, command
-from kingdom.cli.shared.hosts import folders_here
-from kingdom.cli.shared.json_result import array
-from kingdom.cli.shared.workflow_ids import RunId, find_checkpoint, find_task, find_workflow, short
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import folders_here
+from kingdom.cli.framework.json_result import array
+from kingdom.cli.framework.workflow_ids import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
 from kingdom.sentence import plain, printable
 from kingdom.soldiers.briefing import document_of, tree_here

@@ -9,8 +9,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.shared.output import format_duration, table
-from kingdom.cli.shared.workflow_ids import short
+from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.workflow_ids import short
 from kingdom.sentence import printable
 from kingdom.workflow.model.checkpoint import Checkpoint
 from kingdom.workflow.model.host import Host

@@ -21,9 +21,9 @@ from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record, readable
 from kingdom.bus.stream import OpenTopology, Stream
-from kingdom.cli.shared.application import load_application
-from kingdom.cli.shared.json_result import JsonResult
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.application import load_application
+from kingdom.cli.framework.json_result import JsonResult
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.errors import NotFound, Unreadable
 from kingdom.settings import FILE, Settings, find_realm_file
 

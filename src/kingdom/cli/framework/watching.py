@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from kingdom.cli.shared.output import CommandOutput
+from kingdom.cli.framework.output import CommandOutput
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until interrupted.")]
 _EVERY_SECONDS = 2.0
