@@ -96,7 +96,7 @@ def test_a_general_is_shown(laptop: Typist) -> None:
     assert shown["general"]["subscribes"][0]["supersedes"] == "{repo}#{payload.number}"
     assert "github.review on *, at most 1" in laptop("general", "show", "gen-pr").out
     unknown = laptop("general", "show", "gen-tea")
-    assert (unknown.code, "there is gen-pr" in unknown.err) == (1, True)
+    assert (unknown.code, "there are: gen-pr" in unknown.err) == (1, True)
 
 
 def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     file.write_text(file.read_text() + "colour: red\n")
     checked = laptop("general", "validate", "--directory", str(place))
     assert checked.code == 1
-    assert "gen-briefing is fine" in checked.out
+    assert "gen-briefing is valid" in checked.out
     assert "colour: there is no such field; there are: name, description" in checked.out
     listed = laptop("general", "list", "--directory", str(place))
     assert (listed.code, "gen-briefing" in listed.out, "gen-pr is broken and does nothing" in listed.err) == (

@@ -38,7 +38,7 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
     unknown = there("show", "nobody-has-this")
     assert (unknown.code, "nothing has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
     assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
-    assert "has no single checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
+    assert "has no unique checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
     assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
     assert "has no single work 'w9'; it has: w1" in there("show", "last-w9").err
     assert "'wf-' matches" in there("show", "wf-").err
@@ -48,7 +48,7 @@ def test_a_petition_is_named_by_six_letters_whoever_shows_it(there: Typist) -> N
     assert there("petition", "show", "9a01bc", "--json").document["id"] == PETITION
     assert there("show", "9a01bc").out == there("petition", "show", "9a01bc").out
     assert (there("show", "a01bc").code, there("petition", "show", "a01bc").code) == (1, 1)
-    assert "write at least 6 letters" in there("petition", "show", "a01bc").err
+    assert "write at least the last 6 characters" in there("petition", "show", "a01bc").err
 
 
 def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front, types: Typist, tmp_path: Path) -> None:

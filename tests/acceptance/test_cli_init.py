@@ -207,12 +207,12 @@ def test_names_that_github_does_not_know_are_refused(tmp_path: Path, words: tupl
 def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: Path) -> None:
     home = tmp_path / "home"
     terminal = Terminal(tmp_path, "")
-    screen = terminal.converse("init", str(home), until="kept?", answer="\n\n")
+    screen = terminal.converse("init", str(home), until="stored?", answer="\n\n")
     assert (screen.code, screen.out.count("?")) == (0, 2)
     assert read_realm(home / "kingdom.yaml").sentinel.github is None
 
     other = tmp_path / "other"
-    screen = terminal.converse("init", str(other), until="kept?", answer="file:store\nour-bot\nacme/shop\n")
+    screen = terminal.converse("init", str(other), until="stored?", answer="file:store\nour-bot\nacme/shop\n")
     assert (screen.code, screen.out.count("?")) == (0, 3)
     said = yaml.safe_load((other / "kingdom.yaml").read_text())
     assert (said["database_url"], said["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])

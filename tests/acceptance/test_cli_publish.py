@@ -96,7 +96,7 @@ def test_lines_from_a_pipe_are_stored_until_one_is_bad(clerk: Typist, dsn: str) 
     done = clerk("bus", "publish", "--app", SHOP, "--file", "-", text=good + "{}\n")
     assert done.code == 1
     assert "line 1001" in done.err
-    assert "1000 event(s) of earlier lines are stored" in done.err
+    assert "1000 event(s) of earlier lines were stored" in done.err
     assert len(open_rows(dsn)) == 1000
 
 

@@ -68,7 +68,7 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
     laptop: Terminal, repository: Path
 ) -> None:
     made = laptop.run("git", "create", "app", str(repository), "--repo", "acme/web-app")
-    assert "Events of acme/web-app work in it." in made.out
+    assert "Events of acme/web-app use it." in made.out
     listed = laptop.run("git", "list").out
     assert "acme/web-app" in listed
     again = laptop.run("git", "create", "other", "git@github.com:Acme/Web-App.git", "--no-check")
@@ -176,7 +176,7 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     assert edited["gitRefs"] == [{"gitId": "app", "baseBranch": "dev"}]
     assert laptop.ask("template", "show", "fix-the-bug") == edited
     other = laptop.run("template", "update", "fix-the-bug", "-", text=written.replace("id: fix-the-bug", "id: other"))
-    assert (other.code, "- is about template 'other', not 'fix-the-bug'" in other.err) == (2, True)
+    assert (other.code, "- defines template 'other', not 'fix-the-bug'" in other.err) == (2, True)
 
     assert laptop.ask("template", "delete", "fix-the-bug")["deleted"] is True
     assert laptop.ask("template", "list") == []
