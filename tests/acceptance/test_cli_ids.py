@@ -39,8 +39,8 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
     assert (unknown.code, "nothing has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
     assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
     assert "has no unique checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
-    assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
-    assert "has no single work 'w9'; it has: w1" in there("show", "last-w9").err
+    assert "has no unique task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
+    assert "has no unique work 'w9'; it has: w1" in there("show", "last-w9").err
     assert "'wf-' matches" in there("show", "wf-").err
 
 

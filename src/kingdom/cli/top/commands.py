@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Group, RenderableType
@@ -37,6 +37,9 @@ from kingdom.top.readers import Read, Readers
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 
+if TYPE_CHECKING:
+    from kingdom.top.app import Top
+
 app = typer.Typer(add_completion=False)
 # The Generals are read again after this time, since people edit them.
 _GENERALS_SECONDS = 5.0
@@ -56,7 +59,7 @@ async def top(call: CommandCall) -> int | None:
         raise Misconfigured(
             "a live screen needs a terminal: use `kingdom status --json` or `kingdom ps --watch` instead"
         )
-    screen = _screen()
+    screen = _load_screen()
     # Log lines would be written across the screen.
     configure_logs(json=True, level=logging.ERROR, also=[drop_log_line])
     seen: list[tuple[float, Lookout]] = []
@@ -67,14 +70,13 @@ async def top(call: CommandCall) -> int | None:
         return seen[0][1]
 
     async with call.bus(declared(call.realm), create=False) as bus:
-        shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
+        shown = screen(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Without this, a signal would leave the terminal in the state of the screen.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
             asyncio.get_running_loop().add_signal_handler(number, leave)
         await shown.run_async()
-    code: int | None = shown.return_code
-    return code
+    return shown.return_code
 
 
 def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
@@ -134,11 +136,11 @@ async def _transcript(bus: Bus, run_id: str) -> Read:
     return more
 
 
-def _screen() -> ModuleType:
+def _load_screen() -> "type[Top]":
     try:
-        from kingdom.top import app as screen
+        from kingdom.top.app import Top
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("textual"):
             raise
         raise Misconfigured("the live screen is an extra: pip install 'kingdom[top]'") from error
-    return screen
+    return Top
