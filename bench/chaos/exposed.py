@@ -12,9 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 from bench.chaos.controls import Controls, shift_clock
 from bench.chaos.variants import replace
-from kingdom.backends.files import disk
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.journal import Journal
+from kingdom.backends.files.journal.journal import Journal
+from kingdom.backends.files.system import disk
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bootstrap import open_bus
 from kingdom.verify import process
 from kingdom.verify.part import Part

@@ -8,14 +8,15 @@ import msgspec
 
 from bench.chaos.variants import forget_renewals, rely_on_leases, replace, variants_of
 from kingdom.backends.files import FilesBus, store
-from kingdom.backends.files.books import StreamBook
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import PROCESSING, Entry, Lease, LogPart, Row
-from kingdom.backends.files.lock import Lock, holders_of, is_stopped
-from kingdom.backends.files.replay import Replay
+from kingdom.backends.files.index.event_index import StreamBook
+from kingdom.backends.files.journal.entry import PROCESSING, Entry, Lease, LogPart, Row
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.lock import Lock
+from kingdom.backends.files.system.processes import holders_of, is_stopped
 from kingdom.backends.files.transaction import FilesTransaction
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.replay import Replay
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Settled
 from kingdom.bus.stream import Stream

@@ -12,7 +12,7 @@ import msgspec
 
 from bench.files.load import GROUP, STREAM, TOPOLOGY, drain, settle, some_events
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.disk import Disk, read_file
+from kingdom.backends.files.system.disk import Disk, read_file
 from kingdom.bus import Envelope
 
 Operation = tuple[str, tuple[Any, ...]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.files.load import TOPOLOGY
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Delivery
 
 

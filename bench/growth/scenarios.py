@@ -8,7 +8,7 @@ from bench.explain import ExplainedBus
 from bench.fill import Connection, fill_archive, fill_events
 from bench.growth.figures import CLAIM_LIMIT, CROWDED_CLAIM_LIMIT
 from bench.growth.lab import BATCH, LEASE, LINE, Lab, pinned, settle
-from kingdom.backends.postgres.pace import EVERYTHING
+from kingdom.backends.postgres.claim_pace import EVERYTHING
 from kingdom.bus import Envelope
 
 CLAIMS = 5

@@ -35,7 +35,17 @@ REGIONS: Mapping[str, Region] = {
     ),
     "postgres": Region(tuple(f"{_POSTGRES}/{name}.py" for name in ("bus", "transaction")), 12, "postgres"),
     "files": Region(
-        tuple(f"{_FILES}/{name}.py" for name in ("books", "draft", "journal", "replay", "store", "transaction")),
+        tuple(
+            f"{_FILES}/{name}.py"
+            for name in (
+                "index/event_index",
+                "transaction_plan",
+                "journal/journal",
+                "tree/replay",
+                "store",
+                "transaction",
+            )
+        ),
         16,
         "files",
     ),

@@ -25,8 +25,8 @@ from kingdom.errors import Misconfigured
 from kingdom.settings import DEFAULT_SCHEMA, Settings
 
 if TYPE_CHECKING:
-    from kingdom.backends.embedded.look import ServerLook
-    from kingdom.backends.files.look import FilesLook
+    from kingdom.backends.embedded.inspection import ServerLook
+    from kingdom.backends.files.inspection import FilesLook
     from kingdom.realm import Realm
 
 _FILE_SCHEME = "file"
@@ -84,7 +84,7 @@ async def reached(url: str, *, create: bool = True) -> AsyncIterator[str]:
     if not is_embedded(url):
         yield url
         return
-    async with _embedded("use").running(_place_of(url), create=create) as server:
+    async with _embedded("running").running(_place_of(url), create=create) as server:
         yield server
 
 
@@ -105,13 +105,13 @@ def embedded_is_installed() -> bool:
 
 def look_at_embedded(url: str) -> "ServerLook":
     """Look at an embedded server without starting it; raises Misconfigured where there cannot be one."""
-    look: ServerLook = _embedded("look").look_at_server(_place_of(url))
+    look: ServerLook = _embedded("inspection").look_at_server(_place_of(url))
     return look
 
 
 def look_at_files(url: str) -> "FilesLook":
     """Look at a store of files without using it; waits a moment where somebody holds it."""
-    look: FilesLook = import_module("kingdom.backends.files.look").look_at_store(directory_of(url))
+    look: FilesLook = import_module("kingdom.backends.files.inspection").look_at_store(directory_of(url))
     return look
 
 
@@ -192,7 +192,7 @@ def _place_of(url: str) -> Any:
     if set(said) - {_ACCOUNT}:
         raise Misconfigured("an embedded server knows only ?account=NAME: write embedded:DIRECTORY")
     directory = _directory_in(path, "an embedded server", _EMBEDDED_SCHEME)
-    return _embedded("place").Place(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
+    return _embedded("server_directory").Place(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
 
 
 def _embedded(part: str) -> ModuleType:

@@ -19,9 +19,9 @@ from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.entry import Row as FileRow
-from kingdom.backends.files.lock import holders_of
+from kingdom.backends.files.journal.entry import Row as FileRow
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.processes import holders_of
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.faults import translated

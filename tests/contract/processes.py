@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.lock import is_stopped
+from kingdom.backends.files.system.processes import is_stopped
 from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import Scene, eventually

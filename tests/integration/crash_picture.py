@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Row
-from kingdom.backends.files.layout import STATUS_DIRECTORIES
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.journal.entry import Row
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.log import Cursor
 from kingdom.errors import MalformedEvent
 

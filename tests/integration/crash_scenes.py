@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.store import SEGMENT_BYTES
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Dead, Defer, Done, Envelope, LogEntry, Record, RecordKind, Retry, Stream, Topology
 from kingdom.bus.operations import DeadFilter, Retention
 from kingdom.clock import utc_now

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Done
 from kingdom.errors import KingdomError, Unavailable
 from tests.integration.crash_picture import Picture, files_of, lies_of, picture_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.system.disk import Disk
 
 Moment = Literal["before", "middle", "after"]
 OPERATIONS = tuple(name for name in vars(Disk) if not name.startswith("_"))

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from kingdom.backends.embedded.place import Place, open_lock, try_lock
 from kingdom.backends.embedded.programs import programs_for
+from kingdom.backends.embedded.server_directory import Place, open_lock, try_lock
 from kingdom.bootstrap import migrate, movable_of, open_bus, pending_migrations, reached
 from kingdom.bus import Dispatcher, Envelope, Received, Topology, Transaction
 from kingdom.cli.live_ids import live_ids

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.entry import Entry
-from kingdom.backends.files.journal import Journal
-from kingdom.backends.files.replay import Replay
+from kingdom.backends.files.journal.entry import Entry
+from kingdom.backends.files.journal.journal import Journal
+from kingdom.backends.files.tree.replay import Replay
 from tests.integration.crash_picture import files_of
 from tests.integration.crash_scenes import RECOVERY, SCENES
 from tests.integration.crash_sweep import (

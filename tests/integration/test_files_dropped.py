@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kingdom.backends.files import FilesBus, adoption, draft
-from kingdom.backends.files.layout import file_name, is_unfinished
+from kingdom.backends.files import FilesBus, adoption, transaction_plan
+from kingdom.backends.files.tree.layout import file_name, is_unfinished
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
 from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
@@ -235,7 +235,7 @@ async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
 async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "SPOILT_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         at.drop("evt-2")
@@ -256,7 +256,7 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
 async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "SPOILT_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         await at.bus.reap()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.lock import Lock
+from kingdom.backends.files.system.lock import Lock
 from kingdom.bus import Defer, Done, Envelope, Record, RecordKind, Retry, Stream, Topology
 from kingdom.errors import MalformedEvent, Misconfigured, Unavailable
 

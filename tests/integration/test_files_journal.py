@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.books import Books
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.draft import Draft
+from kingdom.backends.files.index.event_index import Books
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.transaction_plan import Draft
 from kingdom.bus import Done
 from kingdom.bus.port import Copy
 from kingdom.errors import Permanent, Unavailable

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesOperations, log, store
+from kingdom.backends.files import FilesBus, FilesOperations, store
 from kingdom.backends.files import bus as files_bus
-from kingdom.backends.files import lock as files_lock
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.lines import lines_from
-from kingdom.backends.files.lock import Lock, holders_of
-from kingdom.backends.files.lock import is_stopped as files_lock_is_stopped
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.system import lock as files_lock
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.lock import Lock
+from kingdom.backends.files.system.processes import holders_of
+from kingdom.backends.files.system.processes import is_stopped as files_lock_is_stopped
+from kingdom.backends.files.tree import log
+from kingdom.backends.files.tree.json_lines import lines_from
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.bus import Cursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS

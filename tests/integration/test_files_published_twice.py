@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.bodies import ended_line
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.ended_ids import add_ended, has_ended
-from kingdom.backends.files.entry import Row
-from kingdom.backends.files.layout import index_of
+from kingdom.backends.files.journal.entry import Row
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.tree.archive_ids import add_ended, has_ended
+from kingdom.backends.files.tree.file_formats import ended_line
+from kingdom.backends.files.tree.layout import index_of
 from kingdom.bus import Dead, Done, Envelope, EventType, Stream, Topology
 from kingdom.bus.operations import Retention
 from kingdom.bus.outcome import Settlement

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesOperations, lock, log, store
+from kingdom.backends.files import FilesBus, FilesOperations, store
 from kingdom.backends.files import bus as files_bus
-from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.system import host
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.tree import log
 from kingdom.bus import Cursor, Done, Envelope, LogEntry, Record, RecordKind, Stream, Topology
 from kingdom.bus.operations import Retention
 from kingdom.errors import Misconfigured, NotFound, Unavailable
@@ -90,7 +92,7 @@ async def test_a_network_filesystem_is_refused(realm: Path, monkeypatch: pytest.
         "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
         f"40 22 0:50 / {tmp_path} rw,relatime shared:1 - nfs4 server:/export rw\n"
     )
-    monkeypatch.setattr(lock, "_MOUNTS", mounts)
+    monkeypatch.setattr(host, "_MOUNTS", mounts)
     with pytest.raises(Misconfigured, match=r"nfs4 filesystem.*choose a local directory, or PostgreSQL"):
         async with opened(realm):
             pass

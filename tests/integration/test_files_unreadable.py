@@ -9,9 +9,9 @@ import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files import bus as bus_module
-from kingdom.backends.files import look as look_module
-from kingdom.backends.files import tree as tree_module
-from kingdom.backends.files.disk import read_file
+from kingdom.backends.files import inspection as inspection_module
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree import tree as tree_module
 from kingdom.bus import Delivery, Done, Envelope
 from kingdom.bus.log import Cursor
 from kingdom.bus.why import why
@@ -32,7 +32,7 @@ def refuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
             raise OSError(request.param, os.strerror(request.param), path)
         return read_file(path)
 
-    for module in (tree_module, look_module):
+    for module in (tree_module, inspection_module):
         monkeypatch.setattr(module, "read_file", read)
     monkeypatch.setattr(bus_module, "_UNREADABLE_SECONDS", 0.0)
 

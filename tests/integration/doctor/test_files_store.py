@@ -104,7 +104,7 @@ async def test_a_disk_that_does_not_answer_keeps_nobody_else_from_looking(
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kingdom.backends.files.look.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("kingdom.backends.files.inspection.PATIENCE_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("_impatient")

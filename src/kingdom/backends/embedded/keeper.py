@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from kingdom.backends.embedded.place import MISCONFIGURED, UNAVAILABLE, Place, open_lock, try_lock
 from kingdom.backends.embedded.server import Server
+from kingdom.backends.embedded.server_directory import MISCONFIGURED, UNAVAILABLE, Place, open_lock, try_lock
 from kingdom.errors import Misconfigured
 
 GRACE_SECONDS = 3.0

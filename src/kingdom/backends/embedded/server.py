@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from kingdom.backends.embedded.place import PORT, ROLE, SOCKET_NAME, Place, open_lock, try_lock
 from kingdom.backends.embedded.programs import Programs, programs_for, reachable_programs, serving_account
+from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, Place, open_lock, try_lock
 from kingdom.errors import Unavailable
 
 _NEW = "new-"

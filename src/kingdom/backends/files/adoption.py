@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from kingdom.backends.files.bodies import document, read_document
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Card, Stored
-from kingdom.backends.files.layout import file_name, id_of_name, is_unfinished
+from kingdom.backends.files.journal.entry import Card, Stored
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.file_formats import document, read_document
+from kingdom.backends.files.tree.layout import file_name, id_of_name, is_unfinished
 from kingdom.bus.envelope import STORE_KEY
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Copy

@@ -10,16 +10,18 @@ from typing import Any, Self
 import structlog
 
 from kingdom.backends.files.adoption import Adopter
-from kingdom.backends.files.bodies import moment, read_body
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import DAMAGED, MISSING, UNREADABLE, Lease, Row
-from kingdom.backends.files.keyring import Keyring
-from kingdom.backends.files.lock import Busy, boot_clock, has_ended
+from kingdom.backends.files.journal.entry import DAMAGED, MISSING, UNREADABLE, Lease, Row
+from kingdom.backends.files.key_locks import Keyring
 from kingdom.backends.files.store import Store
-from kingdom.backends.files.thread import DiskThread
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.host import boot_clock
+from kingdom.backends.files.system.lock import Busy
+from kingdom.backends.files.system.processes import has_ended
+from kingdom.backends.files.system.thread import DiskThread
 from kingdom.backends.files.transaction import FilesTransaction
-from kingdom.backends.files.tree import UnreadableFile
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.file_formats import moment, read_body
+from kingdom.backends.files.tree.tree import UnreadableFile
 from kingdom.backends.files.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.bodies import EndedEvent, document, maybe, moment, read_document
-from kingdom.backends.files.books import StreamBook
-from kingdom.backends.files.entry import PENDING, Card, Row, Stored
-from kingdom.backends.files.layout import is_unfinished
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.index.event_index import StreamBook
+from kingdom.backends.files.journal.entry import PENDING, Card, Row, Stored
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.tree.file_formats import EndedEvent, document, maybe, moment, read_document
+from kingdom.backends.files.tree.layout import is_unfinished
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import Cursor, LogEntry
 from kingdom.bus.moving import AnyItem, Block, Census, DedupKey, Entry, Event, Pause, StoredRecord, Tally

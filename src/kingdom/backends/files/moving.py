@@ -5,16 +5,16 @@ from contextlib import ExitStack, asynccontextmanager
 from itertools import chain, islice
 from typing import Self, TypeVar
 
-from kingdom.backends.files.bodies import body_of, ended_line
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Ended
-from kingdom.backends.files.entry import Pause as PausedStream
-from kingdom.backends.files.faults import translated
-from kingdom.backends.files.layout import index_of
+from kingdom.backends.files.journal.entry import Ended
+from kingdom.backends.files.journal.entry import Pause as PausedStream
 from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_of, row_of
 from kingdom.backends.files.store import Store
-from kingdom.backends.files.thread import DiskThread
+from kingdom.backends.files.system.faults import translated
+from kingdom.backends.files.system.thread import DiskThread
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.file_formats import body_of, ended_line
+from kingdom.backends.files.tree.layout import index_of
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.moving import (
     AnyItem,

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.bodies import EndedEvent, body_of, maybe, moment
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import DEAD, PENDING, PROCESSING, Pause, Row
-from kingdom.backends.files.faults import translated
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.journal.entry import DEAD, PENDING, PROCESSING, Pause, Row
 from kingdom.backends.files.retention import retain
+from kingdom.backends.files.system.faults import translated
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.file_formats import EndedEvent, body_of, maybe, moment
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (

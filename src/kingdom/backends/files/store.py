@@ -14,20 +14,21 @@ from contextlib import contextmanager, suppress
 import msgspec
 import structlog
 
-from kingdom.backends.files.books import Books
-from kingdom.backends.files.books_reader import empty_books, lease_tokens, read_books
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Entry, Row
-from kingdom.backends.files.faults import remedy, translated
-from kingdom.backends.files.journal import Behind, Journal
-from kingdom.backends.files.kinds import remember_kinds
-from kingdom.backends.files.layout import Layout
-from kingdom.backends.files.lock import Busy, Lock, boot_clock, boot_id, refuse_other_host, refuse_remote
-from kingdom.backends.files.log import log_part
-from kingdom.backends.files.replay import Replay
-from kingdom.backends.files.shelf import Shelf
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.index.event_index import Books
+from kingdom.backends.files.index.index_reader import empty_books, lease_tokens, read_books
+from kingdom.backends.files.index.known_kinds import remember_kinds
+from kingdom.backends.files.index.record_index import Shelf
+from kingdom.backends.files.journal.entry import Entry, Row
+from kingdom.backends.files.journal.journal import Behind, Journal
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.faults import remedy, translated
+from kingdom.backends.files.system.host import boot_clock, boot_id, refuse_other_host, refuse_remote
+from kingdom.backends.files.system.lock import Busy, Lock
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.layout import Layout
+from kingdom.backends.files.tree.log import log_part
+from kingdom.backends.files.tree.replay import Replay
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent, Misconfigured, NotFound, Unavailable

@@ -12,13 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.bodies import read_ended
-from kingdom.backends.files.books import Books, StreamBook
-from kingdom.backends.files.entry import PENDING, PROCESSING, Row
-from kingdom.backends.files.layout import STATUS_DIRECTORIES
-from kingdom.backends.files.lock import STOPPED_SECONDS, holders_of, is_stopped
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.index.event_index import Books, StreamBook
+from kingdom.backends.files.journal.entry import PENDING, PROCESSING, Row
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.lock import STOPPED_SECONDS
+from kingdom.backends.files.system.processes import holders_of, is_stopped
+from kingdom.backends.files.tree.file_formats import read_ended
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.throwaway import StoredEvent, ThrowawayStore

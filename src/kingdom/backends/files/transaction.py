@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from kingdom.backends.files.bodies import document
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Card, Stored
-from kingdom.backends.files.keyring import Keyring
+from kingdom.backends.files.journal.entry import Card, Stored
+from kingdom.backends.files.key_locks import Keyring
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.tree.file_formats import document
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Copy, Put, Transaction
 from kingdom.bus.record import Query, Record, RecordKind

@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 from watchfiles import awatch
 
-from kingdom.backends.files.layout import Layout, id_of_name
+from kingdom.backends.files.tree.layout import Layout, id_of_name
 from kingdom.bus.hints import Hints
 
 # How long a burst of changes is collected before it is told; watchfiles itself adds a few milliseconds.

@@ -19,10 +19,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
+from kingdom.backends.postgres.claim_pace import Pace
 from kingdom.backends.postgres.connection import Connection, Pool, reaching
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.open_leases import OpenLeases, closing
-from kingdom.backends.postgres.pace import Pace
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import entry_rows, read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction

@@ -11,7 +11,17 @@ from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
 
-from kingdom.backends.files.entry import DAMAGED, DEAD, PENDING, PROCESSING, UNREADABLE, Entry, Lease, Pause, Row
+from kingdom.backends.files.journal.entry import (
+    DAMAGED,
+    DEAD,
+    PENDING,
+    PROCESSING,
+    UNREADABLE,
+    Entry,
+    Lease,
+    Pause,
+    Row,
+)
 
 Loader = Callable[[str], Iterable[Row]]
 # The heap of due times keeps what is outdated until it comes up; beyond this share it is made anew.

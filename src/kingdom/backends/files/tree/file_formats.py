@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.entry import PROCESSING, Card, Row
+from kingdom.backends.files.journal.entry import PROCESSING, Card, Row
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.record import Record
 from kingdom.errors import MalformedEvent

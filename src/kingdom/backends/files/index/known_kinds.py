@@ -2,8 +2,8 @@
 
 import msgspec
 
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.bus.record import RecordKind
 from kingdom.errors import Misconfigured
 

@@ -11,9 +11,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from kingdom.backends.files.bodies import careful
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.layout import index_of
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.tree.file_formats import careful
+from kingdom.backends.files.tree.layout import index_of
 
 _DIGEST = 16
 _PAGE = 4096

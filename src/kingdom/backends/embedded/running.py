@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import structlog
 
-from kingdom.backends.embedded.place import DATABASE, MISCONFIGURED, PORT, ROLE, Place, open_lock, try_lock
 from kingdom.backends.embedded.programs import programs_for, serving_account
+from kingdom.backends.embedded.server_directory import DATABASE, MISCONFIGURED, PORT, ROLE, Place, open_lock, try_lock
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Unavailable
 
 _KEEPER = "kingdom.backends.embedded.keeper"

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from kingdom.backends.files.bodies import body_of, ended_line, moment
-from kingdom.backends.files.books import Books
-from kingdom.backends.files.entry import (
+from kingdom.backends.files.index.event_index import Books
+from kingdom.backends.files.journal.entry import (
     DAMAGED,
     DEAD,
     MISSING,
@@ -25,7 +24,9 @@ from kingdom.backends.files.entry import (
     Lease,
     Row,
 )
-from kingdom.backends.files.lock import boot_clock, own_process
+from kingdom.backends.files.system.host import boot_clock
+from kingdom.backends.files.system.processes import own_process
+from kingdom.backends.files.tree.file_formats import body_of, ended_line, moment
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry

@@ -13,9 +13,9 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.entry import Entry
-from kingdom.backends.files.faults import remedy
+from kingdom.backends.files.journal.entry import Entry
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.faults import remedy
 from kingdom.errors import Permanent, Unavailable
 
 _SUFFIX = ".jsonl"

@@ -7,18 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from kingdom.backends.files.bodies import (
-    EndedEvent,
-    event_file,
-    read_body,
-    read_ended,
-    read_row,
-    record_file,
-    refuse_too_deep,
-)
-from kingdom.backends.files.disk import Disk, read_file
-from kingdom.backends.files.ended_ids import add_ended, has_ended
-from kingdom.backends.files.entry import (
+from kingdom.backends.files.journal.entry import (
     DAMAGED,
     DEAD,
     PENDING,
@@ -32,7 +21,18 @@ from kingdom.backends.files.entry import (
     Row,
     Stored,
 )
-from kingdom.backends.files.layout import STATUS_DIRECTORIES, Layout, file_name, id_of_name
+from kingdom.backends.files.system.disk import Disk, read_file
+from kingdom.backends.files.tree.archive_ids import add_ended, has_ended
+from kingdom.backends.files.tree.file_formats import (
+    EndedEvent,
+    event_file,
+    read_body,
+    read_ended,
+    read_row,
+    record_file,
+    refuse_too_deep,
+)
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, Layout, file_name, id_of_name
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.backends.files.layout import Layout, file_name, id_of_name, is_unfinished
+from kingdom.backends.files.tree.layout import Layout, file_name, id_of_name, is_unfinished
 from kingdom.bus import RecordKind
 from kingdom.errors import Misconfigured
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.backends.postgres.pace import EVERYTHING, Pace
+from kingdom.backends.postgres.claim_pace import EVERYTHING, Pace
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

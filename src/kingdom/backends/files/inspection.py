@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.entry import Lease
-from kingdom.backends.files.layout import STATUS_DIRECTORIES, Layout
-from kingdom.backends.files.lock import has_ended, holders_of
+from kingdom.backends.files.journal.entry import Lease
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.system.processes import has_ended, holders_of
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, Layout
 
 # Whoever writes holds the store for milliseconds.
 PATIENCE_SECONDS = 2.0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kingdom.backends.files.bodies import _read_any_body, body_of, event_file, read_body
-from kingdom.backends.files.entry import PENDING, Row
+from kingdom.backends.files.journal.entry import PENDING, Row
+from kingdom.backends.files.tree.file_formats import _read_any_body, body_of, event_file, read_body
 from kingdom.bus.envelope import Envelope
 from kingdom.errors import MalformedEvent
 from tests.unit.bus.test_envelope import envelopes

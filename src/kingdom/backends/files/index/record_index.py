@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import structlog
 
-from kingdom.backends.files.bodies import read_card, read_document, with_card
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.entry import Card, Entry
-from kingdom.backends.files.layout import id_of_name
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.journal.entry import Card, Entry
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.file_formats import read_card, read_document, with_card
+from kingdom.backends.files.tree.layout import id_of_name
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.bus.record import Query, Record, RecordKind
 from kingdom.errors import Transient
 

@@ -1,7 +1,6 @@
 """One writer at a time, on one host: a lock file that names its holder, and a stopped holder that is not waited for."""
 
 import fcntl
-import json
 import mmap
 import os
 import platform
@@ -10,14 +9,12 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from pathlib import Path
 from weakref import WeakSet
 
 import structlog
 
-from kingdom.backends.files.disk import Disk
-from kingdom.errors import Misconfigured, Unavailable
+from kingdom.backends.files.system.processes import holders_of, is_stopped
+from kingdom.errors import Unavailable
 
 # How long a stopped holder is waited for: leases are longer.
 STOPPED_SECONDS = 2.0
@@ -25,41 +22,9 @@ _LOOK_EVERY_SECONDS = 0.1
 _PATIENCE_SECONDS = 30.0
 _FIRST_NAP_SECONDS = 0.0001
 _LONGEST_NAP_SECONDS = 0.005
-_MOUNTS = Path("/proc/self/mountinfo")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PLACES = struct.Struct("<QQ")
 _PAGE = 4096
 _BOOT_AT, _HOLDER_AT = 64, 128
-# Where locks, renames or change notices depend on another machine.
-_REMOTE = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "smb2",
-        "9p",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "fuse.glusterfs",
-        "lustre",
-        "gpfs",
-        "ocfs2",
-        "gfs2",
-        "beegfs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "vboxsf",
-        "vmhgfs",
-        "fuse.vmhgfs-fuse",
-        "prl_fs",
-        "davfs",
-        "fuse.davfs2",
-    ]
-)
 _log = structlog.get_logger(__name__)
 _open: "WeakSet[Lock]" = WeakSet()
 
@@ -71,19 +36,6 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-def boot_id() -> str:
-    """Return what changes whenever this machine starts anew; empty where that cannot be known."""
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
-
-
-def boot_clock() -> float:
-    """Return seconds on a clock that all processes share and nobody sets, asleep or awake."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Busy(Exception):
@@ -213,114 +165,3 @@ class Lock:
             _log.warning("the holder of the lock is stopped and gets killed; its work is replayed", pid=pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def holders_of(lock: os.stat_result) -> list[int]:
-    """Return the processes that hold the lock of a file, but for this one; nobody where that cannot be known."""
-    with suppress(OSError):
-        lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        # "1: FLOCK ADVISORY WRITE 4711 fd:01:131074 0 EOF"; a waiting one has an arrow in its second field.
-        pids = {int(w[4]) for w in lines if w[1] == "FLOCK" and w[5].rpartition(":")[2] == str(lock.st_ino)}
-        return [pid for pid in pids if pid > 0 and pid != os.getpid() and _has_open(pid, lock)]
-    return []
-
-
-def _has_open(pid: int, file: os.stat_result) -> bool:
-    """Tell whether a process has this very file open: another filesystem may have one of the same number."""
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), file):
-                    return True
-    return False
-
-
-def is_stopped(pid: int) -> bool:
-    """Tell whether a process was stopped by a signal or by who debugs it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
-    except OSError:
-        return False
-
-
-def own_process() -> str:
-    """Return what names this process among all of one boot; empty where that cannot be known."""
-    return _named(os.getpid())
-
-
-@cache
-def _named(pid: int) -> str:
-    with suppress(OSError):
-        return f"{pid}:{_started(pid)}:{os.readlink('/proc/self/ns/pid')}"
-    return ""
-
-
-def has_ended(process: str) -> bool:
-    """Tell whether a process is gone for sure; one of another namespace cannot be seen."""
-    pid, _, rest = process.partition(":")
-    started, _, namespace = rest.partition(":")
-    try:
-        if not pid or os.readlink("/proc/self/ns/pid") != namespace:
-            return False
-        return _started(int(pid)) != started
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-
-
-def _started(pid: int) -> str:
-    """Return when a process has started, or nothing where it has ended and only its parent does not know yet."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return "" if fields[0] in {"Z", "X"} else fields[19]
-
-
-def refuse_remote(root: str) -> None:
-    """Refuse a directory whose filesystem is shared with other machines."""
-    kind = _filesystem(os.path.realpath(root))
-    if kind in _REMOTE:
-        raise Misconfigured(
-            f"{root} lies on a {kind} filesystem, where locks and renames depend on another machine:"
-            " choose a local directory, or PostgreSQL for several hosts"
-        )
-
-
-def refuse_other_host(path: str, disk: Disk) -> None:
-    """Refuse a store that belongs to another machine; the first one to hold it writes its name down."""
-    own = {"machine": _machine_id(), "name": platform.node()}
-    # An empty one is what a loss of power leaves of a file that was just made.
-    if not os.path.exists(path) or not os.path.getsize(path):
-        disk.create(f"{path}.new", json.dumps(own).encode() + b"\n")
-        disk.rename(f"{path}.new", path)
-        return
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except ValueError:
-        found = {}
-    if found.get("machine") != own["machine"]:
-        raise Misconfigured(
-            f"this store belongs to the host {found.get('name', 'of an unreadable name')}, this one is {own['name']}:"
-            f" one host at a time. If it has moved here for good and nothing runs there any more, remove {path}"
-        )
-
-
-def _machine_id() -> str:
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        with suppress(OSError):
-            if text := Path(path).read_text().strip():
-                return text
-    return platform.node()
-
-
-def _filesystem(path: str) -> str:
-    """Return the type of the filesystem that a path lies on; empty where that cannot be known."""
-    best, kind = "", ""
-    with suppress(OSError):
-        for line in _MOUNTS.read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            mount = before.split()[4].replace("\\040", " ")
-            inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-            if inside and len(mount) >= len(best):
-                best, kind = mount, after.split()[0]
-    return kind

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from kingdom.backends.files.bodies import careful
+from kingdom.backends.files.tree.file_formats import careful
 
 _BLOCK = 1 << 16
 

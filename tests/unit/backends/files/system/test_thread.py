@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kingdom.backends.files.thread import DiskThread
+from kingdom.backends.files.system.thread import DiskThread
 from kingdom.errors import Unavailable
 from tests.patience import PATIENCE_SECONDS
 
@@ -63,7 +63,7 @@ async def test_what_was_asked_for_before_the_end_is_done_and_what_comes_later_is
 
 def test_a_process_that_never_stops_its_thread_still_ends() -> None:
     script = (
-        "import asyncio; from kingdom.backends.files.thread import DiskThread;"
+        "import asyncio; from kingdom.backends.files.system.thread import DiskThread;"
         "print(asyncio.run(DiskThread('left').run(lambda: 7)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)

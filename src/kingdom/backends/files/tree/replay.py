@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import structlog
 
-from kingdom.backends.files.bodies import moment, read_body, read_card, read_row
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.ended_ids import add_ended, index_anew
-from kingdom.backends.files.entry import Ended, Entry, Lease, Pause, Row, Stored
-from kingdom.backends.files.layout import STATUS_DIRECTORIES
-from kingdom.backends.files.lines import first_number, whole_size_below
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.journal.entry import Ended, Entry, Lease, Pause, Row, Stored
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.archive_ids import add_ended, index_anew
+from kingdom.backends.files.tree.file_formats import moment, read_body, read_card, read_row
+from kingdom.backends.files.tree.json_lines import first_number, whole_size_below
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
+from kingdom.backends.files.tree.tree import Tree
 from kingdom.errors import MalformedEvent
 
 _log = structlog.get_logger(__name__)

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import msgspec
 
-from kingdom.backends.files.books import Books
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.entry import Pause, Row
-from kingdom.backends.files.layout import Layout
-from kingdom.backends.files.lines import last_line
-from kingdom.backends.files.tree import Tree
+from kingdom.backends.files.index.event_index import Books
+from kingdom.backends.files.journal.entry import Pause, Row
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.json_lines import last_line
+from kingdom.backends.files.tree.layout import Layout
+from kingdom.backends.files.tree.tree import Tree
 
 _pause = msgspec.json.Decoder(Pause).decode
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kingdom.backends.embedded.place import Place
 from kingdom.backends.embedded.programs import programs_for, serving_account
+from kingdom.backends.embedded.server_directory import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from kingdom.backends.files.bodies import careful
-from kingdom.backends.files.entry import LogPart
-from kingdom.backends.files.layout import Layout
-from kingdom.backends.files.lines import first_number, lines_from
+from kingdom.backends.files.journal.entry import LogPart
+from kingdom.backends.files.tree.file_formats import careful
+from kingdom.backends.files.tree.json_lines import first_number, lines_from
+from kingdom.backends.files.tree.layout import Layout
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 
 # As the source document says; a day's file beyond it is kept in parts.
