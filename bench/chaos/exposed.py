@@ -56,7 +56,7 @@ def _expose_on_files(controls: Controls, _slot: str, part: Part) -> Part:
             replace(Disk, operation, _failing(controls, code, getattr(Disk, operation)))
     replace(disk, "_write_all", _cut_short(controls, disk._write_all))
     replace(Disk, "sync_everything", _deadly(controls, Disk.sync_everything, _BEFORE_SYNC, _AFTER_SYNC))
-    replace(Journal, "forget_before", _deadly(controls, Journal.forget_before, None, _AFTER_FORGETTING))
+    replace(Journal, "remove_before", _deadly(controls, Journal.remove_before, None, _AFTER_FORGETTING))
     return part
 
 

@@ -25,8 +25,8 @@ from kingdom.errors import Misconfigured
 from kingdom.settings import DEFAULT_SCHEMA, Settings
 
 if TYPE_CHECKING:
-    from kingdom.backends.embedded.inspection import ServerLook
-    from kingdom.backends.files.inspection import FilesLook
+    from kingdom.backends.embedded.inspection import ServerInspection
+    from kingdom.backends.files.inspection import StoreInspection
     from kingdom.realm import Realm
 
 _FILE_SCHEME = "file"
@@ -103,15 +103,15 @@ def embedded_is_installed() -> bool:
     return installed
 
 
-def look_at_embedded(url: str) -> "ServerLook":
+def look_at_embedded(url: str) -> "ServerInspection":
     """Look at an embedded server without starting it; raises Misconfigured where there cannot be one."""
-    look: ServerLook = _embedded("inspection").look_at_server(_place_of(url))
+    look: ServerInspection = _embedded("inspection").inspect_server(_place_of(url))
     return look
 
 
-def look_at_files(url: str) -> "FilesLook":
+def look_at_files(url: str) -> "StoreInspection":
     """Look at a store of files without using it; waits a moment where somebody holds it."""
-    look: FilesLook = import_module("kingdom.backends.files.inspection").look_at_store(directory_of(url))
+    look: StoreInspection = import_module("kingdom.backends.files.inspection").inspect_store(directory_of(url))
     return look
 
 
@@ -192,7 +192,7 @@ def _place_of(url: str) -> Any:
     if set(said) - {_ACCOUNT}:
         raise Misconfigured("an embedded server knows only ?account=NAME: write embedded:DIRECTORY")
     directory = _directory_in(path, "an embedded server", _EMBEDDED_SCHEME)
-    return _embedded("server_directory").Place(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
+    return _embedded("server_directory").ServerDirectory(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
 
 
 def _embedded(part: str) -> ModuleType:

@@ -19,12 +19,12 @@ from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.journal.entry import Row as FileRow
+from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.system.processes import holders_of
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.bus import Bus, Cursor, Envelope, LoggedEntry, Operations, RecordKind, Topology, Transaction
 from tests.contract.picture import Picture, Row
 from tests.patience import PATIENCE_SECONDS
@@ -205,7 +205,7 @@ class PostgresBackend(BackendUnderTest):
     @asynccontextmanager
     async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
         postgres = _postgres(bus)
-        with translated():
+        with translate_errors():
             async with postgres.pool.connection() as connection, connection.transaction():
                 async with postgres.join(connection) as transaction:
                     await transaction.publish(event)
@@ -268,7 +268,7 @@ class PatientOperations(PostgresOperations):
 
     async def _open_transactions(self) -> tuple[int, int]:
         """Return the number of the oldest open transaction, and the one below which all have begun."""
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
                 cursor = await connection.execute(_OPEN_TRANSACTIONS)
                 (row,) = await cursor.fetchall()
@@ -295,17 +295,21 @@ class FilesBackend(BackendUnderTest):
         store = Store(self.place, {})
         store.open()
         try:
-            with store.exclusive() as draft:
-                books = [draft.books.stream(name) for name in store.stream_names()]
+            with store.exclusive() as plan:
+                indexes = [plan.events.stream(name) for name in store.stream_names()]
                 ended: dict[Any, list[str]] = {}
                 for name in store.stream_names():
-                    for line in store.tree.ended_events(name):
+                    for line in store.tree.read_archive(name):
                         ended.setdefault(UUID(line.event["eventId"]), []).append(name)
                 return Picture(
-                    rows=sorted((_row(row) for book in books for row in book.rows.values()), key=lambda r: r.position),
+                    rows=sorted(
+                        (_row(row) for index in indexes for row in index.rows.values()), key=lambda r: r.position
+                    ),
                     ended=ended,
-                    keys={(book.name, key): line.blocked_by for book in books for key, line in book.lines.items()},
-                    leases=frozenset(draft.books.leases),
+                    keys={
+                        (index.name, key): queue.blocked_by for index in indexes for key, queue in index.queues.items()
+                    },
+                    leases=frozenset(plan.events.leases),
                 )
         finally:
             store.close()
@@ -318,22 +322,22 @@ class FilesBackend(BackendUnderTest):
                 path.write_text(json.dumps({**lease, "expires": 0.0, "expiresAt": "2026-01-01T00:00:00+00:00"}))
 
     def look_everywhere(self, bus: Bus) -> None:
-        """Nothing to do: the books know everything."""
+        """Do nothing: the index knows everything."""
 
     def clear(self) -> None:
-        """Remove every file but those by which open buses notice that they must look anew."""
+        """Remove every file but those by which open buses notice that they must reload."""
         if not Path(self.place).exists():
             return
         store = Store(self.place, {})
         store.open()
-        with store.exclusive() as draft:
+        with store.exclusive() as plan:
             keep = {store.layout.bus, store.layout.lock, store.layout.host, store.layout.journal, store.layout.kinds}
             for path in (*Path(self.place).iterdir(), *Path(store.layout.bus).iterdir()):
                 if str(path) not in keep:
                     shutil.rmtree(path)
             for directory in store.layout.fixed_directories():
                 store.disk.make_directory(directory)
-            store.skip_to(draft.place + 1)
+            store.skip_to(plan.offset + 1)
         store.close()
 
     def holders(self) -> list[int]:
@@ -352,7 +356,7 @@ class FilesBackend(BackendUnderTest):
         await bus.publish(event)
 
 
-def _row(row: FileRow) -> Row:
+def _row(row: EventRow) -> Row:
     return Row(
         position=row.position,
         event_id=UUID(row.event_id),

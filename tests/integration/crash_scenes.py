@@ -200,16 +200,16 @@ def _dead_letter(which: str, what: str) -> Step:
 async def _damaged(bus: BlockingBus) -> dict[str, Any]:
     """An event that a person has spoilt beyond repair."""
     given = await _something_to_publish(bus)
-    with bus.store.exclusive() as draft:
-        row = next(iter(draft.books.stream("free").rows.values()))
+    with bus.store.exclusive() as plan:
+        row = next(iter(plan.events.stream("free").rows.values()))
         Path(bus.store.tree.event_path(row)).write_text("{", encoding="utf-8")
     return {**given, "damaged": row.position}
 
 
 async def _give_up(bus: BlockingBus, given: Any) -> None:
-    with bus.store.exclusive() as draft:
-        draft.give_up(draft.books.stream("free").rows[given["damaged"]], "damaged", "a test")
-        bus.store.commit(draft)
+    with bus.store.exclusive() as plan:
+        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test")
+        bus.store.commit(plan)
 
 
 def _cancel(which: str) -> Step:
@@ -297,8 +297,8 @@ def _join_checkpoint(bus: BlockingBus) -> None:
 
 
 async def _skip(bus: BlockingBus, _: Any) -> None:
-    with bus.store.exclusive() as draft:
-        bus.store.skip_to(draft.place + 1000)
+    with bus.store.exclusive() as plan:
+        bus.store.skip_to(plan.offset + 1000)
 
 
 async def _open(bus: BlockingBus, _: Any) -> None:

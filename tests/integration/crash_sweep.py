@@ -117,7 +117,7 @@ def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
 
 def failing_everywhere(run: Run, place: Path, code: int) -> Iterator[Complaint]:
     """Let the disk fail from every operation on until it is mended; the same process goes on, then a new one."""
-    remedy = "free some space" if code == errno.ENOSPC else "see whether the disk is sound"
+    remedy = "free some space" if code == errno.ENOSPC else "check the disk for errors"
     for number, name in enumerate(run.disk.operations):
         point = f"disk fails with {errno.errorcode[code]} from operation {number}, {name}, on"
         bus = BlockingBus(run.base.build(place / "failing") / _REALM, disk := FailingDisk(number, code))

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from kingdom.backends.embedded.programs import programs_for
-from kingdom.backends.embedded.server_directory import Place, open_lock, try_lock
+from kingdom.backends.embedded.server_directory import ServerDirectory, open_lock, try_lock
 from kingdom.bootstrap import migrate, movable_of, open_bus, pending_migrations, reached
 from kingdom.bus import Dispatcher, Envelope, Received, Topology, Transaction
 from kingdom.cli.live_ids import live_ids
@@ -265,7 +265,7 @@ async def test_a_directory_that_is_closed_to_the_account_is_refused_and_stays_cl
 
 @root_only
 async def test_programs_that_are_closed_to_the_account_are_copied(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = programs_for(Place(room)).folder
+    installed = programs_for(ServerDirectory(room)).folder
     closed, directory = room / "closed", room / "postgres"
     closed.mkdir(mode=0o700)
     package = closed / PACKAGE

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.journal.entry import Entry
+from kingdom.backends.files.journal.entry import JournalEntry
 from kingdom.backends.files.journal.journal import Journal
 from kingdom.backends.files.tree.replay import Replay
 from tests.integration.crash_picture import files_of
@@ -162,7 +162,7 @@ def test_a_disk_that_only_pretends_to_sync_is_caught(place: Path) -> None:
 def _sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def unsynced(self: Journal, entry: Entry, *, durable: bool) -> None:  # noqa: ARG001 - the point of it
+    def unsynced(self: Journal, entry: JournalEntry, *, durable: bool) -> None:  # noqa: ARG001 - the point of it
         append(self, entry, durable=False)
 
     monkeypatch.setattr(Journal, "append", unsynced)
@@ -171,7 +171,7 @@ def _sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _journal_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def without(self: Journal, entry: Entry, *, durable: bool) -> None:
+    def without(self: Journal, entry: JournalEntry, *, durable: bool) -> None:
         new = {position: body for position, body in entry.bodies.items() if position >= self.end}
         append(self, msgspec.structs.replace(entry, bodies=new), durable=durable)
 
@@ -181,7 +181,7 @@ def _journal_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 def _trust_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     recover = Journal.recover
 
-    def without_looking(self: Journal, start: int, after: int) -> Iterator[tuple[int, Entry]]:
+    def without_looking(self: Journal, start: int, after: int) -> Iterator[tuple[int, JournalEntry]]:
         yield from recover(self, start, after)
         later = [segment for segment in self.segments() if segment > start]
         self.end = later[0] if later else self.end

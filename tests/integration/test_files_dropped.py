@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kingdom.backends.files import FilesBus, adoption, transaction_plan
-from kingdom.backends.files.tree.layout import file_name, is_unfinished
+from kingdom.backends.files.tree.layout import file_name, is_temporary_name
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
 from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
@@ -62,12 +62,12 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
 ) -> None:
     monkeypatch.setattr(adoption, "SETTLED_SECONDS", 0.2)
     dropped = {
-        "broken.json": ('{"id": ', "no JSON object"),
-        "list.json": ("[1]", "no JSON object"),
-        "empty.json": ("", "no JSON object"),
+        "broken.json": ('{"id": ', "not a JSON object"),
+        "list.json": ("[1]", "not a JSON object"),
+        "empty.json": ("", "not a JSON object"),
         "nameless.json": ('{"type": "a"}', "the field 'id' must be a text"),
-        "other.json": ('{"id": "evt-2", "type": "a"}', "call it evt-2.json"),
-        "climbing.json": ('{"id": "../../etc/passwd", "type": "a"}', "call it %2E.%2F..%2Fetc%2Fpasswd.json"),
+        "other.json": ('{"id": "evt-2", "type": "a"}', "rename it to evt-2.json"),
+        "climbing.json": ('{"id": "../../etc/passwd", "type": "a"}', "rename it to %2E.%2F..%2Fetc%2Fpasswd.json"),
         "notes.txt": ('{"id": "notes", "type": "a"}', "does not end in .json"),
     }
     async with staffed_desk(realm) as at:
@@ -92,9 +92,9 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("%FF.json", '{"id": "a"}', "call it a.json"),
-        ("empty.json", '{"id": ""}', "an empty id cannot become a file name"),
-        ("number.json", '{"id": 5}', "its id must be a text, and not 5"),
+        ("%FF.json", '{"id": "a"}', "rename it to a.json"),
+        ("empty.json", '{"id": ""}', "an id must not be empty"),
+        ("number.json", '{"id": 5}', "its id must be a string, not 5"),
         ("none.json", "{}", "KeyError('id')"),
         ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
     ],
@@ -142,7 +142,7 @@ async def test_links_pipes_and_directories_are_moved_aside_unopened(realm: Path)
         (at.box / "folder.json").mkdir()
         names = ("secret.json", "pipe.json", "folder.json")
         await at.until(lambda: all(os.path.lexists(at.rejected / name) for name in names), "all are moved aside")
-        assert all("no plain file" in at.reason(name) for name in names)
+        assert all("not a plain file" in at.reason(name) for name in names)
     assert secret.exists()
 
 
@@ -152,7 +152,7 @@ async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
         await at.until(at.dispatched, "it is dispatched")
         at.drop("evt-1")
         await at.until((at.rejected / "evt-1.json").exists, "the second is moved aside")
-        assert "known already: it is dispatched" in at.reason("evt-1.json")
+        assert "already exists in state dispatched" in at.reason("evt-1.json")
 
 
 async def test_what_an_editor_leaves_beside_a_file_is_left_alone(realm: Path) -> None:
@@ -235,7 +235,7 @@ async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
 async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_plan, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         at.drop("evt-2")
@@ -256,7 +256,7 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
 async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_plan, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         await at.bus.reap()
@@ -301,7 +301,7 @@ async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
     async with staffed_desk(realm) as at:
         good = {f"evt-good-{number}" for number in range(0, len(inputs), 100)}
         names = await asyncio.to_thread(_drop_all, at, inputs)
-        left_alone = {name for name in names if is_unfinished(os.fsdecode(name))}
+        left_alone = {name for name in names if is_temporary_name(os.fsdecode(name))}
 
         async def box_is_cleared() -> bool:
             # Without being told the worker looks again only every ten seconds.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.index.event_index import Books
+from kingdom.backends.files.index.event_index import EventIndex
 from kingdom.backends.files.system.disk import Disk
-from kingdom.backends.files.transaction_plan import Draft
+from kingdom.backends.files.transaction_plan import TransactionPlan
 from kingdom.bus import Done
 from kingdom.bus.port import Copy
 from kingdom.errors import Permanent, Unavailable
@@ -28,17 +28,17 @@ def bus(realm: Path) -> BlockingBus:
 
 
 async def test_a_position_beyond_its_entry_is_refused_and_leaves_nothing(bus: BlockingBus) -> None:
-    def publish(draft: Draft, *, gap: int) -> None:
-        draft.place += gap
-        draft.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
-        draft.place -= gap
-        bus.store.commit(draft)
+    def publish(plan: TransactionPlan, *, gap: int) -> None:
+        plan.offset += gap
+        plan.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
+        plan.offset -= gap
+        bus.store.commit(plan)
 
-    with pytest.raises(Permanent, match="beyond its journal entry"), bus.store.exclusive() as draft:
-        publish(draft, gap=2000)
-    with bus.store.exclusive() as draft:
-        assert not draft.books.stream("free").rows
-        publish(draft, gap=0)
+    with pytest.raises(Permanent, match="beyond the end of its journal entry"), bus.store.exclusive() as plan:
+        publish(plan, gap=2000)
+    with bus.store.exclusive() as plan:
+        assert not plan.events.stream("free").rows
+        publish(plan, gap=0)
     assert len(await bus.claim("free", 5, "w")) == 1
     bus.store.close()
 
@@ -202,7 +202,7 @@ async def test_whoever_comes_after_a_failed_sync_writes_the_segment_anew_and_all
     assert segment_of(ours).stat().st_ino != before
     for number, bus in enumerate(buses.values(), 3):
         await bus.publish(event("Ping", number=number))
-    assert first.store.journal.written() is not None
+    assert first.store.journal.end_on_disk() is not None
     claimed = await first.claim("free", 9, "w")
     assert [each.envelope.payload["number"] for each in claimed] == [2, 3, 4]
     for bus in (ours, another, new):
@@ -245,15 +245,15 @@ async def test_books_that_could_not_be_read_again_after_a_failed_commit_are_not_
     bus = BlockingBus(realm, disk)
     bus.store.open()
 
-    def fail() -> Books:
+    def fail() -> EventIndex:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     disk.failing = {"sync_file"}
     with monkeypatch.context() as patch:
-        patch.setattr(bus.store, "read_books", fail)
+        patch.setattr(bus.store, "load_events", fail)
         with pytest.raises(Unavailable):
             await bus.publish(event("Ping", number=1))
     disk.failing = set()
-    with bus.store.exclusive() as draft:
-        assert not draft.books.stream("free").rows
+    with bus.store.exclusive() as plan:
+        assert not plan.events.stream("free").rows
     bus.store.close()

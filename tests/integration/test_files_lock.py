@@ -18,12 +18,12 @@ from kingdom.backends.files import FilesBus, FilesOperations, store
 from kingdom.backends.files import bus as files_bus
 from kingdom.backends.files.system import lock as files_lock
 from kingdom.backends.files.system.disk import Disk
-from kingdom.backends.files.system.lock import Lock
+from kingdom.backends.files.system.lock import StoreLock
 from kingdom.backends.files.system.processes import holders_of
 from kingdom.backends.files.system.processes import is_stopped as files_lock_is_stopped
 from kingdom.backends.files.tree import log
 from kingdom.backends.files.tree.json_lines import lines_from
-from kingdom.backends.files.tree.tree import Tree
+from kingdom.backends.files.tree.tree import FileTree
 from kingdom.bus import Cursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
@@ -40,8 +40,8 @@ with open(sys.argv[1], "rb+") as lock:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Iterator[Lock]:
-    lock = Lock(str(tmp_path / "lock"))
+def lock(tmp_path: Path) -> Iterator[StoreLock]:
+    lock = StoreLock(str(tmp_path / "lock"))
     yield lock
     lock.close()
 
@@ -59,7 +59,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_stopped_holder_is_killed_and_the_lock_taken(
-    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[bool]()
 
@@ -78,7 +78,7 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
 
 
 def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_waited(
-    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
     with holder(tmp_path / "lock") as process:
@@ -112,13 +112,13 @@ class WatchedDisk(Disk):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
-        scan = Tree.scan_events
+        scan = FileTree.scan_events
 
-        def noted_scan(tree: Tree, *which: Any) -> Any:
+        def noted_scan(tree: FileTree, *which: Any) -> Any:
             self.note("scan of a stream")
             return scan(tree, *which)
 
-        monkeypatch.setattr(Tree, "scan_events", noted_scan)
+        monkeypatch.setattr(FileTree, "scan_events", noted_scan)
 
     def note(self, what: str) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -216,7 +216,7 @@ async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_w
         operations = FilesOperations(bus)
         await work(bus)
         with monkeypatch.context() as patched:
-            patched.setattr(Tree, "ended_events", meanwhile(Tree.ended_events))
+            patched.setattr(FileTree, "read_archive", meanwhile(FileTree.read_archive))
             patched.setattr(log, "lines_from", meanwhile(lines_from))
             (situation,) = await operations.situations(event.event_id)
             found = await operations.read_log(Cursor(), 100)

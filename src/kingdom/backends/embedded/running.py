@@ -13,7 +13,15 @@ from urllib.parse import quote
 import structlog
 
 from kingdom.backends.embedded.programs import programs_for, serving_account
-from kingdom.backends.embedded.server_directory import DATABASE, MISCONFIGURED, PORT, ROLE, Place, open_lock, try_lock
+from kingdom.backends.embedded.server_directory import (
+    DATABASE,
+    MISCONFIGURED,
+    PORT,
+    ROLE,
+    ServerDirectory,
+    open_lock,
+    try_lock,
+)
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Unavailable
 
 _KEEPER = "kingdom.backends.embedded.keeper"
@@ -26,7 +34,7 @@ _log = structlog.get_logger("kingdom.backends")
 
 
 @asynccontextmanager
-async def running(place: Place, *, create: bool = True) -> AsyncIterator[str]:
+async def running(place: ServerDirectory, *, create: bool = True) -> AsyncIterator[str]:
     """Yield the URL of the server of a place, which runs for as long as the block does."""
     place.refuse_if_not_ours()
     if not create and not place.is_made:
@@ -44,14 +52,14 @@ async def running(place: Place, *, create: bool = True) -> AsyncIterator[str]:
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def _opened_lock(place: Place) -> IO[bytes]:
+def _opened_lock(place: ServerDirectory) -> IO[bytes]:
     try:
         return open_lock(place.users)
     except OSError as error:
         raise Misconfigured(f"{place.directory} cannot be written: {error.strerror}: name another directory") from error
 
 
-def _make_directory(place: Place) -> None:
+def _make_directory(place: ServerDirectory) -> None:
     """Make the directory and what is missing above it; what is there stays as it is."""
     programs_for(place)
     new = [each for each in (place.directory, *place.directory.parents) if not each.exists()]
@@ -69,7 +77,7 @@ def _make_directory(place: Place) -> None:
         raise Misconfigured(f"{place.directory} cannot be made: {error.strerror}: name another directory") from error
 
 
-async def _make_ready(place: Place, users: IO[bytes]) -> None:
+async def _make_ready(place: ServerDirectory, users: IO[bytes]) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             # In the way is only a keeper that is just ending.
@@ -83,7 +91,7 @@ async def _make_ready(place: Place, users: IO[bytes]) -> None:
         raise Unavailable(f"the embedded PostgreSQL of {place.directory} does not start: see {place.log}") from error
 
 
-def _answers(place: Place) -> bool:
+def _answers(place: ServerDirectory) -> bool:
     if not place.has_keeper() or not place.is_ready():
         return False
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
@@ -93,7 +101,7 @@ def _answers(place: Place) -> bool:
     return False
 
 
-async def _start_keeper(place: Place) -> None:
+async def _start_keeper(place: ServerDirectory) -> None:
     # What lies in the current directory is no part of the program.
     words = ("-P", "-m", _KEEPER, os.fspath(place.directory), place.account)
     process = await asyncio.create_subprocess_exec(
@@ -115,7 +123,7 @@ async def _start_keeper(place: Place) -> None:
         raise Unavailable(why)
 
 
-async def _watch(place: Place) -> None:
+async def _watch(place: ServerDirectory) -> None:
     """Start another keeper whenever the last one was killed; pauses grow while that fails."""
     pause = _WATCH_SECONDS
     while True:

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from kingdom.backends.embedded.programs import Programs, programs_for, reachable_programs, serving_account
-from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, Place, open_lock, try_lock
+from kingdom.backends.embedded.programs import PostgresPrograms, programs_for, reachable_programs, serving_account
+from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Unavailable
 
 _NEW = "new-"
@@ -29,10 +29,10 @@ _PR_SET_PDEATHSIG = 1
 _SETTINGS = {"timezone": "UTC", "log_timezone": "UTC", "log_checkpoints": "off"}
 
 
-class Server:
+class EmbeddedServer:
     """PostgreSQL as our child; nobody but us and the account that runs it can reach its socket."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServerDirectory) -> None:
         self._place = place
         self._account: pwd.struct_passwd | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class Server:
                     folder.rmdir()
             socket.unlink()
 
-    def _make(self, programs: Programs) -> None:
+    def _make(self, programs: PostgresPrograms) -> None:
         """Make a new cluster beside its place, so that one that is half made is never taken for one."""
         for left in self._place.directory.glob(f"{_NEW}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -149,7 +149,7 @@ class Server:
             os.close(descriptor)
         return True
 
-    def _launch(self, programs: Programs, lock: IO[bytes]) -> None:
+    def _launch(self, programs: PostgresPrograms, lock: IO[bytes]) -> None:
         settings = {
             "listen_addresses": "",
             "port": str(PORT),

@@ -30,7 +30,7 @@ _PLAIN = re.compile(rb"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerDirectory:
     """A directory that holds an embedded server; only root needs an `account`, under which the server runs."""
 
     directory: Path
@@ -154,7 +154,7 @@ def try_lock(file: IO[bytes], kind: int) -> bool:
     return True
 
 
-def account_of(place: Place) -> pwd.struct_passwd | None:
+def account_of(place: ServerDirectory) -> pwd.struct_passwd | None:
     """Return the account that runs the server, or None where it is our own; what was made keeps its owner."""
     if os.geteuid() != 0:
         return None

@@ -1,4 +1,4 @@
-"""The backend with nothing installed: every event, lease and record is a file that `cat` shows."""
+"""The backend that needs no server: every event, lease and record is a plain file."""
 
 from kingdom.backends.files.bus import FilesBus
 from kingdom.backends.files.moving import FilesMovable

@@ -1,4 +1,4 @@
-"""Looking at a store of files without using it."""
+"""Inspect a store of files without opening it."""
 
 import fcntl
 import os
@@ -14,33 +14,33 @@ import msgspec
 from kingdom.backends.files.journal.entry import Lease
 from kingdom.backends.files.system.disk import read_file
 from kingdom.backends.files.system.processes import has_ended, holders_of
-from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, Layout
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, StoreLayout
 
-# Whoever writes holds the store for milliseconds.
+# Writers hold the store for milliseconds, so this is long.
 PATIENCE_SECONDS = 2.0
-_NAP_SECONDS = 0.05
-# So many files of events are tried: enough to notice a wrong owner or a failing disk.
+_SLEEP_SECONDS = 0.05
+# Read at most this many event files: enough to notice a wrong owner or a failing disk.
 _EVENTS_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class FilesLook:
-    """Who holds a store for longer than a write takes, leases of processes that have ended, unreadable events.
+class StoreInspection:
+    """Processes that hold the store for long, leases of ended processes, and unreadable events.
 
-    `holders` is None where nobody does, and empty where nobody can be seen to.
+    `holders` is None if the store is free, and empty if the holder is not visible.
     """
 
     holders: list[int] | None
-    # The stream of each, and the id of its process.
+    # The stream and the process id of each lease.
     orphans: list[tuple[str, str]]
-    # Files of open events, and what the system says of them.
+    # The event files, and the error of the system for each.
     unreadable: list[tuple[str, str]]
 
 
-def look_at_store(directory: Path) -> FilesLook:
-    """Look at the store of a directory, which need not be there."""
-    layout = Layout(str(directory))
-    return FilesLook(
+def inspect_store(directory: Path) -> StoreInspection:
+    """Inspect the store of a directory, which may not exist."""
+    layout = StoreLayout(str(directory))
+    return StoreInspection(
         holders=_holders(layout.lock),
         orphans=list(_orphans(Path(layout.leases))),
         unreadable=list(_unreadable(Path(layout.streams))),
@@ -57,7 +57,7 @@ def _holders(path: str) -> list[int] | None:
         while not _is_free(descriptor):
             if time.monotonic() > deadline:
                 return holders_of(os.fstat(descriptor))
-            time.sleep(_NAP_SECONDS)
+            time.sleep(_SLEEP_SECONDS)
         return None
     finally:
         os.close(descriptor)
@@ -74,7 +74,7 @@ def _is_free(descriptor: int) -> bool:
 
 def _orphans(folder: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(folder.glob("*.json")):
-        # It may end while we look, and what cannot be read the store itself tells of.
+        # The lease may end meanwhile. The store itself reports unreadable lease files.
         with suppress(OSError, msgspec.DecodeError):
             lease = msgspec.json.decode(read_file(str(file)), type=Lease)
             if has_ended(lease.process):
@@ -87,7 +87,7 @@ def _unreadable(streams: Path) -> Iterator[tuple[str, str]]:
         try:
             read_file(str(file))
         except FileNotFoundError:
-            # It was handled meanwhile.
+            # The event was handled meanwhile.
             continue
         except OSError as error:
             yield str(file), os.strerror(error.errno or 0)

@@ -1,4 +1,4 @@
-"""A directory of its own, made for one verification and removed after it."""
+"""A store in its own directory, which a verification creates and removes."""
 
 import asyncio
 import os
@@ -12,41 +12,41 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.index.event_index import Books, StreamBook
-from kingdom.backends.files.journal.entry import PENDING, PROCESSING, Row
+from kingdom.backends.files.index.event_index import EventIndex, StreamIndex
+from kingdom.backends.files.journal.entry import PENDING, PROCESSING, EventRow
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.system.lock import STOPPED_SECONDS
 from kingdom.backends.files.system.processes import holders_of, is_stopped
-from kingdom.backends.files.tree.file_formats import read_ended
+from kingdom.backends.files.tree.file_formats import decode_archive_line
 from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
 from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.log import Cursor
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.throwaway import StoredEvent, ThrowawayStore
 
-# Who is under test has killed a stopped holder of the lock by then, though all but that one may only be starting.
+# By then the processes under test have killed a stopped holder of the lock, even if they are just starting.
 _PATIENCE_SECONDS = 15 * STOPPED_SECONDS
-_LOOK_EVERY_SECONDS = 0.05
+_CHECK_EVERY_SECONDS = 0.05
 
 
-class _NotKeptError(Exception):
+class _RollbackError(Exception):
     """Rolls a transaction back."""
 
 
 class FilesThrowaway(ThrowawayStore):
-    """A store below a directory, or that directory itself where it bears the name already."""
+    """A store below a directory, or in that directory if it already has the name."""
 
     has_one_writer = True
-    # Whoever waits for a stopped holder of the lock must be able to renew afterwards.
+    # A process that waits for a stopped holder of the lock must still be able to renew its leases.
     shortest_lease = timedelta(seconds=2.5 * STOPPED_SECONDS)
 
     def __init__(self, directory: Path, schema: str) -> None:
         root = Path(os.path.abspath(directory))
         self._root = root if root.name == schema else root / schema
-        self._made_parent = not self._root.parent.exists()
+        self._created_parent = not self._root.parent.exists()
         self.url = self.safe_url = f"file:{self._root}"
         self.schema = schema
-        # Open from beginning to end: its books follow the journal as those of any long-running process do.
+        # Open for the whole verification, so that its index follows the journal like in a long-running process.
         self._store = Store(str(self._root), {})
         self._ended: dict[str, set[str]] = defaultdict(set)
         self._read_until: dict[Path, int] = defaultdict(int)
@@ -61,12 +61,12 @@ class FilesThrowaway(ThrowawayStore):
         await asyncio.to_thread(self._store.close)
         if self._root.exists():
             await asyncio.to_thread(shutil.rmtree, self._root)
-        if self._made_parent:
+        if self._created_parent:
             with suppress(OSError):
                 self._root.parent.rmdir()
 
     async def cut_connections(self, _at_most: int) -> int:
-        """See the port; there are none."""
+        """See the port; files have no connections."""
         return 0
 
     def holders(self) -> list[int]:
@@ -92,51 +92,51 @@ class FilesThrowaway(ThrowawayStore):
     @asynccontextmanager
     async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
-        with suppress(_NotKeptError):
+        with suppress(_RollbackError):
             async with bus.transaction() as transaction:
                 yield transaction
                 await asyncio.sleep(seconds)
                 if not keep:
-                    raise _NotKeptError
+                    raise _RollbackError
 
-    def _wait_for_others(self) -> None:
-        """Leave it to those under test to kill a stopped holder of the lock; one that they leave alone is noted."""
+    def _wait_for_kill(self) -> None:
+        """Wait until the processes under test have killed a stopped holder of the lock, and record one that is left."""
         end = time.monotonic() + _PATIENCE_SECONDS
         stopped = {pid for pid in self.holders() if is_stopped(pid)}
         while stopped and time.monotonic() < end:
-            time.sleep(_LOOK_EVERY_SECONDS)
+            time.sleep(_CHECK_EVERY_SECONDS)
             stopped &= {pid for pid in self.holders() if is_stopped(pid)}
         self._left_stopped |= stopped
 
     def _unfinished(self) -> int:
-        self._wait_for_others()
-        with _fresh(self._root) as store:
+        self._wait_for_kill()
+        with _reopened(self._root) as store:
             return sum(_files(store, stream, PENDING, PROCESSING) for stream in store.stream_names())
 
     def _broken_invariants(self) -> list[str]:
-        self._wait_for_others()
-        broken = [f"a stopped holder of the lock was waited for: process {pid}" for pid in self._left_stopped]
+        self._wait_for_kill()
+        broken = [f"a stopped holder of the lock was not killed: process {pid}" for pid in self._left_stopped]
         self._left_stopped.clear()
-        with self._store.exclusive() as draft:
-            believed, found = draft.books, self._store.read_books()
-            broken += _wrong_leases(believed, found)
+        with self._store.exclusive() as plan:
+            indexed, found = plan.events, self._store.load_events()
+            broken += _wrong_leases(indexed, found)
             for name in self._store.stream_names():
-                ours, theirs = believed.stream(name), found.stream(name)
-                broken += [*_differences(ours, theirs), *_wrong_lines(theirs), *self._twice(theirs)]
-                if (files := _files(self._store, name, *STATUS_DIRECTORIES)) != len(theirs.rows):
-                    broken.append(f"{files} files for {len(theirs.rows)} events: {name}")
-            if believed.log_sequence != found.log_sequence:
-                broken.append(f"books differ from files: log at {believed.log_sequence}, not {found.log_sequence}")
-            # Last, since only now the events in flight are known.
-            broken += [f"lease left over: {token}" for token, flying in found.flying.items() if not flying]
+                own, fresh = indexed.stream(name), found.stream(name)
+                broken += [*_differences(own, fresh), *_wrong_queues(fresh), *self._find_duplicates(fresh)]
+                if (files := _files(self._store, name, *STATUS_DIRECTORIES)) != len(fresh.rows):
+                    broken.append(f"{files} files for {len(fresh.rows)} events: {name}")
+            if indexed.log_sequence != found.log_sequence:
+                broken.append(f"index differs from files: log at {indexed.log_sequence}, not {found.log_sequence}")
+            # Last, because loading the streams fills `in_flight`.
+            broken += [f"lease left over: {token}" for token, positions in found.in_flight.items() if not positions]
         return broken
 
     def _events(self) -> list[StoredEvent]:
-        with _fresh(self._root) as store:
+        with _reopened(self._root) as store:
             found = []
             for name in store.stream_names():
-                found += [_stored(row) for row in store.books.stream(name).rows.values()]
-                for line in store.tree.ended_events(name):
+                found += [_stored(row) for row in store.events.stream(name).rows.values()]
+                for line in store.tree.read_archive(name):
                     found.append(
                         StoredEvent(
                             event_id=line.event["eventId"],
@@ -151,25 +151,25 @@ class FilesThrowaway(ThrowawayStore):
         return sorted(found, key=lambda event: event.position)
 
     def _log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
-        with _fresh(self._root) as store:
+        with _reopened(self._root) as store:
             logged = read_log(store.layout, Cursor(0, 0), sys.maxsize)
         return [each.entry.data for each in logged if each.entry.type == entry_type]
 
-    def _twice(self, book: StreamBook) -> Iterator[str]:
-        """Read what has ended since the last look, and name the events that are there more than once."""
-        ended = self._ended[book.name]
-        for path in Path(self._store.layout.done(book.name, "")).parent.glob("*.jsonl"):
+    def _find_duplicates(self, index: StreamIndex) -> Iterator[str]:
+        """Read the archive since the last call, and describe events that exist more than once."""
+        ended = self._ended[index.name]
+        for path in Path(self._store.layout.archive_file(index.name, "")).parent.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read_until[path])
                 for line in file:
-                    event = read_ended(line).event["eventId"]
+                    event = decode_archive_line(line).event["eventId"]
                     if event in ended:
-                        yield f"event ended twice: {book.name}/{event}"
+                        yield f"event ended twice: {index.name}/{event}"
                     ended.add(event)
                 self._read_until[path] = file.tell()
-        for event, times in Counter(row.event_id for row in book.rows.values()).items():
+        for event, times in Counter(row.event_id for row in index.rows.values()).items():
             if times > 1 or event in ended:
-                yield f"event twice in its stream: {book.name}/{event}"
+                yield f"event twice in its stream: {index.name}/{event}"
 
 
 def _files(store: Store, stream: str, *statuses: str) -> int:
@@ -178,8 +178,8 @@ def _files(store: Store, stream: str, *statuses: str) -> int:
 
 
 @contextmanager
-def _fresh(root: Path) -> Iterator[Store]:
-    """Hold the store as a process does that has only just come and knows nothing but the files."""
+def _reopened(root: Path) -> Iterator[Store]:
+    """Open and hold the store like a new process, which knows only the files."""
     store = Store(str(root), {})
     store.open()
     try:
@@ -189,39 +189,39 @@ def _fresh(root: Path) -> Iterator[Store]:
         store.close()
 
 
-def _wrong_leases(believed: Books, found: Books) -> Iterator[str]:
-    for token in sorted(believed.leases.keys() ^ found.leases.keys()):
-        where = "books" if token in believed.leases else "files"
-        yield f"books differ from files: lease {token} is only in the {where}"
+def _wrong_leases(indexed: EventIndex, found: EventIndex) -> Iterator[str]:
+    for token in sorted(indexed.leases.keys() ^ found.leases.keys()):
+        where = "index" if token in indexed.leases else "files"
+        yield f"index differs from files: lease {token} is only in the {where}"
 
 
-def _differences(believed: StreamBook, found: StreamBook) -> Iterator[str]:
-    """Compare what a long-running process takes for true with what `ls` and `cat` show."""
-    for position in sorted(believed.rows.keys() | found.rows.keys()):
-        ours, theirs = believed.rows.get(position), found.rows.get(position)
+def _differences(indexed: StreamIndex, found: StreamIndex) -> Iterator[str]:
+    """Compare the index of a long-running process with the files."""
+    for position in sorted(indexed.rows.keys() | found.rows.keys()):
+        ours, theirs = indexed.rows.get(position), found.rows.get(position)
         if ours is None or theirs is None:
-            where = "books" if ours else "files"
-            yield f"books differ from files: {believed.name}/{position} is only in the {where}"
-        elif (one := _standing(ours)) != (other := _standing(theirs)):
-            yield f"books differ from files: {believed.name}/{position} is {one}, in its file {other}"
+            where = "index" if ours else "files"
+            yield f"index differs from files: {indexed.name}/{position} is only in the {where}"
+        elif (one := _comparable_state(ours)) != (other := _comparable_state(theirs)):
+            yield f"index differs from files: {indexed.name}/{position} is {one}, in its file {other}"
 
 
-def _standing(row: Row) -> tuple[Any, ...]:
-    """Return what must be the same in books and files; a head's time and a settled token stand in books only."""
+def _comparable_state(row: EventRow) -> tuple[Any, ...]:
+    """Return the state that index and files share. Only the index has the due time of a head and settled tokens."""
     token = row.token if row.status == PROCESSING else None
     head = row.due is not None
     return row.event_id, row.key, row.status, head, token, row.attempt, row.crash_count, row.error_code
 
 
-def _wrong_lines(book: StreamBook) -> Iterator[str]:
-    """Check every line: one head, which is the first, and one owner at most."""
-    for key, line in book.lines.items():
-        rows = [book.rows[position] for position in line.open]
+def _wrong_queues(index: StreamIndex) -> Iterator[str]:
+    """Check every queue: one head, which comes first, and at most one owner."""
+    for key, queue in index.queues.items():
+        rows = [index.rows[position] for position in queue.open]
         heads = [row for row in rows if row.due is not None]
-        name = f"{book.name}/{key}"
+        name = f"{index.name}/{key}"
         if len(heads) > 1:
             yield f"two heads: {name}"
-        if rows and not heads and line.blocked_by is None:
+        if rows and not heads and queue.blocked_by is None:
             yield f"no head: {name}"
         if heads and heads[0] is not rows[0]:
             yield f"head is not the first: {name}"
@@ -229,13 +229,13 @@ def _wrong_lines(book: StreamBook) -> Iterator[str]:
             yield f"two owners: {name}"
 
 
-def _stored(row: Row) -> StoredEvent:
+def _stored(row: EventRow) -> StoredEvent:
     return StoredEvent(
         event_id=row.event_id,
         stream=row.stream,
         partition_key=row.key,
         position=row.position,
-        status=row.status,  # type: ignore[arg-type]  # one of three words
+        status=row.status,  # type: ignore[arg-type] # one of the statuses
         token=row.token,
         error_code=row.error_code,
     )

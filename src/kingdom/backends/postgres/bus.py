@@ -19,14 +19,14 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
-from kingdom.backends.postgres.claim_pace import Pace
+from kingdom.backends.postgres.claim_pace import ClaimPace
 from kingdom.backends.postgres.connection import Connection, Pool, reaching
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.open_leases import OpenLeases, closing
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import entry_rows, read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
-from kingdom.backends.postgres.wakeup import Wakeups
+from kingdom.backends.postgres.wakeup import PostgresWakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
 from kingdom.bus.outcome import Release
@@ -87,7 +87,7 @@ class PostgresBus(Bus):
     ) -> None:
         super().__init__(topology, kinds)
         # A caller who waits longer for the server waits as long for a place in the pool.
-        with translated():
+        with translate_errors():
             self.dsn = reaching(dsn)
             self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
         self.schema = schema
@@ -115,8 +115,8 @@ class PostgresBus(Bus):
         self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
-        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
-        self._paces: dict[str, Pace] = defaultdict(Pace)
+        self._wakeups = PostgresWakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
+        self._paces: dict[str, ClaimPace] = defaultdict(ClaimPace)
         self._leases = OpenLeases()
         self._highest_token = 0
         self._reap_from = 0
@@ -125,7 +125,7 @@ class PostgresBus(Bus):
         self._renewal_lock = threading.Lock()
 
     async def __aenter__(self) -> Self:
-        with translated():
+        with translate_errors():
             # The pool would try in silence until its time is over; one plain connection tells at once what is wrong.
             await (await AsyncConnection.connect(self.dsn)).close()
             try:
@@ -145,7 +145,7 @@ class PostgresBus(Bus):
             await self._wakeups.close()
             if self._leases.closed and not self.pool.closed:
                 # What is not closed here expires by itself, and the reaper finds nothing in it.
-                with suppress(KingdomError), translated():
+                with suppress(KingdomError), translate_errors():
                     await self._execute("close_leases", closing(self._leases.take_closed()))
         finally:
             await self.pool.close()
@@ -154,7 +154,7 @@ class PostgresBus(Bus):
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction on a pooled connection; see the port."""
-        with translated():
+        with translate_errors():
             connection = await self.pool.getconn()
         transaction = PostgresTransaction(
             connection,
@@ -219,7 +219,7 @@ class PostgresBus(Bus):
         known = self._highest_token
         started = time.monotonic()
         try:
-            with translated():
+            with translate_errors():
                 rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters, lift=True)
         except BaseException:
             self._leases.closed |= closed
@@ -239,7 +239,7 @@ class PostgresBus(Bus):
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
                 # A pooler hid a failover. Targets that honour a fence have seen a higher one, and would refuse this.
-                with translated():
+                with translate_errors():
                     async with self._connection_that_answers() as connection:
                         await self._lift_tokens(connection)
                 async with self.transaction() as transaction:
@@ -255,7 +255,7 @@ class PostgresBus(Bus):
             lengths[length].append(token)
         alive: set[int] = set()
         cancelled: set[int] = set()
-        with self._renewal_lock, translated(), self._on_renewal_connection() as connection:
+        with self._renewal_lock, translate_errors(), self._on_renewal_connection() as connection:
             for length, tokens in lengths.items():
                 with connection.transaction() if self._through_pgbouncer else nullcontext():
                     rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
@@ -269,7 +269,7 @@ class PostgresBus(Bus):
         if now >= self._next_full_reap:
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
         total = 0
-        with translated():
+        with translate_errors():
             if not self._reap_from:
                 total += await self._repair()
             while True:

@@ -13,7 +13,7 @@ _HEADS_SHARE = 8
 EVERYTHING = datetime(1, 1, 2, tzinfo=UTC)
 
 
-class Pace:
+class ClaimPace:
     """Keeps claims of one stream flat while dead row versions pile up at the front of the index."""
 
     def __init__(self) -> None:

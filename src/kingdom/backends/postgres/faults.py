@@ -24,7 +24,7 @@ _LIMIT_CLASS = "54"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise our own errors in place of the driver's; what is a mistake of ours keeps its own name."""
     try:
         yield

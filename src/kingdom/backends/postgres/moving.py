@@ -11,7 +11,7 @@ from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import read_envelope, to_json
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.moving import (
@@ -33,7 +33,7 @@ from kingdom.errors import Permanent, Transient
 _BATCH = 1000
 
 
-class _Row(NamedTuple):
+class _CopyRow(NamedTuple):
     """One line of COPY, and the statement that it goes to; the values stand in the order of its columns."""
 
     statement: str
@@ -51,7 +51,7 @@ class PostgresMovable(Movable):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         """See the port."""
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
                 # Not by the bus, which has its shortcuts: here every expired lease counts.
                 while (await self._row(connection, "reap", low=0))["leases"]:
@@ -140,7 +140,7 @@ class PostgresMovable(Movable):
 def _refusals() -> Iterator[None]:
     """Say of the driver's errors what they mean while a store is taken in."""
     try:
-        with translated():
+        with translate_errors():
             yield
     except Transient as error:
         match error.__cause__:
@@ -175,7 +175,7 @@ def _event(row: DictRow) -> Event:
     )
 
 
-def _event_row(event: Event) -> _Row:
+def _event_row(event: Event) -> _CopyRow:
     envelope = Envelope.from_wire(event.envelope)
     row = (
         event.position,
@@ -206,17 +206,17 @@ def _event_row(event: Event) -> _Row:
         event.event_id_given,
     )
     if event.status in ("DONE", "DISCARDED"):
-        return _Row("import_archive", row)
+        return _CopyRow("import_archive", row)
     waits = "infinity" if event.status == "PENDING" else event.processed_at
-    return _Row("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
+    return _CopyRow("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
 
 
-def _row_of(item: AnyItem) -> _Row:
+def _row_of(item: AnyItem) -> _CopyRow:
     if isinstance(item, Event):
         return _event_row(item)
     if isinstance(item, Entry):
         item = replace(item, logged_at=item.logged_at or item.at)
-    return _Row(_IMPORTS[type(item)], _columns(item))
+    return _CopyRow(_IMPORTS[type(item)], _columns(item))
 
 
 def _columns(item: AnyItem) -> tuple[Any, ...]:

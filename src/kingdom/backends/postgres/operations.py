@@ -10,7 +10,7 @@ from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.retention import retain
 from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
@@ -130,7 +130,7 @@ class PostgresOperations(Operations):
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See the port."""
-        with translated():
+        with translate_errors():
             return await retain(self._bus, retention)
 
     async def pins(self) -> list[Pin]:
@@ -178,7 +178,7 @@ class PostgresOperations(Operations):
 
     @asynccontextmanager
     async def _change(self, what: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection
                 entry = LogEntry(type=what, actor=actor, data=data)
@@ -189,7 +189,7 @@ class PostgresOperations(Operations):
         return await cursor.fetchall() if cursor.description else []
 
     async def _read(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
                 return await self._run(connection, name, **parameters)
 

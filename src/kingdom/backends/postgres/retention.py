@@ -33,7 +33,7 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
             ("outbox_archive", "processed_at", retention.archive),
             ("log", "logged_at", retention.log),
         ):
-            table = _Partitioned(connection, bus.schema, parent, column)
+            table = _PartitionedTable(connection, bus.schema, parent, column)
             made += await table.make_ahead(now.date(), retention.partitions_ahead_days)
             dropped += await table.drop_before((now - keep).date())
 
@@ -59,7 +59,7 @@ async def _until_none(remove: Callable[[], Awaitable[int]]) -> int:
     return total
 
 
-class _Partitioned:
+class _PartitionedTable:
     def __init__(self, connection: Connection, schema: str, parent: str, column: str) -> None:
         self._connection = connection
         self._schema = schema

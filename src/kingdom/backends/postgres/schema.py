@@ -9,7 +9,7 @@ from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.rows import dict_row
 
 from kingdom.backends.postgres.connection import reaching
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
 from kingdom.errors import Misconfigured
 
@@ -46,7 +46,7 @@ def all_migrations() -> list[Migration]:
 
 async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Return the migrations that the database does not have yet."""
-    with translated():
+    with translate_errors():
         async with await _connect(dsn) as connection:
             applied = await _applied(connection, schema)
     return [migration for migration in all_migrations() if migration.number not in applied]
@@ -57,7 +57,7 @@ async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
 
     Entries of the log that a dump brought from a server that had counted further are shown to readers again.
     """
-    with translated():
+    with translate_errors():
         async with await _connect(dsn) as connection:
             applied = [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
             await _adopt_log(connection, schema)

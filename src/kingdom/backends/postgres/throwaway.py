@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.bus import PostgresBus
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.queries import load_queries
 from kingdom.backends.postgres.schema import migrate
 from kingdom.bus.port import Bus, Transaction
@@ -71,7 +71,7 @@ class PostgresThrowaway(ThrowawayStore):
         """See the port."""
         if not isinstance(bus, PostgresBus):
             raise Misconfigured(f"{type(bus).__name__} is no bus on PostgreSQL")
-        with translated():
+        with translate_errors():
             async with await AsyncConnection.connect(self.url) as connection:
                 await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
                 async with bus.join(connection) as transaction:
@@ -86,6 +86,6 @@ class PostgresThrowaway(ThrowawayStore):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        with translated():
+        with translate_errors():
             async with await AsyncConnection.connect(self._dsn, autocommit=True, row_factory=dict_row) as connection:
                 yield connection

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.connection import cancellable
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
@@ -66,7 +66,7 @@ class PostgresTransaction(Transaction):
 
     async def apply(self, *, commit: bool) -> None:
         """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""
-        with translated():
+        with translate_errors():
             await self._apply(commit=commit)
 
     async def _apply(self, *, commit: bool) -> None:
@@ -294,7 +294,7 @@ class PostgresTransaction(Transaction):
         return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
 
     async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        with translated():
+        with translate_errors():
             await self._open()
             return await (await self._execute(self._queries[name], parameters)).fetchall()
 

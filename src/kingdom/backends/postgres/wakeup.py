@@ -17,7 +17,7 @@ _LAST_HINT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Wakeups:
+class PostgresWakeups:
     """Tells waiting workers, here and elsewhere, that a stream may have work."""
 
     def __init__(self, channel: str, send: Callable[[list[str]], Awaitable[None]], listen_dsn: str | None) -> None:

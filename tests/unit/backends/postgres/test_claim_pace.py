@@ -3,22 +3,22 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.backends.postgres.claim_pace import EVERYTHING, Pace
+from kingdom.backends.postgres.claim_pace import EVERYTHING, ClaimPace
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def started() -> Pace:
+def started() -> ClaimPace:
     """Return a pace that has just looked at everything, at second 0."""
-    pace = Pace()
+    pace = ClaimPace()
     assert pace.lower_bound(0.0) == EVERYTHING
     pace.claimed([NOON], full=True, bound=EVERYTHING, took=0.001, now=0.0)
     return pace
 
 
 def test_the_first_claim_looks_at_everything() -> None:
-    assert Pace().lower_bound(0.0) == EVERYTHING
+    assert ClaimPace().lower_bound(0.0) == EVERYTHING
 
 
 def test_a_full_claim_is_followed_by_one_from_its_last_position() -> None:
@@ -38,7 +38,7 @@ def test_an_empty_claim_keeps_the_position_and_looks_a_little_behind_it() -> Non
 
 
 def test_an_empty_stream_is_looked_at_whole() -> None:
-    pace = Pace()
+    pace = ClaimPace()
     pace.claimed([], full=False, bound=EVERYTHING, took=0.001, now=0.0)
     assert pace.lower_bound(0.1) == EVERYTHING
 
@@ -50,14 +50,14 @@ def test_everything_is_looked_at_again_after_a_second() -> None:
 
 
 def test_a_slow_look_at_everything_is_repeated_later() -> None:
-    pace = Pace()
+    pace = ClaimPace()
     pace.claimed([NOON], full=True, bound=EVERYTHING, took=0.2, now=0.0)
     assert pace.lower_bound(3.9) == NOON
     assert pace.lower_bound(4.0) == EVERYTHING
 
 
 def test_a_claim_held_up_by_its_own_process_does_not_postpone_the_next_look_for_long() -> None:
-    pace = Pace()
+    pace = ClaimPace()
     pace.claimed([NOON], full=True, bound=EVERYTHING, took=300.0, now=0.0)
     assert pace.lower_bound(10.0) == EVERYTHING
 
@@ -77,7 +77,7 @@ claims = st.lists(
 def test_no_event_starves_as_everything_is_looked_at_in_time(
     plan: list[tuple[float, float, list[datetime], bool]],
 ) -> None:
-    pace, now, due_again = Pace(), 0.0, 0.0
+    pace, now, due_again = ClaimPace(), 0.0, 0.0
     for pause, took, due, full in plan:
         now += pause
         bound = pace.lower_bound(now)
@@ -93,7 +93,7 @@ def test_no_event_starves_as_everything_is_looked_at_in_time(
 def test_a_bound_never_lies_beyond_what_was_claimed(
     plan: list[tuple[float, float, list[datetime], bool]],
 ) -> None:
-    pace, now, newest = Pace(), 0.0, None
+    pace, now, newest = ClaimPace(), 0.0, None
     for pause, took, due, full in plan:
         now += pause
         bound = pace.lower_bound(now)
@@ -110,14 +110,14 @@ def test_a_bound_never_lies_beyond_what_was_claimed(
     )
 )
 def test_heads_stay_between_one_and_the_limit(plan: list[tuple[int, int, int]]) -> None:
-    pace = Pace()
+    pace = ClaimPace()
     for limit, runs, events in plan:
         assert 1 <= pace.heads(limit) <= limit
         pace.learn_runs(runs=min(runs, limit), events=min(events, limit), limit=limit)
 
 
 def test_heads_grow_while_runs_are_short_and_shrink_while_they_are_long() -> None:
-    pace, limit = Pace(), 100
+    pace, limit = ClaimPace(), 100
     first = pace.heads(limit)
     assert first == 12
     for _ in range(10):
@@ -129,7 +129,7 @@ def test_heads_grow_while_runs_are_short_and_shrink_while_they_are_long() -> Non
 
 
 def test_heads_stay_where_keys_ran_out() -> None:
-    pace, limit = Pace(), 100
+    pace, limit = ClaimPace(), 100
     first = pace.heads(limit)
     pace.learn_runs(runs=first - 1, events=20, limit=limit)
     assert pace.heads(limit) == first

@@ -1,16 +1,16 @@
-"""What a journal entry consists of: how every touched thing looks afterwards. Plain data."""
+"""The content of a journal entry: the new state of everything that a transaction changes. Plain data."""
 
 from typing import Any
 
 import msgspec
 
 PENDING, PROCESSING, DEAD = "PENDING", "PROCESSING", "DEAD"
-# Why an event waits whose file cannot be had.
+# Error codes of events whose file cannot be used.
 MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 
 
-class Row(msgspec.Struct, array_like=True, gc=False):
-    """Where one event stands in its stream; `key` is set where it stands in a line, `due` where it may be claimed."""
+class EventRow(msgspec.Struct, array_like=True, gc=False):
+    """The state of one open or DEAD event. `key` is set in an ordered stream, `due` once the event may be claimed."""
 
     stream: str
     position: int
@@ -31,14 +31,14 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] | None = None
-    # When our clock decided on `due`; None where the event is as it was published, or a caller has named the time.
+    # When this store chose `due`. None if the event is still as published, or if a caller chose the time.
     due_set_at: float | None = None
-    # Whether a caller chose the id, and may publish it again.
+    # Whether the caller chose the id, and so may publish it again.
     event_id_given: bool = False
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):
-    """A lease as its file shows it; `expires` counts on the clock of the boot that it names."""
+    """A lease as its file shows it. `expires` is a time on the boot clock of the boot named in `boot`."""
 
     token: int
     worker: str
@@ -49,12 +49,12 @@ class Lease(msgspec.Struct, rename="camel", gc=False):
     expires: float
     boot: str
     cancelled: list[int] = []
-    # Which process holds it; where that can be seen to have ended, nobody waits for the time.
+    # The process that holds the lease. Once it has ended, the lease counts as expired.
     process: str = ""
 
 
-class Ended(msgspec.Struct, array_like=True, gc=False):
-    """An event that has ended, and its line in the file of the day."""
+class EndedEvent(msgspec.Struct, array_like=True, gc=False):
+    """An event that has ended, and its line in the archive file of that day."""
 
     stream: str
     position: int
@@ -64,8 +64,8 @@ class Ended(msgspec.Struct, array_like=True, gc=False):
     event_id_given: bool = False
 
 
-class Card(msgspec.Struct, array_like=True):
-    """Everything about a record but its document."""
+class RecordHeader(msgspec.Struct, array_like=True):
+    """Everything about a record except its document."""
 
     kind: str
     id: str
@@ -78,25 +78,25 @@ class Card(msgspec.Struct, array_like=True):
     ended_at: float | None
 
 
-class Stored(msgspec.Struct, array_like=True):
-    """A record as it shall be on disk, and where: whoever replays this may not know its kind."""
+class RecordWrite(msgspec.Struct, array_like=True):
+    """A record to be written, and its directory, because the process that replays it may not know its kind."""
 
-    card: Card
+    header: RecordHeader
     doc: msgspec.Raw
     directory: str
     earlier_directory: str | None
 
 
-class LogPart(msgspec.Struct, array_like=True):
-    """Lines for the log, numbered from `first`; where `keep_as` is given, the file so far gets that name before."""
+class LogLines(msgspec.Struct, array_like=True):
+    """Lines to append to the log, numbered from `first`. `keep_as` renames the current log file first."""
 
     first: int
     lines: list[msgspec.Raw]
     keep_as: str | None = None
 
 
-class Pause(msgspec.Struct):
-    """A stopped stream as its file shows it."""
+class StreamPause(msgspec.Struct):
+    """A paused stream as its file shows it."""
 
     stream: str
     reason: str
@@ -104,21 +104,21 @@ class Pause(msgspec.Struct):
     since: float
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
-    """One transaction in the journal; applying it twice is the same as once."""
+class JournalEntry(msgspec.Struct, omit_defaults=True):
+    """One transaction in the journal. Applying it twice has the same result as applying it once."""
 
-    rows: list[Row] = []
+    rows: list[EventRow] = []
     bodies: dict[int, msgspec.Raw] = {}
-    ended: list[Ended] = []
+    ended: list[EndedEvent] = []
     vanished: list[tuple[str, int]] = []
     leases: list[Lease] = []
     closed: list[int] = []
-    records: list[Stored] = []
+    records: list[RecordWrite] = []
     # Kind, directory and id.
     removed: list[tuple[str, str, str]] = []
     once: list[tuple[str, str, float]] = []
-    log: LogPart | None = None
-    pauses: list[Pause] = []
+    log: LogLines | None = None
+    pauses: list[StreamPause] = []
     resumed: list[str] = []
-    # Up to here the journal was synced when this was written: no loss of power has taken anything before it.
+    # How far the journal was synced when this entry was written. A power loss cannot remove anything before this.
     synced: int = 0

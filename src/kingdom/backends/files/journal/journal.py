@@ -1,7 +1,8 @@
-"""The journal: the commit point of every transaction, and what is replayed after a crash.
+"""The journal: the commit point of every transaction, and the source of recovery after a crash.
 
-Segments are append-only text. A line is one entry: checksum, place, content. The place of an entry, counted in bytes
-since the beginning of time, is its number; lease tokens and positions are made of it, so nothing else needs a counter.
+Segments are append-only text files with one entry per line: checksum, offset, content. The offset of an entry counts
+the bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store
+needs no other counter.
 """
 
 import os
@@ -13,24 +14,24 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from kingdom.backends.files.journal.entry import Entry
+from kingdom.backends.files.journal.entry import JournalEntry
 from kingdom.backends.files.system.disk import Disk
-from kingdom.backends.files.system.faults import remedy
+from kingdom.backends.files.system.faults import suggest_remedy
 from kingdom.errors import Permanent, Unavailable
 
 _SUFFIX = ".jsonl"
 _SEGMENT = re.compile(r"[0-9]{16,}\.jsonl")
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Entry)
+_decoder = msgspec.json.Decoder(JournalEntry)
 _log = structlog.get_logger(__name__)
 
 
-class Behind(Exception):
-    """This process has slept so long that what it should read is gone: it must look at the files instead."""
+class SegmentGone(Exception):
+    """A segment that this process has not read yet is removed: the process must read the files instead."""
 
 
 class Journal:
-    """The newest segment, open for appending; what this process has read of it ends at `end`."""
+    """The newest segment, open for appending. This process has read it up to `end`."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
@@ -38,25 +39,25 @@ class Journal:
         self._descriptor = -1
         self.start = 0
         self.end = 0
-        # Up to where this segment counts where its file is not to be trusted any more; else 0.
-        self.doubtful = 0
+        # After a failed sync: up to where this segment must be copied to a new file. Else 0.
+        self.rewrite_up_to = 0
 
     @property
     def size(self) -> int:
-        """Return how much of the newest segment this process knows."""
+        """Return how many bytes of the newest segment this process has read."""
         return self.end - self.start
 
     def segments(self) -> list[int]:
         """Return where each segment starts, oldest first."""
-        # Beside them lie torn ends, and whatever a person or an editor has left there.
+        # The directory also contains torn ends, and perhaps files of people or editors.
         names = filter(_SEGMENT.fullmatch, os.listdir(self._directory))
         return sorted(int(name.removesuffix(_SUFFIX)) for name in names)
 
     def open(self, start: int) -> None:
-        """Turn to the segment that starts here; it is made where it is missing."""
+        """Open the segment that starts here, creating it if needed."""
         descriptor = self._disk.open_for_appending(self._path(start))
         try:
-            # Also for a file that is there: the process that made it may have died before its name was synced.
+            # Also for an existing file: the process that created it may have died before it synced the name.
             self._disk.sync_directory(self._directory)
         except BaseException:
             os.close(descriptor)
@@ -65,29 +66,29 @@ class Journal:
         self._descriptor, self.start, self.end = descriptor, start, start
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the segment."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def reopen(self) -> None:
-        """Turn to the file that has the name of this segment now."""
+        """Open the file that now has the name of this segment."""
         try:
             descriptor = os.open(self._path(self.start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
             raise Unavailable(
-                f"{self._path(self.start)} was removed while it was in use: stop everything here and start it again"
+                f"{self._path(self.start)} was removed while in use: restart all processes of this store"
             ) from None
         self.close()
         self._descriptor = descriptor
 
-    def written(self) -> int | None:
-        """Return where the newest segment ends on disk; None where its file is another one now."""
+    def end_on_disk(self) -> int | None:
+        """Return where the newest segment ends on disk; None if another file has replaced it."""
         status = os.fstat(self._descriptor)
         return self.start + status.st_size if status.st_nlink else None
 
-    def append(self, entry: Entry, *, durable: bool) -> None:
-        """Write an entry at the end; if `durable`, return when it will survive a loss of power."""
+    def append(self, entry: JournalEntry, *, durable: bool) -> None:
+        """Append an entry; if `durable`, wait until it survives a power loss."""
         content = _encoder.encode(entry)
         line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
         _refuse_beyond(entry, self.end + len(line))
@@ -96,29 +97,29 @@ class Journal:
             if durable:
                 self.sync()
         except OSError as error:
-            # Whatever is there of it must never be taken for a commit. If it cannot be cut off now, the next holder
-            # does that: it is torn, or it is whole and could not be synced.
+            # A partial entry must not count as a commit. If it cannot be cut off now, the next holder of the lock
+            # cuts it off (a torn entry) or rewrites the segment (a failed sync).
             with suppress(OSError):
                 self._disk.truncate(self._path(self.start), self.end - self.start)
-            raise Unavailable(f"the journal cannot be written ({error.strerror}): {remedy(error)}") from error
+            raise Unavailable(f"cannot write the journal ({error.strerror}): {suggest_remedy(error)}") from error
         self.end += len(line)
 
     def sync(self) -> None:
-        """Return when everything in the newest segment will survive a loss of power."""
+        """Wait until everything in the newest segment survives a power loss."""
         try:
             self._disk.sync_file(self._descriptor)
         except OSError:
-            # The system may have dropped what it could not write, and would say nothing of it at the next sync.
-            self.doubtful = self.end
+            # The kernel may have dropped the data that it could not write, and the next sync would not report that.
+            self.rewrite_up_to = self.end
             raise
 
-    def write_anew(self, end: int) -> None:
-        """Put a new, synced file in the place of this segment with all that counts of it, up to `end`."""
-        content, place = self._read(0)[: end - self.start], self.start
+    def rewrite(self, end: int) -> None:
+        """Replace the file of this segment by a synced copy of its content up to `end`."""
+        content, offset = self._read(0)[: end - self.start], self.start
         for line in content.splitlines(keepends=True):
-            if _decode(line, place) is None:
-                raise self._damaged(place)
-            place += len(line)
+            if _decode(line, offset) is None:
+                raise self._damaged(offset)
+            offset += len(line)
         new = f"{self._path(self.start)}.new"
         self._disk.create(new, content)
         descriptor = self._disk.open_for_appending(new)
@@ -132,104 +133,104 @@ class Journal:
         self._descriptor = descriptor
         self._disk.sync_directory(self._directory)
 
-    def follow(self, to: int) -> Iterator[tuple[int, Entry]]:
-        """Yield the entries between what this process knows and `to`, all of which are whole.
+    def read_until(self, end: int) -> Iterator[tuple[int, JournalEntry]]:
+        """Yield the entries that this process has not read yet, up to `end`, where all entries are complete.
 
-        Raises Behind where a segment that this process has not read is gone already.
+        Raise SegmentGone if a segment that this process has not read is already removed.
         """
-        while self.end < to:
-            place = self.end
-            for line in self._read(place - self.start).splitlines(keepends=True):
-                if place >= to:
+        while self.end < end:
+            offset = self.end
+            for line in self._read(offset - self.start).splitlines(keepends=True):
+                if offset >= end:
                     break
-                entry = _decode(line, place)
+                entry = _decode(line, offset)
                 if entry is None:
-                    raise self._damaged(place)
-                yield place, entry
-                place += len(line)
-            self.end = place
-            if self.end < to:
-                self._go_on(self.end)
+                    raise self._damaged(offset)
+                yield offset, entry
+                offset += len(line)
+            self.end = offset
+            if self.end < end:
+                self._open_next(self.end)
 
-    def _go_on(self, start: int) -> None:
-        """Turn to a segment that must be there: made anew by us it would be empty for ever."""
+    def _open_next(self, start: int) -> None:
+        """Open a segment that must exist. Creating it here would hide that it was removed."""
         try:
             descriptor = os.open(self._path(start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise Behind from None
+            raise SegmentGone from None
         self.close()
         self._descriptor, self.start, self.end = descriptor, start, start
 
-    def recover(self, start: int, after: int) -> Iterator[tuple[int, Entry]]:
-        """Yield every whole entry behind `after` of the segment that starts here; a torn tail is cut off."""
+    def recover(self, start: int, after: int) -> Iterator[tuple[int, JournalEntry]]:
+        """Yield every complete entry after `after` of the segment that starts here, and cut off a torn end."""
         if start != self.start or self._descriptor < 0:
             self.open(start)
-        place = max(after, start)
-        segment = self._read(place - start)
-        known = place
+        offset = max(after, start)
+        segment = self._read(offset - start)
+        first = offset
         for line in segment.splitlines(keepends=True):
-            entry = _decode(line, place)
+            entry = _decode(line, offset)
             if entry is None:
                 break
-            yield place, entry
-            place += len(line)
-        if torn := segment[place - known :]:
-            # Only the newest is ever written to, and it was synced before the next one began.
-            if start != self.segments()[-1] or _synced_in(torn, place) > place:
-                raise self._damaged(place)
-            self._disk.create(f"{self._directory}/torn-{place}{_SUFFIX}", torn)
-            self._disk.truncate(self._path(start), place - start)
-            _log.warning("the end of the journal was never finished and is cut off", bytes=len(torn), place=place)
-        self.end = place
+            yield offset, entry
+            offset += len(line)
+        if torn := segment[offset - first :]:
+            # Only the newest segment may be torn: each one is synced before the next one begins.
+            if start != self.segments()[-1] or _synced_in(torn, offset) > offset:
+                raise self._damaged(offset)
+            self._disk.create(f"{self._directory}/torn-{offset}{_SUFFIX}", torn)
+            self._disk.truncate(self._path(start), offset - start)
+            _log.warning("cutting off an incomplete entry at the end of the journal", bytes=len(torn), offset=offset)
+        self.end = offset
 
-    def forget_before(self, start: int) -> None:
-        """Remove the segments before this one: everything in them is on disk for good."""
+    def remove_before(self, start: int) -> None:
+        """Remove the segments before this one. All their changes must be synced."""
         for segment in self.segments():
             if segment < start:
                 self._disk.unlink(self._path(segment))
 
-    def _read(self, offset: int) -> bytes:
-        # By descriptor: somebody may have removed the segment since. One call need not return all of it.
+    def _read(self, start: int) -> bytes:
+        # By descriptor, because the segment may have been removed. One call may return only a part.
         parts = []
-        while part := os.pread(self._descriptor, os.fstat(self._descriptor).st_size - offset, offset):
+        while part := os.pread(self._descriptor, os.fstat(self._descriptor).st_size - start, start):
             parts.append(part)
-            offset += len(part)
+            start += len(part)
         return b"".join(parts)
 
-    def _damaged(self, place: int) -> Unavailable:
-        path, size = self._path(self.start), place - self.start
+    def _damaged(self, offset: int) -> Unavailable:
+        path, size = self._path(self.start), offset - self.start
         return Unavailable(
-            f"the journal is damaged at byte {size} of {path}, and was whole there once: bring the file back from a"
-            f" backup. To go on without this entry and all behind it: truncate -s {size} {path}"
+            f"the journal is damaged at byte {size} of {path}, in a part that was synced: restore the file from a"
+            f" backup. To continue without this entry and all later ones: truncate -s {size} {path}"
         )
 
     def _path(self, start: int) -> str:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
 
 
-def _refuse_beyond(entry: Entry, end: int) -> None:
-    """Refuse a position that a later entry would give again."""
+def _refuse_beyond(entry: JournalEntry, end: int) -> None:
+    """Refuse a position that a later entry could use again."""
     last = max((row.position for row in entry.rows), default=0)
     if last >= end:
-        raise Permanent(f"an event at {last} lies beyond its journal entry, which ends at {end}: please report this")
+        raise Permanent(f"event position {last} is beyond the end of its journal entry ({end}): please report this")
 
 
-def _synced_in(torn: bytes, place: int) -> int:
-    """Return up to where the journal was synced for sure, as the whole lines behind a damaged one tell."""
+def _synced_in(torn: bytes, offset: int) -> int:
+    """Return how far the journal was certainly synced, according to the complete entries after a damaged one."""
     synced = 0
     for line in torn.splitlines(keepends=True):
-        entry = _decode(line, place)
-        place += len(line)
+        entry = _decode(line, offset)
+        offset += len(line)
         if entry is not None:
             synced = max(synced, entry.synced)
     return synced
 
 
-def _decode(line: bytes, place: int) -> Entry | None:
-    """Return the entry of a line, or None where the line is not whole or does not belong here."""
+def _decode(line: bytes, offset: int) -> JournalEntry | None:
+    """Return the entry of a line, or None if the line is incomplete or belongs to another offset."""
     checksum, _, rest = line.partition(b" ")
     number, _, content = rest.partition(b" ")
-    if not content.endswith(b"\n") or number != b"%d" % place:
+    if not content.endswith(b"\n") or number != b"%d" % offset:
         return None
     content = content[:-1]
     if checksum != b"%08x" % zlib.crc32(content):

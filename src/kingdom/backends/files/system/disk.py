@@ -1,4 +1,4 @@
-"""Every change to the disk goes through here, one method an operation, so that a test can stop or lose any of them."""
+"""All writes to the disk, one method per operation, so that a test can interrupt or lose any of them."""
 
 import ctypes
 import os
@@ -14,10 +14,10 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Disk:
-    """The operations that a store is made of; only `sync…` makes anything survive a loss of power."""
+    """The disk operations of a store. Only the `sync_…` methods make changes survive a power loss."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a whole file, which nobody reads under this name before it is complete."""
+        """Write a whole file. The caller renames it before other processes read it."""
         descriptor = os.open(path, _WRITE_NEW, _FILE_MODE)
         try:
             _write_all(descriptor, data)
@@ -25,11 +25,11 @@ class Disk:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what was there, in one step."""
+        """Rename a file atomically, replacing the target."""
         os.rename(old, new)
 
     def unlink(self, path: str) -> bool:
-        """Remove a file; False if it was not there."""
+        """Remove a file; return False if it did not exist."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -37,7 +37,7 @@ class Disk:
         return True
 
     def append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file, which is made where it is missing."""
+        """Append to a file, creating it if needed."""
         descriptor = os.open(path, _APPEND, _FILE_MODE)
         try:
             _write_all(descriptor, data)
@@ -45,7 +45,7 @@ class Disk:
             os.close(descriptor)
 
     def overwrite(self, path: str, changes: Mapping[int, bytes]) -> None:
-        """Change some bytes of a file, by their offsets; each change lies within one page."""
+        """Overwrite bytes of a file at the given offsets. Each change lies within one page."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             for offset, data in changes.items():
@@ -54,33 +54,33 @@ class Disk:
             os.close(descriptor)
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut a file off."""
+        """Cut a file off at `size` bytes."""
         os.truncate(path, size)
 
     def stamp(self, path: str, seconds: float, content: bytes) -> None:
-        """Make a small file with this time of change, which is all that most of them tell."""
+        """Create a small file with this modification time."""
         self.create(path, content)
         os.utime(path, (seconds, seconds))
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it, for its owner only."""
+        """Create a directory and its parents, accessible to the owner only."""
         with suppress(FileExistsError):
             try:
                 os.mkdir(path, _DIRECTORY_MODE)
             except FileNotFoundError:
                 parent = os.path.dirname(path)
                 if os.path.lexists(parent):
-                    # A link that leads nowhere, or a place where nothing can be made.
+                    # A dangling link, or a parent in which nothing can be created.
                     raise
                 self.make_directory(parent)
                 self.make_directory(path)
 
     def sync_file(self, descriptor: int) -> None:
-        """Return when everything written to an open file will survive a loss of power."""
+        """Wait until everything written to an open file survives a power loss."""
         os.fdatasync(descriptor)
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory will survive a loss of power."""
+        """Wait until the names in a directory survive a power loss."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -88,7 +88,7 @@ class Disk:
             os.close(descriptor)
 
     def sync_everything(self, root: str) -> None:
-        """Return when everything done so far on the filesystem of `root` will survive a loss of power."""
+        """Wait until all changes so far on the filesystem of `root` survive a power loss."""
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if _libc.syncfs(descriptor) != 0:
@@ -100,11 +100,11 @@ class Disk:
             os.close(descriptor)
 
     def open_for_appending(self, path: str) -> int:
-        """Open a file that is appended to again and again."""
+        """Open a file for repeated appends."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Add to a file that is open for appending."""
+        """Append to an open file."""
         _write_all(descriptor, data)
 
 
@@ -113,13 +113,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
-    # A signal or a full disk may cut a write short; the next one tells which.
+    # A signal or a full disk may cut a write short. On a full disk the next write fails.
     while written < len(data):
         written += os.write(descriptor, data[written:])
 
 
 def read_file(path: str) -> bytes:
-    """Return what a plain file holds; a pipe or a link that somebody has put there is never waited for or followed."""
+    """Return the content of a plain file, without following a link or waiting for a pipe."""
     descriptor = os.open(path, _READ)
     try:
         content = os.read(descriptor, _BLOCK)

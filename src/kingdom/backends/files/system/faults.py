@@ -1,4 +1,4 @@
-"""What the operating system says, in the words of the port."""
+"""Turn errors of the operating system into errors of the bus."""
 
 import errno
 from collections.abc import Iterator
@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from kingdom.errors import Misconfigured, Unavailable
 
 
-def remedy(error: OSError) -> str:
-    """Return what a person can do about an error of the disk."""
+def suggest_remedy(error: OSError) -> str:
+    """Return what a person can do about a disk error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space, and try again"
-    return "see whether the disk is sound (dmesg | tail), and try again"
+        return "free some space, then try again"
+    return "check the disk for errors (dmesg | tail), then try again"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn errors of the operating system into ours: what a person must mend, and what may pass."""
+def translate_errors() -> Iterator[None]:
+    """Raise Misconfigured for errors that a person must fix, and Unavailable for the others."""
     try:
         yield
     except PermissionError as error:
         raise Misconfigured(
-            f"{error.filename} may not be used ({error.strerror}): who owns it, and who runs this?"
+            f"{error.filename} is not accessible ({error.strerror}): check its owner, and the user that runs this"
         ) from error
     except (NotADirectoryError, FileExistsError) as error:
-        raise Misconfigured(f"{error.filename} cannot be a directory, something else is there: name another") from error
+        raise Misconfigured(f"{error.filename} exists and is not a directory: choose another path") from error
     except OSError as error:
-        raise Unavailable(f"the disk does not do its part ({error}): {remedy(error)}") from error
+        raise Unavailable(f"the disk operation failed ({error}): {suggest_remedy(error)}") from error

@@ -12,7 +12,7 @@ from kingdom.errors import Misconfigured
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-# Where locks, renames or change notices depend on another machine.
+# Filesystems whose locks, renames or change notifications depend on another machine.
 _REMOTE = frozenset(
     [
         "nfs",
@@ -45,7 +45,7 @@ _REMOTE = frozenset(
 
 
 def boot_id() -> str:
-    """Return what changes whenever this machine starts anew; empty where that cannot be known."""
+    """Return the id of this boot of the machine; empty if the system does not say."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -53,24 +53,24 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Return seconds on a clock that all processes share and nobody sets, asleep or awake."""
+    """Return seconds on a clock that all processes share, that is never set, and that counts suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def refuse_remote(root: str) -> None:
-    """Refuse a directory whose filesystem is shared with other machines."""
+    """Refuse a directory on a filesystem that other machines share."""
     kind = _filesystem(os.path.realpath(root))
     if kind in _REMOTE:
         raise Misconfigured(
-            f"{root} lies on a {kind} filesystem, where locks and renames depend on another machine:"
-            " choose a local directory, or PostgreSQL for several hosts"
+            f"{root} is on a {kind} filesystem, where locks and renames depend on another machine:"
+            " use a local directory, or PostgreSQL for several hosts"
         )
 
 
 def refuse_other_host(path: str, disk: Disk) -> None:
-    """Refuse a store that belongs to another machine; the first one to hold it writes its name down."""
+    """Refuse a store that belongs to another machine. The first machine that opens a store becomes its owner."""
     own = {"machine": _machine_id(), "name": platform.node()}
-    # An empty one is what a loss of power leaves of a file that was just made.
+    # A power loss can leave an empty file.
     if not os.path.exists(path) or not os.path.getsize(path):
         disk.create(f"{path}.new", json.dumps(own).encode() + b"\n")
         disk.rename(f"{path}.new", path)
@@ -82,8 +82,8 @@ def refuse_other_host(path: str, disk: Disk) -> None:
         found = {}
     if found.get("machine") != own["machine"]:
         raise Misconfigured(
-            f"this store belongs to the host {found.get('name', 'of an unreadable name')}, this one is {own['name']}:"
-            f" one host at a time. If it has moved here for good and nothing runs there any more, remove {path}"
+            f"this store belongs to the host {found.get('name', '(unreadable)')}, and this host is {own['name']}:"
+            f" only one host can use a store. If the store has moved here and nothing uses it there, remove {path}"
         )
 
 
@@ -96,7 +96,7 @@ def _machine_id() -> str:
 
 
 def _filesystem(path: str) -> str:
-    """Return the type of the filesystem that a path lies on; empty where that cannot be known."""
+    """Return the type of the filesystem of a path; empty if the system does not say."""
     best, kind = "", ""
     with suppress(OSError):
         for line in _MOUNTS.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""One writer at a time, on one host: a lock file that names its holder, and a stopped holder that is not waited for."""
+"""The lock of a store: one writer at a time on one host. A holder that is stopped for long is killed."""
 
 import fcntl
 import mmap
@@ -16,36 +16,36 @@ import structlog
 from kingdom.backends.files.system.processes import holders_of, is_stopped
 from kingdom.errors import Unavailable
 
-# How long a stopped holder is waited for: leases are longer.
+# How long to wait for a stopped holder. Leases are longer.
 STOPPED_SECONDS = 2.0
-_LOOK_EVERY_SECONDS = 0.1
+_CHECK_EVERY_SECONDS = 0.1
 _PATIENCE_SECONDS = 30.0
-_FIRST_NAP_SECONDS = 0.0001
-_LONGEST_NAP_SECONDS = 0.005
-_PLACES = struct.Struct("<QQ")
+_FIRST_SLEEP_SECONDS = 0.0001
+_LONGEST_SLEEP_SECONDS = 0.005
+_OFFSETS = struct.Struct("<QQ")
 _PAGE = 4096
 _BOOT_AT, _HOLDER_AT = 64, 128
 _log = structlog.get_logger(__name__)
-_open: "WeakSet[Lock]" = WeakSet()
+_open: "WeakSet[StoreLock]" = WeakSet()
 
 
-def _leave_to_parent() -> None:
-    """Let go of what a fork has copied: a child that lives on must not keep the lock of a parent that died."""
+def _close_in_child() -> None:
+    """Close the copies that a fork has made, so that a child cannot keep the lock of its dead parent."""
     for lock in list(_open):
         lock.close()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-class Busy(Exception):
-    """Somebody holds the store, and nobody was to wait."""
+class StoreBusy(Exception):
+    """Another thread or process holds the store, and the caller must not wait."""
 
 
-class Lock:
-    """A lock between processes; its page also says how far the journal has been applied, and in which boot.
+class StoreLock:
+    """A lock between processes. Its page also holds how far the journal is applied, and in which boot.
 
-    The page is memory that all processes share, so that reading and writing it costs nothing and survives any of them.
+    All processes map the page into memory: access costs nothing, and its content survives each of them.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,14 +59,14 @@ class Lock:
         self._holder = f"pid {os.getpid()} on {platform.node()}\n".encode()[: _PAGE - _HOLDER_AT]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the lock file."""
         _open.discard(self)
         self._page.close()
         os.close(self._descriptor)
 
     @contextmanager
     def held(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Hold the lock during the block; raises Busy where it must not `wait` and another process holds it."""
+        """Hold the lock during the block. Without `wait`, raise StoreBusy if another process holds it."""
         self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=wait)
         try:
             yield
@@ -74,23 +74,23 @@ class Lock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     @property
-    def places(self) -> tuple[int, int]:
-        """Return the start of the newest segment, and up to where the journal has been applied."""
-        return _PLACES.unpack_from(self._page, 0)
+    def offsets(self) -> tuple[int, int]:
+        """Return the start of the newest segment, and how far the journal has been applied."""
+        return _OFFSETS.unpack_from(self._page, 0)
 
     @property
     def applied(self) -> int:
-        """Return up to where the journal has been applied."""
-        return self.places[1]
+        """Return how far the journal has been applied."""
+        return self.offsets[1]
 
     @applied.setter
-    def applied(self, place: int) -> None:
-        self._page[8:16] = place.to_bytes(8, "little")
+    def applied(self, offset: int) -> None:
+        self._page[8:16] = offset.to_bytes(8, "little")
 
     @property
     def segment(self) -> int:
         """Return the start of the newest segment."""
-        return self.places[0]
+        return self.offsets[0]
 
     @segment.setter
     def segment(self, start: int) -> None:
@@ -98,20 +98,20 @@ class Lock:
 
     @property
     def synced(self) -> int:
-        """Return up to where the journal will survive a loss of power; more of it may."""
+        """Return how far the journal certainly survives a power loss."""
         return int.from_bytes(self._page[16:24], "little")
 
     @synced.setter
-    def synced(self, place: int) -> None:
-        self._page[16:24] = place.to_bytes(8, "little")
+    def synced(self, offset: int) -> None:
+        self._page[16:24] = offset.to_bytes(8, "little")
 
     @property
-    def doubtful(self) -> int:
-        """Return where the valid part of the newest segment ends if a failed sync demands a new file; else 0."""
+    def rewrite_up_to(self) -> int:
+        """Return up to where the newest segment must be copied to a new file after a failed sync; else 0."""
         return int.from_bytes(self._page[24:32], "little")
 
-    @doubtful.setter
-    def doubtful(self, end: int) -> None:
+    @rewrite_up_to.setter
+    def rewrite_up_to(self, end: int) -> None:
         self._page[24:32] = end.to_bytes(8, "little")
 
     @property
@@ -124,29 +124,29 @@ class Lock:
         self._page[_BOOT_AT:_HOLDER_AT] = boot.encode().ljust(_HOLDER_AT - _BOOT_AT, b"\x00")
 
     def _take(self, mode: int, *, wait: bool) -> None:
-        began, nap, looked = time.monotonic(), _FIRST_NAP_SECONDS, 0.0
+        began, sleep, checked = time.monotonic(), _FIRST_SLEEP_SECONDS, 0.0
         stopped: dict[int, float] = {}
         while not self._try(mode):
             if not wait:
-                raise Busy
+                raise StoreBusy
             waited = time.monotonic() - began
-            if waited - looked > _LOOK_EVERY_SECONDS:
-                looked = waited
+            if waited - checked > _CHECK_EVERY_SECONDS:
+                checked = waited
                 stopped = {pid: stopped.get(pid, waited) for pid in holders_of(self._status) if is_stopped(pid)}
                 self._kill([pid for pid, since in stopped.items() if waited - since > STOPPED_SECONDS])
             if waited > _PATIENCE_SECONDS:
                 holder = self._page[_HOLDER_AT:].partition(b"\n")[0].decode("utf-8", "replace")
-                raise Unavailable(f"the store is locked for {waited:.0f} s, last by {holder}: look what it does")
-            time.sleep(nap)
-            nap = min(nap * 2, _LONGEST_NAP_SECONDS)
-        if not self._is_ours():
+                raise Unavailable(f"the store has been locked for {waited:.0f} s, last by {holder}: check that process")
+            time.sleep(sleep)
+            sleep = min(sleep * 2, _LONGEST_SLEEP_SECONDS)
+        if not self._is_same_file():
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            raise Unavailable("the store was moved or removed while this process had it open: start it again")
+            raise Unavailable("the store was moved or removed while this process had it open: restart this process")
         if mode == fcntl.LOCK_EX:
             self._page[_HOLDER_AT : _HOLDER_AT + len(self._holder)] = self._holder
 
-    def _is_ours(self) -> bool:
-        """Tell whether the name still leads to the file that is locked: two locks would mean two writers."""
+    def _is_same_file(self) -> bool:
+        """Return whether the path still names the locked file. Two lock files would allow two writers."""
         try:
             return os.path.samestat(os.stat(self._path), self._status)
         except FileNotFoundError:
@@ -160,8 +160,8 @@ class Lock:
         return True
 
     def _kill(self, stopped: list[int]) -> None:
-        """Kill who holds the lock and is stopped for long: what it has begun is replayed from the journal."""
+        """Kill the stopped holders of the lock. The journal replays their unfinished work."""
         for pid in stopped:
-            _log.warning("the holder of the lock is stopped and gets killed; its work is replayed", pid=pid)
+            _log.warning("killing a stopped process that holds the lock; its work is replayed", pid=pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

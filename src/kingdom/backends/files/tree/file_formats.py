@@ -1,4 +1,4 @@
-"""How events and records look in their files: JSON for people, and what the store must know under a key of its own."""
+"""The content of event and record files: JSON that people can read, with the metadata of the store under one key."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -8,18 +8,18 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.journal.entry import PROCESSING, Card, Row
+from kingdom.backends.files.journal.entry import PROCESSING, EventRow, RecordHeader
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.record import Record
 from kingdom.errors import MalformedEvent
 
 _encode = msgspec.json.Encoder().encode
-_OTHER_EVENT = "its file names another event than {}: put the eventId back"
+_OTHER_EVENT = "the file contains another eventId than {}: restore the eventId"
 T = TypeVar("T")
 
 
-def careful(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
-    """Return a decoder that calls everything damaged that it cannot read, also what only nests too deep."""
+def safe_decoder(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
+    """Return a decoder that raises DecodeError for everything that it cannot read, also for deep nesting."""
 
     def decode(content: bytes) -> T:
         try:
@@ -30,20 +30,20 @@ def careful(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
     return decode
 
 
-read_document = careful(msgspec.json.Decoder(dict[str, Any]))
+decode_document = safe_decoder(msgspec.json.Decoder(dict[str, Any]))
 _LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
-# What is put around a document where it is kept; with fewer brackets than that none is too deep.
+# Documents with few brackets cannot be nested too deep. A stored document gets up to `_WRAPPING` more levels.
 _WRAPPING = 20
 _BRACKETS = 200
 
 
-class _Error(msgspec.Struct):
+class _EventError(msgspec.Struct):
     code: str | None
     message: str | None
 
 
-class Standing(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """Where an event stands, as its file tells it; `attempts` counts those that have ended."""
+class EventMetadata(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """The state of an event as its file shows it. `attempts` counts the attempts that have ended."""
 
     position: int
     created_at: datetime
@@ -54,22 +54,22 @@ class Standing(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     due_set_at: datetime | None = None
     not_before: datetime | None = None
     crashes: int = 0
-    # Of the last claim that has ended.
+    # The token of the last claim that has ended.
     token: int = 0
     last_attempt_at: datetime | None = None
     died_at: datetime | None = None
     blocks_its_key: bool = False
     cancel_requested: bool = False
-    error: _Error | None = None
+    error: _EventError | None = None
     history: list[dict[str, Any]] | None = None
     event_id_given: bool = False
 
 
 class _EventFile(
-    msgspec.Struct, rename={"event_id": "eventId", "partition_key": "partitionKey", "standing": STORE_KEY}
+    msgspec.Struct, rename={"event_id": "eventId", "partition_key": "partitionKey", "metadata": STORE_KEY}
 ):
     event_id: str
-    standing: Standing
+    metadata: EventMetadata
     partition_key: str | None = None
 
 
@@ -77,13 +77,13 @@ class _PlainEvent(
     msgspec.Struct,
     rename={
         **dict(zip(Envelope.__struct_fields__, Envelope.__struct_encode_fields__, strict=True)),
-        "standing": STORE_KEY,
+        "metadata": STORE_KEY,
     },
     omit_defaults=True,
     forbid_unknown_fields=True,
     gc=False,
 ):
-    """An event without attributes, as most are: it is read and written in one step."""
+    """An event without attributes, the common case, which is read and written in one step."""
 
     schema_version: int
     event_id: str
@@ -96,10 +96,10 @@ class _PlainEvent(
     payload: dict[str, Any]
     stream: str | None = None
     partition_key: str | None = None
-    standing: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _RecordStanding(msgspec.Struct, rename="camel", omit_defaults=True):
+class _RecordMetadata(msgspec.Struct, rename="camel", omit_defaults=True):
     version: int
     state: str
     created_at: datetime
@@ -110,12 +110,12 @@ class _RecordStanding(msgspec.Struct, rename="camel", omit_defaults=True):
     ended_at: datetime | None = None
 
 
-class _RecordFile(msgspec.Struct, rename={"standing": STORE_KEY}):
-    standing: _RecordStanding
+class _RecordFile(msgspec.Struct, rename={"metadata": STORE_KEY}):
+    metadata: _RecordMetadata
 
 
-class EndedEvent(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """One line of the file of events that have ended; `n` is the place of its entry in the journal."""
+class ArchiveLine(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """One line of an archive file. `n` is the offset of the journal entry that ended the event."""
 
     n: int
     position: int
@@ -129,41 +129,41 @@ class EndedEvent(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     ended_at: datetime
     event: dict[str, Any]
     last_attempt_at: datetime | None = None
-    error: _Error | None = None
+    error: _EventError | None = None
     history: list[dict[str, Any]] | None = None
     event_id_given: bool = False
 
 
-read_ended = msgspec.json.Decoder(EndedEvent).decode
-_read_event = careful(msgspec.json.Decoder(_EventFile))
-_read_plain = careful(msgspec.json.Decoder(_PlainEvent))
-_read_record = careful(msgspec.json.Decoder(_RecordFile))
+decode_archive_line = msgspec.json.Decoder(ArchiveLine).decode
+_read_event = safe_decoder(msgspec.json.Decoder(_EventFile))
+_read_plain = safe_decoder(msgspec.json.Decoder(_PlainEvent))
+_read_record = safe_decoder(msgspec.json.Decoder(_RecordFile))
 
 
-def body_of(envelope: Envelope, stream: str) -> msgspec.Raw:
-    """Return an envelope as one stream carries it."""
+def encode_body(envelope: Envelope, stream: str) -> msgspec.Raw:
+    """Return the JSON of an envelope in one stream."""
     if envelope.attributes:
         return msgspec.Raw(_encode({**envelope.to_wire(), "stream": stream}))
     plain = _PlainEvent(
         schema_version=envelope.schema_version,
-        event_id=envelope.event_id,  # type: ignore[arg-type] # it is written as text
+        event_id=envelope.event_id,  # type: ignore[arg-type] # encoded as text
         type=envelope.type,
         occurred_at=envelope.occurred_at,
         trace_id=envelope.trace_id,
         owner_id=envelope.owner_id,
         aggregate_type=envelope.aggregate_type,
         aggregate_id=envelope.aggregate_id,
-        payload=envelope.payload,  # type: ignore[arg-type] # as above
+        payload=envelope.payload,  # type: ignore[arg-type] # encoded as an object
         stream=stream,
         partition_key=envelope.partition_key,
     )
     return msgspec.Raw(_encode(plain))
 
 
-def ended_line(place: int, row: Row, status: str, body: msgspec.Raw) -> msgspec.Raw:
-    """Return the line of an event that has ended."""
-    line = EndedEvent(
-        n=place,
+def encode_archive_line(offset: int, row: EventRow, status: str, body: msgspec.Raw) -> msgspec.Raw:
+    """Return the archive line of an event that has ended."""
+    line = ArchiveLine(
+        n=offset,
         position=row.position,
         status=status,
         token=row.token,
@@ -171,51 +171,51 @@ def ended_line(place: int, row: Row, status: str, body: msgspec.Raw) -> msgspec.
         max_attempts=row.max_attempts,
         crashes=row.crash_count,
         ordered=row.key is not None,
-        created_at=moment(row.created_at),
-        ended_at=moment(row.processed_at or 0),
-        last_attempt_at=maybe(row.last_attempt_at),
-        error=_Error(row.error_code, row.error_message) if row.error_code else None,
+        created_at=to_datetime(row.created_at),
+        ended_at=to_datetime(row.processed_at or 0),
+        last_attempt_at=to_datetime_or_none(row.last_attempt_at),
+        error=_EventError(row.error_code, row.error_message) if row.error_code else None,
         history=row.history,
         event_id_given=row.event_id_given,
-        event=body,  # type: ignore[arg-type]
+        event=body,  # type: ignore[arg-type] # already encoded
     )
     return msgspec.Raw(_encode(line))
 
 
-def event_file(row: Row, body: bytes) -> bytes:
-    """Return what the file of an event holds."""
-    text = b'%b,"%b":%b}' % (bytes(body)[:-1], STORE_KEY.encode(), _encode(standing_of(row)))
+def encode_event_file(row: EventRow, body: bytes) -> bytes:
+    """Return the content of an event file."""
+    text = b'%b,"%b":%b}' % (bytes(body)[:-1], STORE_KEY.encode(), _encode(metadata_of(row)))
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
-def standing_of(row: Row) -> Standing:
-    """Return where an event stands, as its file tells it."""
-    return Standing(
+def metadata_of(row: EventRow) -> EventMetadata:
+    """Return the state of an event for its file."""
+    return EventMetadata(
         position=row.position,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         max_attempts=row.max_attempts,
         attempts=row.attempt - (row.status == PROCESSING),
         ordered=row.key is not None,
-        due_at=maybe(row.due),
-        due_set_at=maybe(row.due_set_at),
-        not_before=maybe(row.not_before),
+        due_at=to_datetime_or_none(row.due),
+        due_set_at=to_datetime_or_none(row.due_set_at),
+        not_before=to_datetime_or_none(row.not_before),
         crashes=row.crash_count,
         token=row.token,
-        last_attempt_at=maybe(row.last_attempt_at),
-        died_at=maybe(row.processed_at),
+        last_attempt_at=to_datetime_or_none(row.last_attempt_at),
+        died_at=to_datetime_or_none(row.processed_at),
         blocks_its_key=row.blocks,
         cancel_requested=row.cancel_requested,
-        error=_Error(row.error_code, row.error_message) if row.error_code else None,
+        error=_EventError(row.error_code, row.error_message) if row.error_code else None,
         history=row.history,
         event_id_given=row.event_id_given,
     )
 
 
-def read_row(stream: str, status: str, content: bytes) -> Row:
-    """Return the standing of an event from its file; raises MsgspecError where the file is damaged."""
+def decode_row(stream: str, status: str, content: bytes) -> EventRow:
+    """Return the row of an event from its file; raise MsgspecError if the file is damaged."""
     file = _read_event(content)
-    known = file.standing
-    return Row(
+    known = file.metadata
+    return EventRow(
         stream=stream,
         position=known.position,
         event_id=file.event_id,
@@ -240,24 +240,24 @@ def read_row(stream: str, status: str, content: bytes) -> Row:
     )
 
 
-def read_body(row: Row, content: bytes) -> tuple[Envelope, msgspec.Raw]:
-    """Return the envelope of an event from its file, which a person may have edited."""
+def decode_body(row: EventRow, content: bytes) -> tuple[Envelope, msgspec.Raw]:
+    """Return the envelope and the JSON of an event from its file, which a person may have edited."""
     try:
         return _read_plain_body(row, content)
     except msgspec.MsgspecError:
-        # It has attributes, or is not quite as we would write it, or worse.
+        # The event has attributes, was edited, or is damaged.
         return _read_any_body(row, content)
 
 
-def _read_plain_body(row: Row, content: bytes) -> tuple[Envelope, msgspec.Raw]:
+def _read_plain_body(row: EventRow, content: bytes) -> tuple[Envelope, msgspec.Raw]:
     plain = _read_plain(content)
     if plain.event_id != row.event_id:
         raise MalformedEvent(_OTHER_EVENT.format(row.event_id))
-    # These decide where it stands, and only the store moves it.
+    # Only the store may change the stream and the key of an ordered event.
     plain.stream = row.stream
     if row.key is not None:
         plain.partition_key = row.key
-    plain.standing = msgspec.UNSET
+    plain.metadata = msgspec.UNSET
     envelope = Envelope(
         type=plain.type,
         payload=plain.payload,
@@ -274,11 +274,11 @@ def _read_plain_body(row: Row, content: bytes) -> tuple[Envelope, msgspec.Raw]:
     return envelope, msgspec.Raw(_encode(plain))
 
 
-def _read_any_body(row: Row, content: bytes) -> tuple[Envelope, msgspec.Raw]:
+def _read_any_body(row: EventRow, content: bytes) -> tuple[Envelope, msgspec.Raw]:
     try:
-        wire = read_document(content)
+        wire = decode_document(content)
     except msgspec.MsgspecError as error:
-        raise MalformedEvent(f"its file is no JSON object: {error}") from error
+        raise MalformedEvent(f"its file is not a JSON object: {error}") from error
     wire.pop(STORE_KEY, None)
     if str(wire.get("eventId")) != row.event_id:
         raise MalformedEvent(_OTHER_EVENT.format(row.event_id))
@@ -288,28 +288,28 @@ def _read_any_body(row: Row, content: bytes) -> tuple[Envelope, msgspec.Raw]:
     return Envelope.from_wire(wire), msgspec.Raw(_encode(wire))
 
 
-def record_file(card: Card, doc: bytes, *, name_tells_id: bool) -> bytes:
-    """Return what the file of a record holds: its document at top level, and what the store must know."""
-    standing = _RecordStanding(
-        id=None if name_tells_id else card.id,
-        version=card.version,
-        state=card.state,
-        owner=card.owner,
-        due_at=maybe(card.due_at),
-        created_at=moment(card.created_at),
-        updated_at=moment(card.updated_at),
-        ended_at=maybe(card.ended_at),
+def encode_record_file(header: RecordHeader, doc: bytes, *, id_in_name: bool) -> bytes:
+    """Return the content of a record file: the document, with the metadata of the store under one key."""
+    metadata = _RecordMetadata(
+        id=None if id_in_name else header.id,
+        version=header.version,
+        state=header.state,
+        owner=header.owner,
+        due_at=to_datetime_or_none(header.due_at),
+        created_at=to_datetime(header.created_at),
+        updated_at=to_datetime(header.updated_at),
+        ended_at=to_datetime_or_none(header.ended_at),
     )
     start = bytes(doc)[:-1]
     comma = b"," if start != b"{" else b""
-    text = b'%b%b"%b":%b}' % (start, comma, STORE_KEY.encode(), _encode(standing))
+    text = b'%b%b"%b":%b}' % (start, comma, STORE_KEY.encode(), _encode(metadata))
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
-def read_card(kind: str, name: str | None, content: bytes) -> Card:
-    """Return everything about a record but its document; raises MsgspecError where the file is damaged."""
-    known = _read_record(content).standing
-    return Card(
+def decode_header(kind: str, name: str | None, content: bytes) -> RecordHeader:
+    """Return the header of a record from its file; raise MsgspecError if the file is damaged."""
+    known = _read_record(content).metadata
+    return RecordHeader(
         kind=kind,
         id=known.id or name or "",
         version=known.version,
@@ -322,41 +322,41 @@ def read_card(kind: str, name: str | None, content: bytes) -> Card:
     )
 
 
-def with_card(card: Card, content: bytes) -> Record:
-    """Return a record whose file tells the document, and whose card tells the rest."""
-    doc = read_document(content)
+def decode_record(header: RecordHeader, content: bytes) -> Record:
+    """Return a record from its header and the content of its file."""
+    doc = decode_document(content)
     doc.pop(STORE_KEY, None)
     return Record(
-        kind=card.kind,
-        id=card.id,
-        state=card.state,
-        version=card.version,
-        owner=card.owner,
-        due_at=maybe(card.due_at),
+        kind=header.kind,
+        id=header.id,
+        state=header.state,
+        version=header.version,
+        owner=header.owner,
+        due_at=to_datetime_or_none(header.due_at),
         doc=doc,
     )
 
 
-def document(doc: Mapping[str, Any]) -> msgspec.Raw:
-    """Return a record's document as JSON."""
+def encode_document(doc: Mapping[str, Any]) -> msgspec.Raw:
+    """Return the document of a record as JSON."""
     return msgspec.Raw(_encode(doc))
 
 
-def refuse_too_deep(text: bytes) -> None:
-    """Refuse JSON that nests so deep that it could be written, and never be read again."""
+def refuse_deep_nesting(text: bytes) -> None:
+    """Refuse JSON that is nested so deep that it could be written but not read again."""
     if text.count(b"[") + text.count(b"{") > _BRACKETS:
         try:
             msgspec.json.decode(b"[" * _WRAPPING + text + b"]" * _WRAPPING)
         except (RecursionError, msgspec.DecodeError) as error:
-            raise MalformedEvent("it nests too deep to be kept: flatten it") from error
+            raise MalformedEvent("the JSON is nested too deep to be stored: flatten it") from error
 
 
 @lru_cache(maxsize=256)
-def moment(seconds: float) -> datetime:
-    """Return seconds since 1970 as a time, at the latest the last one that there is."""
+def to_datetime(seconds: float) -> datetime:
+    """Return seconds since 1970 as a datetime, at most the latest possible one."""
     return datetime.fromtimestamp(min(seconds, _LATEST), UTC)
 
 
-def maybe(seconds: float | None) -> datetime | None:
-    """Return seconds since 1970 as a time, if there are any."""
-    return None if seconds is None else moment(seconds)
+def to_datetime_or_none(seconds: float | None) -> datetime | None:
+    """Return seconds since 1970 as a datetime, or None."""
+    return None if seconds is None else to_datetime(seconds)

@@ -1,4 +1,4 @@
-"""Files of numbered JSON lines that only ever grow: the log, and the events that have ended."""
+"""Append-only files of numbered JSON lines: the log and the archive."""
 
 import os
 from collections.abc import Iterator
@@ -6,32 +6,32 @@ from typing import BinaryIO
 
 import msgspec
 
-from kingdom.backends.files.tree.file_formats import careful
+from kingdom.backends.files.tree.file_formats import safe_decoder
 
 _BLOCK = 1 << 16
 
 
-class _Numbered(msgspec.Struct):
+class _NumberedLine(msgspec.Struct):
     n: int
 
 
-_number = careful(msgspec.json.Decoder(_Numbered))
+_number = safe_decoder(msgspec.json.Decoder(_NumberedLine))
 
 
-def lines_from(file: BinaryIO, number: int, named: bytes) -> Iterator[bytes]:
-    """Yield the whole lines with at least this number that have something in them; numbers never fall."""
+def lines_from(file: BinaryIO, number: int, containing: bytes) -> Iterator[bytes]:
+    """Yield the complete lines with at least this number that contain a text. Numbers never decrease."""
     file.seek(_first_with(file, number))
     for line in file:
         if not line.endswith(b"\n"):
-            # Somebody is still writing it: what follows would be taken for a line of its own.
+            # The line is still being written.
             return
-        # Looking for a name is much cheaper than reading the line. What a person has spoilt is passed over.
-        if named in line and (found := _number_or_none(line)) is not None and found >= number:
+        # Searching for the text is much cheaper than decoding. Damaged lines are skipped.
+        if containing in line and (found := _number_or_none(line)) is not None and found >= number:
             yield line
 
 
 def first_number(path: str) -> int | None:
-    """Return the number of the first line that can be read, or None where there is none."""
+    """Return the number of the first readable line, or None."""
     try:
         with open(path, "rb") as file:
             numbers = map(_number_or_none, file)
@@ -41,7 +41,7 @@ def first_number(path: str) -> int | None:
 
 
 def last_line(path: str) -> bytes | None:
-    """Return the last line that can be read, or None where there is none."""
+    """Return the last readable line, or None."""
     try:
         with open(path, "rb") as file:
             end, tail = file.seek(0, os.SEEK_END), b""
@@ -57,10 +57,10 @@ def last_line(path: str) -> bytes | None:
     return None
 
 
-def whole_size_below(path: str, number: int, *, thorough: bool) -> int:
-    """Return the size of a file up to its last whole line numbered below; `thorough` trusts no line unread."""
+def size_below(path: str, number: int, *, thorough: bool) -> int:
+    """Return the size of a file up to its last complete line below a number. `thorough` reads every line."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, and only a missing file is no error
+        file = open(path, "rb")  # noqa: SIM115 - closed below; only a missing file is accepted
     except FileNotFoundError:
         return 0
     with file:
@@ -68,14 +68,14 @@ def whole_size_below(path: str, number: int, *, thorough: bool) -> int:
         file.seek(offset)
         for line in file:
             offset += len(line)
-            # A line that a person has spoilt stays where good ones follow.
+            # A damaged line stays if good lines follow.
             if (found := _number_or_none(line)) is not None and found < number:
                 size = offset
         return size
 
 
 def _first_with(file: BinaryIO, number: int) -> int:
-    """Return an offset at or shortly before the first line with at least this number, by halving the file."""
+    """Return an offset at or shortly before the first line with at least this number, by binary search."""
     low, high = 0, file.seek(0, os.SEEK_END)
     while high - low > _BLOCK:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""The log: `logs/events.log` and the files it was split into, one sequence read by cursor."""
+"""The log: `logs/events.log` and its rotated files, read as one sequence by cursor."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,18 +9,18 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from kingdom.backends.files.journal.entry import LogPart
-from kingdom.backends.files.tree.file_formats import careful
+from kingdom.backends.files.journal.entry import LogLines
+from kingdom.backends.files.tree.file_formats import safe_decoder
 from kingdom.backends.files.tree.json_lines import first_number, lines_from
-from kingdom.backends.files.tree.layout import Layout
+from kingdom.backends.files.tree.layout import StoreLayout
 from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
 
-# As the source document says; a day's file beyond it is kept in parts.
+# The source document says so. A larger log of one day is rotated into parts.
 LOG_BYTES = 100 << 20
 _encode = msgspec.json.Encoder().encode
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _LogLine(msgspec.Struct, omit_defaults=True):
     ts: datetime
     type: str
     actor: str
@@ -32,22 +32,24 @@ class _Line(msgspec.Struct, omit_defaults=True):
     aggregate_id: str = ""
 
 
-_read = careful(msgspec.json.Decoder(_Line))
+_read = safe_decoder(msgspec.json.Decoder(_LogLine))
 
 
-def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: int, now: float) -> LogPart:
-    """Return entries as lines numbered from `first`, and how the file so far is kept if it is full."""
+def build_log_lines(
+    layout: StoreLayout, entries: Sequence[LogEntry], *, first: int, offset: int, now: float
+) -> LogLines:
+    """Return entries as lines numbered from `first`, with the new name of a log that must rotate."""
     lines = [
         msgspec.Raw(
             _encode(
-                _Line(
+                _LogLine(
                     ts=entry.at,
                     type=entry.type,
                     actor=entry.actor,
-                    data=entry.data,  # type: ignore[arg-type]
+                    data=entry.data,  # type: ignore[arg-type] # any mapping is encoded alike
                     trace_id=entry.trace_id,
                     seq=first + number,
-                    n=place,
+                    n=offset,
                     aggregate_type=entry.aggregate_type,
                     aggregate_id=entry.aggregate_id,
                 )
@@ -55,27 +57,32 @@ def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: 
         )
         for number, entry in enumerate(entries)
     ]
-    return LogPart(first, lines, _name_to_keep(layout, now))
+    return LogLines(first, lines, _rotated_name(layout, now))
 
 
 def read_log(
-    layout: Layout, after: Cursor, limit: int, about: str | None = None, *, let_go: Callable[[], None] | None = None
+    layout: StoreLayout,
+    after: Cursor,
+    limit: int,
+    about: str | None = None,
+    *,
+    release: Callable[[], None] | None = None,
 ) -> list[LoggedEntry]:
-    """Return entries behind the cursor, only those about one aggregate if its id is given.
+    """Return entries after the cursor, only those of one aggregate if `about` is its id.
 
-    Reading may take long, and files that are open only grow: before it the store is `let_go`.
+    Call `release` after opening the files. Reading may take long, and open files only grow.
     """
     found: list[LoggedEntry] = []
-    named = _encode(about) if about is not None else b""
+    containing = _encode(about) if about is not None else b""
     with ExitStack() as opened:
         files = _open_from(layout, after.epoch, opened)
-        if let_go:
-            let_go()
-        for line in chain.from_iterable(lines_from(file, after.epoch, named) for file in files):
+        if release:
+            release()
+        for line in chain.from_iterable(lines_from(file, after.epoch, containing) for file in files):
             try:
                 read = _read(line)
             except msgspec.MsgspecError:
-                # A person has spoilt it, or it never was ours.
+                # The line is damaged, or another program wrote it.
                 continue
             cursor = Cursor(read.n, read.seq)
             if cursor > after and about in (None, read.aggregate_id):
@@ -85,21 +92,21 @@ def read_log(
     return found
 
 
-def _open_from(layout: Layout, number: int, opened: ExitStack) -> list[BinaryIO]:
-    """Open the files that can hold entries from this number on; returns them oldest first."""
-    starts = ((first_number(path), path) for path in (*layout.kept_logs(), layout.log))
+def _open_from(layout: StoreLayout, number: int, opened: ExitStack) -> list[BinaryIO]:
+    """Open the files that can contain entries from this number on, oldest first."""
+    starts = ((first_number(path), path) for path in (*layout.rotated_logs(), layout.log))
     files = sorted((start, path) for start, path in starts if start is not None)
-    # A file is passed over where the next one begins before the number we look for.
+    # Skip a file if the next one begins before this number.
     skip = sum(1 for start, _ in files[1:] if start < number)
     found: list[BinaryIO] = []
     for _, path in files[skip:]:
-        # It may be too old to be kept any longer.
+        # Retention may remove the file at any time.
         with suppress(FileNotFoundError):
             found.append(opened.enter_context(open(path, "rb")))  # noqa: SIM115 - the stack closes it
     return found
 
 
-def _name_to_keep(layout: Layout, now: float) -> str | None:
+def _rotated_name(layout: StoreLayout, now: float) -> str | None:
     try:
         status = os.stat(layout.log)
     except FileNotFoundError:
@@ -108,12 +115,12 @@ def _name_to_keep(layout: Layout, now: float) -> str | None:
     if not status.st_size or (written == today and status.st_size < LOG_BYTES):
         return None
     part = 0
-    while os.path.exists(path := layout.log_of(written, part)):
+    while os.path.exists(path := layout.rotated_log(written, part)):
         part += 1
     return os.path.basename(path)
 
 
-def _entry(read: _Line) -> LogEntry:
+def _entry(read: _LogLine) -> LogEntry:
     return LogEntry(
         type=read.type,
         actor=read.actor,

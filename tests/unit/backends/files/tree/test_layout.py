@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.backends.files.tree.layout import Layout, file_name, id_of_name, is_unfinished
+from kingdom.backends.files.tree.layout import StoreLayout, file_name, id_of_name, is_temporary_name
 from kingdom.bus import RecordKind
 from kingdom.errors import Misconfigured
 
-LAYOUT = Layout("/realm")
+LAYOUT = StoreLayout("/realm")
 KEPT_LOGS = ["events-20261114.1.log", "events-20261114.log", "events-20261115.log"]
 DAYS = ["20261114.jsonl", "20261115.jsonl"]
 IDS = st.text(min_size=1, max_size=400) | st.text(alphabet="./-%~\\ aA\x00\n", min_size=1, max_size=300)
@@ -45,15 +45,15 @@ def test_a_name_that_no_id_becomes_tells_none(name: str) -> None:
 
 
 def test_only_directories_are_dedup_scopes(tmp_path: Path) -> None:
-    layout = Layout(str(tmp_path))
+    layout = StoreLayout(str(tmp_path))
     (tmp_path / "bus/once/mail").mkdir(parents=True)
     (tmp_path / "bus/once/%FF").mkdir()
     (tmp_path / "bus/once/.DS_Store").write_text("")
-    assert layout.once_scopes() == {"mail": f"{tmp_path}/bus/once/mail"}
+    assert layout.key_scopes() == {"mail": f"{tmp_path}/bus/once/mail"}
 
 
 def test_only_plain_files_of_the_right_name_are_parts_of_the_log_and_days_of_the_archive(tmp_path: Path) -> None:
-    layout = Layout(str(tmp_path))
+    layout = StoreLayout(str(tmp_path))
     done = tmp_path / "bus/streams/free/done"
     for directory, parts in ((tmp_path / "logs", KEPT_LOGS), (done, DAYS)):
         directory.mkdir(parents=True)
@@ -61,9 +61,9 @@ def test_only_plain_files_of_the_right_name_are_parts_of_the_log_and_days_of_the
             (directory / name).write_text("")
         (directory / f"{parts[0].replace('2026', '2025')}").mkdir()
         (directory / f"{parts[0].replace('2026', '2024')}").symlink_to("nowhere")
-    assert [Path(path).name for path in layout.kept_logs()] == KEPT_LOGS
-    assert [Path(path).name for path in layout.done_days("free")] == DAYS
-    assert layout.done_days("another") == []
+    assert [Path(path).name for path in layout.rotated_logs()] == KEPT_LOGS
+    assert [Path(path).name for path in layout.archive_files("free")] == DAYS
+    assert layout.archive_files("another") == []
 
 
 def test_ids_of_the_source_documents_stay_as_they_are() -> None:
@@ -84,14 +84,14 @@ def test_nothing_leaves_its_directory(name: str) -> None:
 
 
 def test_an_empty_id_is_refused() -> None:
-    with pytest.raises(Misconfigured, match="empty id"):
+    with pytest.raises(Misconfigured, match="must not be empty"):
         file_name("")
 
 
 @pytest.mark.parametrize("what", ["stream", "scope"])
 def test_a_name_that_must_be_told_from_its_directory_is_refused_where_it_is_too_long(what: str) -> None:
     with pytest.raises(Misconfigured, match="too long"):
-        LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.once_scope("x" * 300)
+        LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.key_directory("x" * 300)
 
 
 def test_records_and_keys_lie_where_the_source_documents_say() -> None:
@@ -99,7 +99,7 @@ def test_records_and_keys_lie_where_the_source_documents_say() -> None:
         LAYOUT.record("queue/events/pending", "evt-github-1"): "queue/events/pending/evt-github-1.json",
         LAYOUT.record("state/king", "task-seq"): "state/king/task-seq",
         LAYOUT.record("state/king", "msg-seq"): "state/king/msg-seq",
-        LAYOUT.once_key("seen", "evt-github-1"): "state/sentinel/seen/evt-github-1",
+        LAYOUT.key_file("seen", "evt-github-1"): "state/sentinel/seen/evt-github-1",
         LAYOUT.log: "logs/events.log",
     }
     assert {path.removeprefix("/realm/") for path in found} == set(found.values())
@@ -108,25 +108,25 @@ def test_records_and_keys_lie_where_the_source_documents_say() -> None:
 @pytest.mark.parametrize(
     ("directories", "words"),
     [
-        (("queue/a", "../b"), "no directory below the root"),
-        (("/etc",), "no directory below the root"),
-        (("a//b",), "no directory below the root"),
-        (("bus/mine",), "belongs to the bus"),
+        (("queue/a", "../b"), "no path below the root"),
+        (("/etc",), "no path below the root"),
+        (("a//b",), "no path below the root"),
+        (("bus/mine",), "reserved for the bus"),
     ],
 )
 def test_a_kind_that_would_write_elsewhere_is_refused(directories: tuple[str, ...], words: str) -> None:
     kind = RecordKind(name="k", directories={str(number): each for number, each in enumerate(directories)})
     with pytest.raises(Misconfigured, match=words):
-        LAYOUT.check([kind])
+        LAYOUT.check_kinds([kind])
 
 
 def test_two_kinds_cannot_share_a_directory_even_where_case_does_not_count() -> None:
     kinds = [RecordKind(name=name, directories={"open": name}) for name in ("Jobs", "jobs")]
     with pytest.raises(Misconfigured, match="share the directory"):
-        LAYOUT.check(kinds)
+        LAYOUT.check_kinds(kinds)
 
 
 def test_what_editors_and_careful_writers_leave_is_known() -> None:
     unfinished = [".tmp-evt-1.json", ".evt-1.json.swp", "evt-1.json~", "4913", "sedAbC123", "evt.tmp", "#evt#"]
-    assert all(map(is_unfinished, unfinished))
-    assert not any(map(is_unfinished, ["evt-1.json", "4913.json", "sedation.json", "tmp"]))
+    assert all(map(is_temporary_name, unfinished))
+    assert not any(map(is_temporary_name, ["evt-1.json", "4913.json", "sedation.json", "tmp"]))
