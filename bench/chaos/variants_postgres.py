@@ -12,8 +12,8 @@ from kingdom.backends.postgres.queries import load_queries
 
 def no_fence() -> None:
     """Settle and renew without looking at the token."""
-    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
-    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
+    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "reschedule", "release")
+    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")))
 
     rely_on_leases()
     forget_renewals(PostgresBus)
@@ -21,7 +21,7 @@ def no_fence() -> None:
 
 def blame_batch() -> None:
     """Count every event of a lost lease as lost alone, and claim suspects together."""
-    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
+    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM due LIMIT 1\).*?\bEND\b", "true")}
     blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
     _rewrite(together | blamed)
 

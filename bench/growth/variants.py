@@ -29,6 +29,6 @@ VARIANTS = {
         "claim_ordered", "next_retry_at <= statement_timestamp()", "next_retry_at <= clock_timestamp()"
     ),
     "look-from-the-start": Variant(
-        "done_ordered", "AND e.id > k.id ORDER BY", "AND NOT e.id = ANY(%(ids)s::bigint[]) ORDER BY"
+        "done_ordered", "AND e.id > last.id ORDER BY", "AND NOT e.id = ANY(%(ids)s::bigint[]) ORDER BY"
     ),
 }

@@ -197,7 +197,7 @@ async def test_a_failover_that_a_pooler_hides_is_noticed_by_the_next_claim(
         await claim_and_release(bus)
         seen = await claim_and_release(bus)
         standby.promote()
-        monkeypatch.setattr(Connection, "has_lifted_tokens", True)
+        monkeypatch.setattr(Connection, "has_raised_tokens", True)
         assert await claim(bus, JOBS) == []
         (again,) = await claim(bus, JOBS)
         assert again.token > seen

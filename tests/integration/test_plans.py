@@ -247,7 +247,7 @@ CASES = {
     "renew": Case(renew, 60, {LEASES}),
     "reap": Case(reap, 1200, {EVENT, LEASES}),
     "reap_orphans": Case(reap, 600, {OPEN, LINE_INDEX, LEASES, EVENT}),
-    "mend_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
+    "repair_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
@@ -260,7 +260,7 @@ CASES = {
     "done_ordered": Case(settling("line", 50, Done()), 900, {EVENT, KEY, LEASES, LINE_INDEX}),
     "dead": Case(settling("stream-0", 1, Dead("never")), 40, {EVENT, LEASES}),
     "dead_ordered": Case(settling("line", 1, Dead("never")), 80, {EVENT, KEY, LEASES, LINE_INDEX}),
-    "again": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),
+    "reschedule": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),
     "release": Case(settling("stream-0", 50, Release()), 320, {EVENT, LEASES}),
     "get_record": Case(put_known, 10, {"record_pkey"}),
     "insert_record": Case(put_new, 40, {"record_pkey"}),
@@ -340,7 +340,7 @@ HEADS_OF_TWENTY: LiteralString = "CASE WHEN g <= 20 THEN at ELSE 'infinity' END"
 
 async def work_a_little(dsn: str) -> list[Plan]:
     async with open_bus(dsn) as bus:
-        for name in ("done", "done_ordered", "publish_ordered", "again", "dead_ordered", "renew", "reap"):
+        for name in ("done", "done_ordered", "publish_ordered", "reschedule", "dead_ordered", "renew", "reap"):
             await CASES[name].act(bus)
         return bus.take()
 

@@ -125,7 +125,7 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(bare
     dsn = bare.make()
     await migrate(dsn)
     execute(dsn, "UPDATE kingdom.migration SET checksum = 'another' WHERE number = 1")
-    with pytest.raises(Misconfigured, match="applied in another form"):
+    with pytest.raises(Misconfigured, match="applied with other content"):
         await migrate(dsn)
 
 

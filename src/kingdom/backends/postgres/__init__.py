@@ -1,4 +1,4 @@
-"""PostgreSQL as the truth: records, events, leases, dedup keys and the log in one database."""
+"""The backend on PostgreSQL: records, events, leases, dedup keys and the log in one schema."""
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import check_url

@@ -1,4 +1,4 @@
-"""Moving house with PostgreSQL: a snapshot read through cursors, and COPY into empty tables in one transaction."""
+"""Export and import a PostgreSQL store: read one snapshot by cursors, COPY into empty tables in one transaction."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
@@ -29,19 +29,19 @@ from kingdom.bus.moving import (
 )
 from kingdom.errors import Permanent, Transient
 
-# Rows that travel together, in either direction: what is held in memory at any moment.
+# How many rows one fetch or COPY takes, which bounds the memory.
 _BATCH = 1000
 
 
 class _CopyRow(NamedTuple):
-    """One line of COPY, and the statement that it goes to; the values stand in the order of its columns."""
+    """One row of a COPY statement, with its values in the order of the columns."""
 
     statement: str
     values: tuple[Any, ...]
 
 
 class PostgresMovable(Movable):
-    """The whole schema of a PostgresBus, given away or taken in."""
+    """The whole schema of a PostgresBus for export and import."""
 
     store = "postgresql"
 
@@ -53,47 +53,49 @@ class PostgresMovable(Movable):
         """See the port."""
         with translate_errors():
             async with self._bus.pool.connection() as connection:
-                # Not by the bus, which has its shortcuts: here every expired lease counts.
+                # Not by the bus, which skips low tokens: here every expired lease counts.
                 while (await self._row(connection, "reap", low=0))["leases"]:
                     pass
                 async with connection.transaction():
-                    await self._run(connection, "freeze")
-                    await self._run(connection, "take_time")
+                    await self._run(connection, "begin_snapshot")
+                    await self._run(connection, "remove_timeouts")
                     await self._refuse_in_flight(connection)
                     async with aclosing(self._items(connection)) as items:
                         yield Snapshot(await self._manifest(connection), items)
 
     async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
         """See the port."""
-        with _refusals():
+        with _translate_import_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
-                await self._run(connection, "take_time")
-                await self._run(connection, "close_store")
+                await self._run(connection, "remove_timeouts")
+                await self._run(connection, "lock_store")
                 if (there := await self._census(connection)).total:
                     raise Permanent(
-                        f"this store is not empty, it holds {there}: import into a new database or another --schema"
+                        f"this store is not empty, it has {there}: import into a new database or another --schema"
                     )
                 await self._write(connection, items)
-                await self._run(connection, "rebuild_lines")
+                await self._run(connection, "rebuild_keys")
                 counted = await self._census(connection)
                 if difference := counted.difference(manifest.census):
-                    raise Permanent(f"the count after the import is wrong: {difference} announced; nothing was kept")
+                    raise Permanent(
+                        f"the count after the import is wrong: {difference} announced; the import is undone"
+                    )
                 if broken := await self._run(connection, "broken_invariants"):
                     listed = ", ".join(f"{row['what']}: {row['subject']}" for row in broken[:5])
-                    raise Permanent(f"the lines of ordered events contradict themselves: {listed}; nothing was kept")
+                    raise Permanent(f"the order of some keys is inconsistent: {listed}; the import is undone")
                 await self._run(
                     connection,
-                    "go_on_counting",
+                    "continue_numbers",
                     last_position=manifest.last_position,
                     last_token=manifest.last_token,
                 )
                 return counted
 
     async def _refuse_in_flight(self, connection: Connection) -> None:
-        flying = await self._row(connection, "in_flight")
-        if flying["events"]:
+        in_flight = await self._row(connection, "in_flight")
+        if in_flight["events"]:
             raise Transient(
-                f"{flying['events']} event(s) are in flight under {flying['leases']} lease(s): stop the workers,"
+                f"{in_flight['events']} event(s) are in flight under {in_flight['leases']} lease(s): stop the workers,"
                 " or wait until the leases have expired, and export again"
             )
 
@@ -137,17 +139,19 @@ class PostgresMovable(Movable):
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Say of the driver's errors what they mean while a store is taken in."""
+def _translate_import_errors() -> Iterator[None]:
+    """Translate errors of the driver during an import."""
     try:
         with translate_errors():
             yield
     except Transient as error:
         match error.__cause__:
             case errors.UniqueViolation() as cause:
-                raise Permanent(f"the same thing comes twice: {cause.diag.message_detail}; nothing was kept") from error
+                raise Permanent(
+                    f"the import contains this twice: {cause.diag.message_detail}; the import is undone"
+                ) from error
             case errors.LockNotAvailable():
-                raise Transient("somebody writes in this store: stop that, and import again") from error
+                raise Transient("another process writes into this store: stop it, then import again") from error
         raise
 
 
@@ -192,7 +196,6 @@ def _event_row(event: Event) -> _CopyRow:
         envelope.aggregate_id,
         to_json(envelope.attributes),
         to_json(envelope.payload),
-        event.status,
         event.attempt,
         event.max_attempts,
         event.crash_count,
@@ -200,10 +203,11 @@ def _event_row(event: Event) -> _CopyRow:
         event.last_attempt_at,
         event.error_code,
         event.error_message,
-        to_json(event.history) if event.history else None,
         event.created_at,
-        event.processed_at,
         event.event_id_given,
+        event.status,
+        to_json(event.history) if event.history else None,
+        event.processed_at,
     )
     if event.status in ("DONE", "DISCARDED"):
         return _CopyRow("import_archive", row)
@@ -220,7 +224,7 @@ def _row_of(item: AnyItem) -> _CopyRow:
 
 
 def _columns(item: AnyItem) -> tuple[Any, ...]:
-    """Return the fields in their order, which is that of the columns."""
+    """Return the fields in their order, which is the order of the columns."""
     return tuple(to_json(value) if isinstance(value, dict) else value for value in astuple(item))
 
 

@@ -1,4 +1,4 @@
-"""Between our objects and what goes over the wire: pure, both ways."""
+"""Convert between objects of the bus and rows of the database. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -43,14 +43,14 @@ def copy_row(number: int, copy: Copy) -> dict[str, Any]:
 
 
 def staged_row(number: int, copy: Copy) -> tuple[Any, ...]:
-    """Return one published copy as a line of COPY."""
+    """Return one published copy as a row for COPY."""
     row = copy_row(number, copy)
     row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
     return tuple(row.values())
 
 
 def entry_rows(entries: Iterable[LogEntry]) -> str:
-    """Return log entries as the rows of the append statement."""
+    """Return log entries as rows of the append statement."""
     return to_json(
         [
             {
@@ -98,7 +98,7 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
 
 
 def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Delivery]:
-    """Return claimed rows as deliveries, in the order of their positions, each with the run it belongs to."""
+    """Return claimed rows as deliveries in the order of their positions, each with its run."""
     deliveries = [
         Delivery(
             stream=stream,

@@ -1,4 +1,4 @@
-"""A schema of its own in any database, made for one verification and dropped after it."""
+"""A store in its own schema, which a verification creates and drops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ from kingdom.errors import Misconfigured
 
 
 class PostgresThrowaway(ThrowawayStore):
-    """Connections by `url` carry the schema as their application name, so that only they are ever cut."""
+    """Connections by `url` have the schema as application name, so that only they are cut."""
 
     has_one_writer = False
     shortest_lease = timedelta(seconds=2)
@@ -47,7 +47,7 @@ class PostgresThrowaway(ThrowawayStore):
         return len(await self._read("cut_connections", application=self.schema, limit=at_most))
 
     def holders(self) -> list[int]:
-        """See the port; there are none."""
+        """See the port; no process holds a lock on the whole store."""
         return []
 
     async def unfinished(self) -> int:
@@ -70,7 +70,7 @@ class PostgresThrowaway(ThrowawayStore):
     async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
         if not isinstance(bus, PostgresBus):
-            raise Misconfigured(f"{type(bus).__name__} is no bus on PostgreSQL")
+            raise Misconfigured(f"{type(bus).__name__} is not a PostgresBus")
         with translate_errors():
             async with await AsyncConnection.connect(self.url) as connection:
                 await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
