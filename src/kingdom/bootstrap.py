@@ -84,7 +84,7 @@ async def reached(url: str, *, create: bool = True) -> AsyncIterator[str]:
     if not is_embedded(url):
         yield url
         return
-    async with _embedded("running").running(_place_of(url), create=create) as server:
+    async with _embedded("running").running_server(_place_of(url), create=create) as server:
         yield server
 
 

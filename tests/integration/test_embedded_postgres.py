@@ -237,7 +237,7 @@ async def test_data_of_another_version_is_left_alone(room: Path) -> None:
     (room / "users.lock").touch()
     (room / "data" / "PG_VERSION").write_text("12\n")
     words = await refused(f"embedded:{room}")
-    assert "was made by PostgreSQL 12" in words
+    assert "was created by PostgreSQL 12" in words
     assert "kingdom storage export" in words
     await until_nothing_is_left(room)
 
@@ -258,7 +258,7 @@ async def test_a_directory_that_is_closed_to_the_account_is_refused_and_stays_cl
     assert "do not run this as root" in words
     assert (modes(room, closed), list(closed.iterdir())) == (before, [])
     for account in ("root", "no-such-account"):
-        assert f"{account} is no account" in await refused(f"embedded:{room}/new?account={account}")
+        assert f"{account} cannot run it" in await refused(f"embedded:{room}/new?account={account}")
     os.chown(closed, 1, 1)
     assert "serves one user" in await refused(f"embedded:{closed}")
 

@@ -25,4 +25,6 @@ async def embedded_server(patient: Patient) -> Verdict:
         return warn(f"{words}: process {look.pid} was left behind, and nobody would stop it", "kingdom status")
     if look.pid:
         return ok(f"{words}, process {look.pid}; it ends when nobody uses it")
-    return ok(f"{words}, {'which runs while somebody uses it' if look.is_made else 'made by whoever opens it first'}")
+    return ok(
+        f"{words}, {'which runs while somebody uses it' if look.is_created else 'made by whoever opens it first'}"
+    )

@@ -1,4 +1,4 @@
-"""Looking at an embedded server without starting it."""
+"""Inspect an embedded server without starting it."""
 
 from dataclasses import dataclass
 
@@ -8,23 +8,23 @@ from kingdom.backends.embedded.server_directory import ServerDirectory
 
 @dataclass(frozen=True, slots=True)
 class ServerInspection:
-    """Which version a place has or would get, which process serves it, and whether somebody keeps it running."""
+    """The version, the account and the process of an embedded server, and whether a keeper runs it."""
 
     version: str
     account: str
-    is_made: bool
+    is_created: bool
     pid: int | None
     has_keeper: bool
 
 
-def inspect_server(place: ServerDirectory) -> ServerInspection:
-    """Look at the server of a place; raises Misconfigured where there cannot be one."""
-    place.refuse_if_not_ours()
-    programs, account = programs_for(place), serving_account(place)
+def inspect_server(directory: ServerDirectory) -> ServerInspection:
+    """Inspect the server of a directory; raise Misconfigured if it cannot have one."""
+    directory.refuse_foreign()
+    programs, account = programs_for(directory), serving_account(directory)
     return ServerInspection(
         version=programs.version,
         account=account.pw_name if account else "",
-        is_made=place.is_made,
-        pid=place.server_pid(),
-        has_keeper=place.has_keeper(),
+        is_created=directory.is_created,
+        pid=directory.server_pid(),
+        has_keeper=directory.has_keeper(),
     )

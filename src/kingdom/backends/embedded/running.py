@@ -1,4 +1,4 @@
-"""Using an embedded server: while somebody does it runs, and it is started again when it or its keeper dies."""
+"""Run an embedded server while a process uses it, and start it again if it or its keeper dies."""
 
 import asyncio
 import fcntl
@@ -25,114 +25,114 @@ from kingdom.backends.embedded.server_directory import (
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Unavailable
 
 _KEEPER = "kingdom.backends.embedded.keeper"
-# A server that was killed may have to repeat much of what it did.
+# A server that was killed may have to recover for long.
 _PATIENCE_SECONDS = 150.0
-_NAP_SECONDS = 0.05
+_SLEEP_SECONDS = 0.05
 _CONNECT_SECONDS = 1.0
-_WATCH_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_WATCH_SECONDS, _LONGEST_WATCH_SECONDS = 1.0, 30.0
 _log = structlog.get_logger("kingdom.backends")
 
 
 @asynccontextmanager
-async def running(place: ServerDirectory, *, create: bool = True) -> AsyncIterator[str]:
-    """Yield the URL of the server of a place, which runs for as long as the block does."""
-    place.refuse_if_not_ours()
-    if not create and not place.is_made:
-        raise NotFound(f"there is no store at {place.directory}")
-    if not place.is_made:
-        await asyncio.to_thread(_make_directory, place)
-    with _opened_lock(place) as users:
-        await _make_ready(place, users)
-        watching = asyncio.create_task(_watch(place))
+async def running_server(directory: ServerDirectory, *, create: bool = True) -> AsyncIterator[str]:
+    """Yield the URL of the server of a directory. It runs at least until the block ends."""
+    directory.refuse_foreign()
+    if not create and not directory.is_created:
+        raise NotFound(f"there is no store at {directory.path}")
+    if not directory.is_created:
+        await asyncio.to_thread(_create_directory, directory)
+    with _open_users_lock(directory) as users:
+        await _make_ready(directory, users)
+        watching = asyncio.create_task(_watch(directory))
         try:
-            host = quote(str(place.socket_file.parent), safe="")
+            host = quote(str(directory.socket_file.parent), safe="")
             yield f"postgresql://{ROLE}@/{DATABASE}?host={host}&port={PORT}"
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def _opened_lock(place: ServerDirectory) -> IO[bytes]:
+def _open_users_lock(directory: ServerDirectory) -> IO[bytes]:
     try:
-        return open_lock(place.users)
+        return open_lock(directory.users)
     except OSError as error:
-        raise Misconfigured(f"{place.directory} cannot be written: {error.strerror}: name another directory") from error
+        raise Misconfigured(f"cannot write to {directory.path}: {error.strerror}: use another directory") from error
 
 
-def _make_directory(place: ServerDirectory) -> None:
-    """Make the directory and what is missing above it; what is there stays as it is."""
-    programs_for(place)
-    new = [each for each in (place.directory, *place.directory.parents) if not each.exists()]
-    account = serving_account(place)
+def _create_directory(directory: ServerDirectory) -> None:
+    """Create the directory and its missing parents. Existing ones stay as they are."""
+    programs_for(directory)
+    new = [each for each in (directory.path, *directory.path.parents) if not each.exists()]
+    account = serving_account(directory)
     try:
         for each in reversed(new):
             with suppress(FileExistsError):
                 each.mkdir()
                 if account:
-                    # The account of the server must come through.
+                    # The account of the server must be able to enter.
                     each.chmod(0o711)
-                elif each == place.directory:
+                elif each == directory.path:
                     each.chmod(0o700)
     except OSError as error:
-        raise Misconfigured(f"{place.directory} cannot be made: {error.strerror}: name another directory") from error
+        raise Misconfigured(f"cannot create {directory.path}: {error.strerror}: use another directory") from error
 
 
-async def _make_ready(place: ServerDirectory, users: IO[bytes]) -> None:
+async def _make_ready(directory: ServerDirectory, users: IO[bytes]) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            # In the way is only a keeper that is just ending.
-            while not try_lock(users, fcntl.LOCK_SH):  # noqa: ASYNC110 - nobody tells of a free lock
-                await asyncio.sleep(_NAP_SECONDS)
-            while not _answers(place):
-                if not place.has_keeper():
-                    await _start_keeper(place)
-                await asyncio.sleep(_NAP_SECONDS)
+            # Only a keeper that is ending holds the lock exclusively.
+            while not try_lock(users, fcntl.LOCK_SH):  # noqa: ASYNC110 - flock has no notification
+                await asyncio.sleep(_SLEEP_SECONDS)
+            while not _answers(directory):
+                if not directory.has_keeper():
+                    await _start_keeper(directory)
+                await asyncio.sleep(_SLEEP_SECONDS)
     except TimeoutError as error:
-        raise Unavailable(f"the embedded PostgreSQL of {place.directory} does not start: see {place.log}") from error
+        raise Unavailable(f"the embedded PostgreSQL of {directory.path} does not start: see {directory.log}") from error
 
 
-def _answers(place: ServerDirectory) -> bool:
-    if not place.has_keeper() or not place.is_ready():
+def _answers(directory: ServerDirectory) -> bool:
+    if not directory.has_keeper() or not directory.is_ready():
         return False
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.settimeout(_CONNECT_SECONDS)
-        probe.connect(str(place.socket_file))
+        probe.connect(str(directory.socket_file))
         return True
     return False
 
 
-async def _start_keeper(place: ServerDirectory) -> None:
-    # What lies in the current directory is no part of the program.
-    words = ("-P", "-m", _KEEPER, os.fspath(place.directory), place.account)
+async def _start_keeper(directory: ServerDirectory) -> None:
+    # -P: do not import modules from the current directory.
+    arguments = ("-P", "-m", _KEEPER, os.fspath(directory.path), directory.account)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *words),
+        *(sys.executable, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await process.communicate()
+        _, output = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    why = said.decode(errors="replace").strip()
+    reason = output.decode(errors="replace").strip()
     if process.returncode == MISCONFIGURED:
-        raise Misconfigured(why)
+        raise Misconfigured(reason)
     if process.returncode:
-        raise Unavailable(why)
+        raise Unavailable(reason)
 
 
-async def _watch(place: ServerDirectory) -> None:
-    """Start another keeper whenever the last one was killed; pauses grow while that fails."""
+async def _watch(directory: ServerDirectory) -> None:
+    """Start another keeper whenever the last one was killed. Wait longer after each failure."""
     pause = _WATCH_SECONDS
     while True:
         await asyncio.sleep(pause)
-        if place.has_keeper():
+        if directory.has_keeper():
             pause = _WATCH_SECONDS
         else:
             try:
-                await _start_keeper(place)
+                await _start_keeper(directory)
             except (KingdomError, OSError) as error:
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                _log.warning("the embedded server cannot be started again", error=str(error))
+                pause = min(2 * pause, _LONGEST_WATCH_SECONDS)
+                _log.warning("cannot restart the embedded server", error=str(error))

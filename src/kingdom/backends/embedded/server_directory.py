@@ -1,4 +1,4 @@
-"""Where everything of an embedded server lies, and who may use it."""
+"""The files of an embedded server in its directory, and the user that may use them."""
 
 import fcntl
 import os
@@ -13,140 +13,138 @@ import psutil
 from kingdom.errors import Misconfigured
 
 PORT = 5432
-# PostgreSQL calls its socket and the lock of it so.
+# The names that PostgreSQL gives its socket and its lock begin with this.
 SOCKET_NAME = ".s.PGSQL."
 ROLE = "kingdom"
 DATABASE = "postgres"
-# How a keeper ends that could not start a server.
+# Exit codes of a keeper that cannot start a server.
 UNAVAILABLE, MISCONFIGURED = 1, 2
-# The line of the file of its process in which PostgreSQL tells how far it has come.
+# The line of postmaster.pid with the state of the server.
 _STATUS_LINE = 7
-# PostgreSQL does not run as root; the first of these that exists runs it then.
+# PostgreSQL refuses to run as root. The first of these accounts that exists runs it then.
 _ACCOUNTS = ("postgres", "nobody")
-# An address of a socket has 108 bytes on Linux and 104 elsewhere.
+# The longest socket path is 108 bytes on Linux and 104 elsewhere.
 _SOCKET_PATH_MAX = 103
-# Others mean something to PostgreSQL in a list of directories.
+# Other characters have a meaning in a directory list of PostgreSQL.
 _PLAIN = re.compile(rb"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDirectory:
-    """A directory that holds an embedded server; only root needs an `account`, under which the server runs."""
+    """The directory of an embedded server. Only root needs an `account`, which runs the server."""
 
-    directory: Path
+    path: Path
     account: str = ""
 
     @property
     def data(self) -> Path:
-        """Return the directory of PostgreSQL itself."""
-        return self.directory / "data"
+        """Return the data directory of PostgreSQL."""
+        return self.path / "data"
 
     @property
     def pid_file(self) -> Path:
-        """Return where PostgreSQL tells its process."""
+        """Return the file with the process id and the state of the server."""
         return self.data / "postmaster.pid"
 
     @property
     def socket(self) -> Path:
-        """Return the directory of the socket, or the link to it; it is there only while a server runs."""
-        return self.directory / "socket"
+        """Return the socket directory, or the link to it. It exists only while a server runs."""
+        return self.path / "socket"
 
     @property
     def programs(self) -> Path:
-        """Return where copies of the programs lie, if the account cannot reach the installed ones."""
-        return self.directory / "programs"
+        """Return the directory for copies of the programs, used if the account cannot reach the installed ones."""
+        return self.path / "programs"
 
     @property
     def log(self) -> Path:
-        """Return what the server has to say."""
-        return self.directory / "server.log"
+        """Return the log file of the server."""
+        return self.path / "server.log"
 
     @property
     def users(self) -> Path:
-        """Return the file on which whoever uses the server holds a shared lock."""
-        return self.directory / "users.lock"
+        """Return the file on which each user of the server holds a shared lock."""
+        return self.path / "users.lock"
 
     @property
     def keeper(self) -> Path:
-        """Return the file on which the one that keeps the server running holds a lock."""
-        return self.directory / "keeper.lock"
+        """Return the file on which the keeper holds a lock."""
+        return self.path / "keeper.lock"
 
     @property
     def server(self) -> Path:
         """Return the file on which the server and all its children hold a lock."""
-        return self.directory / "server.lock"
+        return self.path / "server.lock"
 
     @property
-    def is_made(self) -> bool:
-        """Tell whether a server was ever made here."""
+    def is_created(self) -> bool:
+        """Return whether the data directory exists."""
         return self.data.exists()
 
     @property
     def socket_file(self) -> Path:
-        """Return where the server is reached, the shorter way if the directory has a long name."""
+        """Return the socket, by a short path if the directory has a long name."""
         folder = self.socket.readlink() if self.socket.is_symlink() else self.socket
         return folder / f"{SOCKET_NAME}{PORT}"
 
     @property
-    def has_room_for_socket(self) -> bool:
-        """Tell whether a socket in the directory itself would have an address that fits."""
+    def fits_socket(self) -> bool:
+        """Return whether the path of a socket in this directory is short and plain enough."""
         path = os.fsencode(self.socket / f"{SOCKET_NAME}{PORT}")
         return len(path) <= _SOCKET_PATH_MAX and bool(_PLAIN.fullmatch(path))
 
     def server_pid(self) -> int | None:
-        """Return the process of the server that runs here, if one does and can be seen."""
+        """Return the process id of the running server, or None."""
         try:
-            pid = int(self._told_by_server()[0])
-            # The number may be somebody else's by now; no other program works in that directory.
+            pid = int(self._read_pid_file()[0])
+            # Another process may have this id by now, but only the server works in that directory.
             return pid if psutil.Process(pid).cwd() == str(self.data.resolve()) else None
         except (ValueError, IndexError, psutil.Error):
             return None
 
     def is_ready(self) -> bool:
-        """Tell whether the last server that was started has said that it is ready."""
-        return [line.strip() for line in self._told_by_server()[_STATUS_LINE:]] == ["ready"]
+        """Return whether the last started server has reported that it is ready."""
+        return [line.strip() for line in self._read_pid_file()[_STATUS_LINE:]] == ["ready"]
 
-    def _told_by_server(self) -> list[str]:
+    def _read_pid_file(self) -> list[str]:
         try:
             return self.pid_file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
 
     def has_keeper(self) -> bool:
-        """Tell whether somebody keeps the server running."""
+        """Return whether a keeper runs."""
         try:
             with self.keeper.open("rb") as file:
                 return not try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
-    def refuse_if_not_ours(self) -> None:
-        """Refuse a directory of another user, and one in which something else lies."""
+    def refuse_foreign(self) -> None:
+        """Refuse a directory of another user, and one with other files in it."""
         try:
-            owner = self.directory.stat().st_uid
-            inside = {path.name for path in self.directory.iterdir()}
+            owner = self.path.stat().st_uid
+            inside = {path.name for path in self.path.iterdir()}
         except FileNotFoundError:
             return
         except OSError as error:
-            raise Misconfigured(f"{self.directory} cannot be read: {error.strerror}: name another directory") from error
+            raise Misconfigured(f"cannot read {self.path}: {error.strerror}: use another directory") from error
         if owner != os.geteuid():
             raise Misconfigured(
-                f"{self.directory} belongs to {_name_of(owner)}, and an embedded server serves one user:"
-                " run this as that user, or name another directory"
+                f"{self.path} belongs to {_name_of(owner)}, and an embedded server serves only its owner:"
+                " run this as that user, or use another directory"
             )
         if inside and self.users.name not in inside:
-            raise Misconfigured(
-                f"{self.directory} is not empty, and no embedded server has made it: name a directory of its own"
-            )
+            raise Misconfigured(f"{self.path} is not empty and contains no embedded server: use a new directory")
 
 
 def open_lock(path: Path) -> IO[bytes]:
-    """Open a file to lock, which nobody else can."""
+    """Open a lock file that only its owner can access."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
 
 
 def try_lock(file: IO[bytes], kind: int) -> bool:
-    """Take a lock on an open file, unless another one is in the way."""
+    """Lock an open file; return False if another process has locked it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -154,13 +152,13 @@ def try_lock(file: IO[bytes], kind: int) -> bool:
     return True
 
 
-def account_of(place: ServerDirectory) -> pwd.struct_passwd | None:
-    """Return the account that runs the server, or None where it is our own; what was made keeps its owner."""
+def account_of(directory: ServerDirectory) -> pwd.struct_passwd | None:
+    """Return the account that runs the server, or None for the current user. Existing data keeps its owner."""
     if os.geteuid() != 0:
         return None
-    if place.is_made:
-        return _account_of_number(place.data.stat().st_uid)
-    for name in (place.account,) if place.account else _ACCOUNTS:
+    if directory.is_created:
+        return _account_by_id(directory.data.stat().st_uid)
+    for name in (directory.account,) if directory.account else _ACCOUNTS:
         try:
             account = pwd.getpwnam(name)
         except KeyError:
@@ -169,18 +167,18 @@ def account_of(place: ServerDirectory) -> pwd.struct_passwd | None:
             break
         return account
     raise Misconfigured(
-        f"PostgreSQL does not run as root, and {place.account or ' or '.join(_ACCOUNTS)} is no account that could run"
-        " it: name one as embedded:DIRECTORY?account=NAME, or do not run this as root"
+        f"PostgreSQL does not run as root, and {directory.account or ' or '.join(_ACCOUNTS)} cannot run it: name"
+        " an account as embedded:DIRECTORY?account=NAME, or do not run this as root"
     )
 
 
-def _account_of_number(owner: int) -> pwd.struct_passwd:
+def _account_by_id(owner: int) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(owner)
     except KeyError:
         raise Misconfigured(
-            f"the data of the embedded server belongs to user number {owner}, which has no account here: make one of"
-            " this number, or run this where it has one"
+            f"the data of the embedded server belongs to user id {owner}, which has no account here: create an account"
+            " with this id, or run this where it has one"
         ) from None
 
 
@@ -188,4 +186,4 @@ def _name_of(owner: int) -> str:
     try:
         return pwd.getpwuid(owner).pw_name
     except KeyError:
-        return f"user number {owner}"
+        return f"user id {owner}"
