@@ -83,9 +83,9 @@ class ExplainedBus(PostgresBus):
         taken, self.plans = self.plans, []
         return [plan for plan in taken if not names or plan.name in names]
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any], *, lift: bool = False) -> list[DictRow]:
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
         self._running = name, parameters
-        return await super()._execute(name, parameters, lift=lift)
+        return await super()._execute(name, parameters, raise_tokens=raise_tokens)
 
     async def _configure(self, connection: Connection) -> None:
         await super()._configure(connection)

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from bench.servers import LOOPBACK
 from kingdom.backends.postgres import PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.connection import reaching
+from kingdom.backends.postgres.connection import with_timeouts
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
 from tests.integration.running import HOUR, eventually, open_bus, stream
@@ -124,10 +124,10 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
     ],
 )
 def test_the_primary_is_taken_where_several_hosts_are_named(dsn: str, attributes: str | None) -> None:
-    assert conninfo_to_dict(reaching(dsn)).get("target_session_attrs") == attributes
+    assert conninfo_to_dict(with_timeouts(dsn)).get("target_session_attrs") == attributes
 
 
 def test_a_vanished_server_is_noticed_before_a_lease_ends() -> None:
-    given = conninfo_to_dict(reaching("postgresql://one/k?keepalives_idle=60"))
+    given = conninfo_to_dict(with_timeouts("postgresql://one/k?keepalives_idle=60"))
     assert (given["keepalives_interval"], given["keepalives_count"], given["tcp_user_timeout"]) == ("5", "3", "10000")
     assert given["keepalives_idle"] == "60"
