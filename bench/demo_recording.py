@@ -1,4 +1,4 @@
-"""Plays `kingdom demo` and draws the terminal as an SVG that moves: `python -m bench.demo_recording FILE`."""
+"""Play `kingdom demo` and draw the terminal as an animated SVG: `python -m bench.demo_recording FILE`."""
 
 import argparse
 import asyncio
@@ -23,7 +23,7 @@ from kingdom.demo.watching import Standing
 _WIDTH, _HEIGHT = 112, 30
 _FRAME_SECONDS = 5
 _ANSWER, _ANSWER_SECONDS = "No, keep the cents.", 45.0
-# No font is fetched from anywhere: pages are read offline too.
+# No web fonts, because pages are also read offline.
 _FRAME = """\
 <svg class="frame" width="{width}" height="{height}" viewBox="0 0 {width} {height}">
 <style>
@@ -44,7 +44,7 @@ _FRAME = """\
 
 
 class Recorder(Stage):
-    """Keeps one picture of the screen for the end of each part, and one of the question."""
+    """Keeps one picture of the screen for the end of each part and for the question."""
 
     def __init__(self) -> None:
         self.views: list[RenderableType] = []
@@ -79,7 +79,7 @@ class Recorder(Stage):
 
 
 async def record() -> list[RenderableType]:
-    """Play the demo, and return what a person would have seen."""
+    """Play the demo and return the screens that a person would see."""
     configure_logs(json=True, level=logging.ERROR)
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="kingdom-demo-") as directory:
@@ -91,10 +91,10 @@ async def record() -> list[RenderableType]:
 
 
 def moving(views: Sequence[RenderableType]) -> str:
-    """Return an SVG that shows one view after the other, again and again; where nothing moves it shows the last."""
+    """Return an SVG that shows the views in a loop. Without animation it shows the last view."""
     frames = [_drawn(view, f"frame{number}") for number, view in enumerate(views)]
     whole = len(frames) * _FRAME_SECONDS
-    # All of them run already when the picture is opened, each at its own place in the round.
+    # Negative delays: all animations run from the start, each at its own point of the loop.
     delays = [
         f".frame:nth-of-type({number + 1}) {{ animation-delay: {number * _FRAME_SECONDS - whole}s; }}"
         for number in range(len(frames))
@@ -127,6 +127,6 @@ def _drawn(view: RenderableType, name: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="where the picture goes")
+    parser.add_argument("file", type=Path, help="the file for the picture")
     file: Path = parser.parse_args().file
     file.write_text(moving(asyncio.run(record())), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a sandbox costs, by turns with and without it: the start of Claude Code for one prompt, and a large commit.
+"""The cost of a sandbox: the start of Claude Code for one prompt, and a large commit.
 
 `python -m bench.sandbox [--pairs N] [--bound RATIO] [--commits N] [--commit-bound RATIO] [--handicap SECONDS]
 [--json FILE]`; the model is a server of this process. A commit without a sandbox is plain git in such a checkout. The
@@ -54,7 +54,7 @@ _EVENTS: tuple[dict[str, Any], ...] = (
 
 
 async def measure(pairs: int, handicap: float) -> dict[str, Any]:
-    """Return the seconds that Claude Code takes for a prompt, by turns with and without a sandbox."""
+    """Return the seconds that Claude Code takes for a prompt, alternating with and without a sandbox."""
     taken: dict[str, list[float]] = {"without": [], "with": []}
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -68,7 +68,7 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
             ways = {"without": Sandbox(profile=Profile.OFF, url=url), "with": strict}
             for way in ways:
                 (folder / way).mkdir()
-            # One more at first: what is read from the disk then is in memory later.
+            # One extra run first, which fills the page cache.
             for pair in range(pairs + 1):
                 for way in sorted(ways, reverse=bool(pair % 2)):
                     seconds = await _start(ways[way], folder / way, handicap if way == "with" else 0.0)
@@ -78,7 +78,7 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
 
 
 async def measure_commits(pairs: int, handicap: float) -> dict[str, Any]:
-    """Return the seconds that a commit of many new files takes, by turns with and without a sandbox."""
+    """Return the seconds that a commit of many new files takes, alternating with and without a sandbox."""
     taken: dict[str, list[float]] = {"without": [], "with": []}
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -106,7 +106,7 @@ def _figures(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "pairs": len(taken["with"]),
         "fastest seconds": {way: round(seconds, 3) for way, seconds in fastest.items()},
         "median seconds": {way: round(statistics.median(seconds), 3) for way, seconds in taken.items()},
-        # The fastest of each: the rest of the machine makes things slower, but never faster.
+        # Compare the fastest runs: other load only makes runs slower, never faster.
         "ratio": round(fastest["with"] / fastest["without"], 3),
     }
 
@@ -184,17 +184,15 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 def main() -> int:
-    """Return 0 if the bound is kept."""
+    """Return 0 if the bound holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--bound", type=float, default=BOUND)
     parser.add_argument("--commits", type=int, default=5)
     parser.add_argument("--commit-bound", type=float, default=COMMIT_BOUND)
+    parser.add_argument("--handicap", type=float, default=0.0, help="add these seconds to every time with a sandbox")
     parser.add_argument(
-        "--handicap", type=float, default=0.0, help="seconds that everything with a sandbox is said to take longer"
-    )
-    parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     options = parser.parse_args()
     start = asyncio.run(measure(options.pairs, options.handicap))

@@ -1,4 +1,4 @@
-"""Plays the demo before `kingdom top` and draws the screen as an SVG: `python -m bench.top_recording FILE`."""
+"""Play the demo, show it in `kingdom top`, and draw the screen as an SVG: `python -m bench.top_recording FILE`."""
 
 import argparse
 import asyncio
@@ -25,11 +25,11 @@ from kingdom.top.desk import Desk
 
 _SIZE = (110, 18)
 _ANSWER = "No, keep the cents."
-# No font is fetched from anywhere: pages are read offline too.
+# No web fonts, because pages are also read offline.
 _FOREIGN = re.compile(r"@font-face\s*\{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)
-# Often enough to see a run that takes half a second.
+# Short enough to see a run that takes half a second.
 _EVERY_SECONDS = 0.1
-# Three runs are there when the last part begins: two have ended, one works.
+# Three runs exist when the last part begins: two have ended, one is running.
 _LAST = len(STEPS)
 
 
@@ -57,7 +57,7 @@ class Photographer(Stage):
 
 
 async def record() -> str:
-    """Play the demo, and return the picture."""
+    """Play the demo and return the picture."""
     configure_logs(json=True, level=logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kingdom-top-") as directory:
         async with opened_house(Path(directory)) as house:
@@ -84,6 +84,6 @@ async def _photographed(house: House) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="where the picture goes")
+    parser.add_argument("file", type=Path, help="the file for the picture")
     file: Path = parser.parse_args().file
     file.write_text(asyncio.run(record()), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A bus around another one: the base of those that count, hold or break what goes through."""
+"""A bus that delegates to another one: the base of buses that count, delay or break calls."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,7 +9,7 @@ from kingdom.bus.port import Bus, Renewal, Transaction
 
 
 class WrappedBus(Bus):
-    """Does what the inner bus does."""
+    """Delegates everything to the inner bus."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus.topology, tuple(bus.kinds.values()))
@@ -33,7 +33,7 @@ class WrappedBus(Bus):
         return self._bus.renew(leases)
 
     async def reap(self) -> int:
-        """Give back the events of expired leases; see the port."""
+        """Return the events of expired leases; see the port."""
         return await self._bus.reap()
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:

@@ -179,7 +179,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-variants", action="store_true", help="leave out the scripted trials of the variants")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history there")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     options = parser.parse_args(arguments)
     backend = options.backend or "postgres"

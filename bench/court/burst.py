@@ -1,4 +1,4 @@
-"""Many webhooks at once, then all of them again: every one is answered, kept once and routed."""
+"""Send many webhooks at once, and all of them again: each one is answered, stored once and routed."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from kingdom.court.streams import EVENT_STREAM
 from kingdom.workflow.records import each
 
 _AT_ONCE = 50
-# Above those of whatever was asked before.
+# Above the numbers of earlier requests.
 _FIRST_NUMBER = 1001
 _PATIENCE_SECONDS = 300.0
 _LOG_PAGE = 1000
@@ -36,7 +36,7 @@ _LOG_PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """What the store holds of a burst: its events, how often each was noticed, who waits, and who holds a slot."""
+    """The content of the store after a burst: events, deliveries of each, waiting events, and held slots."""
 
     events: Sequence[ExternalEvent]
     noticed: Counter[str]
@@ -45,7 +45,7 @@ class Books:
 
 
 async def measure_burst(house: House, figures: Figures, *, count: int) -> None:
-    """Send all, and all again; then look whether each one is there once and the King has decided about it."""
+    """Send all webhooks twice, and check that each is stored once and decided by the King."""
     webhooks = [review_asked(number) for number in range(_FIRST_NUMBER, _FIRST_NUMBER + count)]
     refused = 0
     async with opened_store(house) as bus:
@@ -74,7 +74,7 @@ async def measure_burst(house: House, figures: Figures, *, count: int) -> None:
 
 
 def judge(books: Books, expected: Sequence[str], slots: int) -> Iterator[str]:
-    """Yield everything that is not as it must be."""
+    """Describe everything that is wrong."""
     stored = {event.id for event in books.events}
     yield from (f"{event_id} is lost" for event_id in expected if event_id not in stored)
     for event in books.events:
@@ -89,7 +89,7 @@ def judge(books: Books, expected: Sequence[str], slots: int) -> Iterator[str]:
 
 
 async def _send_all(house: House, webhooks: Sequence[Webhook]) -> list[tuple[int, str, float]]:
-    """Send as fast as the receiver takes them; returns status, words and milliseconds of each answer."""
+    """Send as fast as possible, and return status, text and milliseconds of each answer."""
     room = asyncio.Semaphore(_AT_ONCE)
     connector = aiohttp.TCPConnector(limit=_AT_ONCE)
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -104,13 +104,13 @@ async def _send_all(house: House, webhooks: Sequence[Webhook]) -> list[tuple[int
 
 
 def _processor_seconds(house: House) -> dict[str, float]:
-    """Return what those have used who decide how many events a second are taken in."""
+    """Return the processor time of the processes that limit the rate."""
     used = {role: psutil.Process(house.pid(role)).cpu_times() for role in ("sentinel", "king")}
     return {role: times.user + times.system for role, times in used.items()}
 
 
 async def _is_decided(bus: Bus) -> bool:
-    """Tell whether nothing is on its way to the King any more."""
+    """Return whether the King has handled everything."""
     stats: Any = await operations_of(bus).stats()
     return not any(each.pending or each.processing for each in stats if each.stream == EVENT_STREAM.name)
 

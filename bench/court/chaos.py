@@ -1,4 +1,4 @@
-"""Chaos over the whole court: everything that runs is killed at random while events flow, and then all is counted."""
+"""Chaos over the whole court: kill all processes at random while events flow, then count everything."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ import psutil
 from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House
 from bench.court.judge import Books, judge, read_books
 
-# How long a killed process stays away.
+# How long a killed process stays down.
 _AWAY_SECONDS = (0.1, 2.0)
 _STRIKE_EVERY_SECONDS = (0.8, 2.2)
-# A slow machine has fewer per second, and a court that nobody was killed in shows nothing.
+# A slow machine has fewer kills per second, but a court without kills proves nothing.
 _KILLS_MIN = 3
 _LOOK_SECONDS = 1.0
-# A broken court may never come to rest.
+# A broken court may never become idle.
 _QUIET_SECONDS = 60.0
 DATABASE = "database"
 SETTINGS: Mapping[str, Any] = {
@@ -37,7 +37,7 @@ GENERAL = "gen-chaos"
 
 @dataclass(slots=True)
 class Report:
-    """What was done to a court, and what was found afterwards."""
+    """The kills in a court, and the findings afterwards."""
 
     seed: int
     events: int
@@ -64,19 +64,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many events flow for how long, who may be killed, and how long the rest may take."""
+    """The number of events, the duration, the processes that may be killed, and the time limit."""
 
     seconds: float
     events: int
     seed: int
     drain_seconds: float = 600.0
     postmaster: int | None = None
-    # The role that is played with something broken on purpose, and what.
+    # The role that runs a broken variant, and that variant.
     broken: tuple[str, str] | None = None
 
 
 async def torment(house: House, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
-    """Let events flow and kill, let everything come back, wait, and count."""
+    """Send events and kill processes, restart everything, wait, and count."""
     report = Report(plan.seed, plan.events)
     chance = random.Random(plan.seed)
     prepare(house)
@@ -84,7 +84,7 @@ async def torment(house: House, plan: Plan, say: Callable[[str], None] = lambda 
         house.break_role(*plan.broken)
     await _begin(house)
     began = time.monotonic()
-    # Who asks GitHub to do something must not ask twice, so it is not killed meanwhile.
+    # A client of the GitHub stand-in must not repeat a request, so the stand-in is not killed meanwhile.
     asking = asyncio.Lock()
     flowing = asyncio.create_task(_flow(house, plan, asking))
     await _strike(house, plan, chance, report, asking, began)
@@ -99,7 +99,7 @@ async def torment(house: House, plan: Plan, say: Callable[[str], None] = lambda 
 
 
 async def settle_quietly(house: House, events: int, faults: Sequence[Mapping[str, Any]] = ()) -> Books:
-    """Let events flow with nobody killed, and return what came of it."""
+    """Send events without kills, and return the result."""
     plan = Plan(seconds=1, events=events, seed=0, drain_seconds=_QUIET_SECONDS)
     await _begin(house)
     await house.people("github", "faults", faults)
@@ -147,7 +147,7 @@ def prepare(house: House) -> None:
 
 
 def left_processes(directory: Path) -> list[str]:
-    """Return what still runs although everything was ended: agents, git, checks."""
+    """Return processes that still run after the end: agents, git, checks."""
     mark = str(directory)
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
@@ -158,7 +158,7 @@ def left_processes(directory: Path) -> list[str]:
 
 
 async def _flow(house: House, plan: Plan, asking: asyncio.Lock) -> None:
-    """Have a review requested of us on one pull request after another, spread over the time."""
+    """Request a review on one pull request after another, spread over the time."""
     pause = plan.seconds / plan.events
     for number in range(1, plan.events + 1):
         async with asking:
@@ -170,13 +170,13 @@ async def _flow(house: House, plan: Plan, asking: asyncio.Lock) -> None:
 async def _strike(
     house: House, plan: Plan, chance: random.Random, report: Report, asking: asyncio.Lock, began: float
 ) -> None:
-    """Kill one after another; each comes back after a while."""
+    """Kill one process after another, and restart each one later."""
     victims = [*ROLES, *STANDINS, *([DATABASE] if plan.postmaster else [])]
     returning: dict[str, asyncio.Task[None]] = {}
     while time.monotonic() - began < plan.seconds or report.kills.total() < _KILLS_MIN:
         away_now = {name for name, task in returning.items() if not task.done()}
         there = [each for each in victims if each == DATABASE or each in set(house.names()) - away_now]
-        # Everybody has his turn before anybody has it twice.
+        # Every process is killed once before any is killed twice.
         fewest = min(report.kills[each] for each in there)
         victim = chance.choice([each for each in there if report.kills[each] == fewest])
         if victim == DATABASE:
@@ -196,14 +196,14 @@ async def _strike(
 
 async def _return(house: House, name: str, away: float) -> None:
     await asyncio.sleep(away)
-    # One that finds its database in recovery ends at once, and is started again.
+    # A role whose database is in recovery ends at once, and is restarted.
     while name not in house.names():
         with suppress(AssertionError):
             await house.start(name)
 
 
 def _kill_backend(postmaster: int | None, chance: random.Random) -> None:
-    """Kill a process of the server, upon which it drops every connection and recovers from its log."""
+    """Kill a server process, so that the server drops every connection and recovers."""
     if postmaster is None:
         return
     children = [child for child in psutil.Process(postmaster).children() if "postgres" in child.name()]
@@ -213,7 +213,7 @@ def _kill_backend(postmaster: int | None, chance: random.Random) -> None:
 
 
 async def _drain(house: House, plan: Plan, say: Callable[[str], None]) -> float:
-    """Wait until nothing is open any more, with everybody at work."""
+    """Wait with all processes running until nothing is open."""
     began = time.monotonic()
     shown = 0.0
     while time.monotonic() - began < plan.drain_seconds:

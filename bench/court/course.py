@@ -1,4 +1,4 @@
-"""The course of one event in one process: taken in, routed, assigned, done by nobody in no time, and at rest."""
+"""The path of one event in one process: received, routed, assigned, and ended at once without an agent."""
 
 import time
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from kingdom.workflow.records import change
 _KEPT = timedelta(days=30)
 _EVERYTHING = 1_000_000
 
-# What is counted happens inside of one of these; its name is what it counts for.
+# The steps whose cost is counted, by name.
 Counting = Callable[[str], AbstractContextManager[object]]
 RECEIVED, ROUTED, RESTING, CLOCK = "taken in", "routed and admitted", "at rest", "a look by the clock"
 
@@ -47,7 +47,7 @@ def _nothing(_: str) -> AbstractContextManager[object]:
 
 
 class Course:
-    """Sentinel and King as they are; General and Envoy only end what they are given, and are not counted.
+    """The real Sentinel and King, with a General and an Envoy that only end their work and are not counted.
 
     With `scans` the King looks through all events before each reaction, which must show.
     """
@@ -66,7 +66,7 @@ class Course:
         self._staff = Staff(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
 
     async def play(self, number: int) -> None:
-        """Let one event come and go; afterwards nothing of it is open."""
+        """Run one event to its end."""
         with self._counting(RECEIVED):
             await self._receive(review_asked(number))
         with self._counting(ROUTED):
@@ -78,7 +78,7 @@ class Course:
         await self._settle(await self._bus.claim(MESSAGE_STREAM.name, 10, "bench"), _send)
 
     async def look(self) -> None:
-        """Let the King look by himself."""
+        """Run the periodic check of the King."""
         with self._counting(CLOCK):
             await tick(self._bus, self._terms)
 
@@ -90,7 +90,7 @@ class Course:
         assert await change(self._bus, act) is Taken.RECEIVED
 
     async def _react(self, stream: str) -> None:
-        """Do what a worker of the King does about the one event of a stream."""
+        """Handle the one event of a stream like a worker of the King."""
         asked_at = time.monotonic()
         deliveries = await self._bus.claim(stream, 10, "bench")
         assert len(deliveries) == 1, f"{len(deliveries)} events in {stream}"

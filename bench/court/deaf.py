@@ -1,4 +1,4 @@
-"""A court whose roles hear no wake-up and look for work once a second: the bound on latency must find it out."""
+"""A court whose roles ignore wake-ups and poll once per second: the bound on latency must detect it."""
 
 import asyncio
 import sys
@@ -10,12 +10,12 @@ from kingdom.bus.hints import Hints
 from kingdom.cli.main import main as play
 
 DEAF = "deaf"
-# Who hands an event from one to the other.
+# The roles on the path of an event.
 _ROLES = ("king", "general", "soldiers")
 
 
 def deafen(house: House) -> None:
-    """Let the roles of a court be deaf from now on."""
+    """Make the roles of a court ignore wake-ups."""
     for role in _ROLES:
         house.break_role(role, DEAF, module=__name__)
 

@@ -1,4 +1,4 @@
-"""A court to be watched, hurried and killed: its stand-ins, its settings, its Generals and its processes."""
+"""A court for benches: its stand-ins, settings, Generals and processes."""
 
 import asyncio
 import json
@@ -24,20 +24,20 @@ REPO = "acme/shop"
 CHANNEL = "dev"
 SECRET = "hush"  # noqa: S105 - it guards nothing
 PATIENCE_SECONDS = 120.0
-# A loaded machine takes its time to read all that code.
+# A busy machine takes long to load the code.
 _STARTING_SECONDS = 180.0
 _ENDING_SECONDS = 60.0
 _POLL_SECONDS = 0.05
-# More than any measurement asks for.
+# More than any measurement needs.
 _PULLS = 2000
 _ROOT = Path(__file__).parents[2]
 
 
 class House:
-    """Processes by name, all below one directory; whatever is started is ended with it."""
+    """Processes by name, all below one directory. Closing it ends them."""
 
     def __init__(self, directory: Path, url: str, session: aiohttp.ClientSession) -> None:
-        # Agents are known by the directory that they run in.
+        # Agents are recognized by their working directory.
         self.directory = directory.resolve()
         self.url = url
         self.webhook_port = _free_port()
@@ -48,16 +48,16 @@ class House:
 
     @property
     def realm(self) -> Path:
-        """Return the store of files, or where the files for people lie."""
+        """Return the directory of the store of files, or of the files for people."""
         return self.directory / "realm"
 
     @property
     def source(self) -> Path:
-        """Return the one repository that everybody works on."""
+        """Return the only repository."""
         return self.directory / "remotes" / f"{REPO}.git"
 
     def address(self, standin: str) -> str:
-        """Return where a stand-in listens."""
+        """Return the address of a stand-in."""
         return f"http://127.0.0.1:{self._ports[standin]}"
 
     def pid(self, name: str) -> int:
@@ -65,11 +65,11 @@ class House:
         return self._processes[name].pid
 
     def names(self) -> tuple[str, ...]:
-        """Return everything that runs."""
+        """Return all running processes."""
         return tuple(name for name, process in self._processes.items() if process.returncode is None)
 
     def write_settings(self, changes: Mapping[str, Any] | None = None) -> None:
-        """Write the file of settings; `changes` are laid over it, part by part."""
+        """Write the settings file, with `changes` merged into each section."""
         settings: dict[str, Any] = {
             "database_url": self.url,
             "generals": "generals",
@@ -101,7 +101,7 @@ class House:
                     "call_seconds": 3,
                 },
             },
-            # How busy this machine is has nothing to do with what is measured here.
+            # The load of this machine must not affect the measurement.
             "chamberlain": {
                 "every_seconds": 1,
                 "channel": CHANNEL,
@@ -120,16 +120,16 @@ class House:
         (folder / "workflow.yaml").write_text(yaml.safe_dump(dict(workflow), sort_keys=False))
 
     def break_role(self, role: str, variant: str, module: str = "bench.court.variants") -> None:
-        """Let a role be played with something broken on purpose from now on; the module knows how."""
+        """Run a role with a broken variant of a module from now on."""
         self._broken[role] = (module, variant)
 
     async def start(self, *names: str) -> None:
-        """Start stand-ins and roles, and wait until each says that it is there."""
+        """Start stand-ins and roles, and wait until each is ready."""
         for name in names:
             await (self._start_standin(name) if name in STANDINS else self._start_role(name))
 
     async def kill(self, name: str) -> None:
-        """Kill a process with nothing said."""
+        """Kill a process with SIGKILL."""
         process = self._processes.pop(name)
         if process.returncode is None:
             process.kill()
@@ -150,23 +150,23 @@ class House:
         self._processes.clear()
 
     async def people(self, standin: str, what: str, body: Any = None, **doing: Any) -> Any:
-        """Have people do something at a stand-in."""
+        """Perform an action of people at a stand-in."""
         told = doing if body is None else body
         async with self._session.post(f"{self.address(standin)}/_control/{what}", json=told) as answer:
             assert answer.ok, f"{what}: {await answer.text()}"
             return await answer.json()
 
     async def look(self, standin: str, what: str) -> Any:
-        """Look into a stand-in: `state` or `calls`."""
+        """Read the `state` or the `calls` of a stand-in."""
         async with self._session.get(f"{self.address(standin)}/_control/{what}") as answer:
             return await answer.json()
 
     async def calls(self, standin: str, call: str) -> list[dict[str, Any]]:
-        """Return the calls of one kind that a stand-in carried out."""
+        """Return the executed calls of one kind at a stand-in."""
         return [each for each in await self.look(standin, "calls") if each["call"] == call]
 
     async def kingdom(self, *words: str) -> Any:
-        """Ask the command line, in JSON."""
+        """Run a command with --json."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kingdom", *words, "--json", "--database-url", self.url),
             stdout=asyncio.subprocess.PIPE,
@@ -179,7 +179,7 @@ class House:
         return json.loads(answer) if answer.strip() else None
 
     def log(self, name: str) -> str:
-        """Return what a process wrote."""
+        """Return the output of a process."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     async def _start_standin(self, name: str) -> None:
@@ -203,7 +203,7 @@ class House:
         async def says() -> bool:
             process = self._processes.get(name)
             if process is None:
-                # Whoever is killed while it starts need not say so.
+                # A process that is killed during its start does not become ready.
                 return True
             assert process.returncode is None, self.log(name)[-3000:]
             return self.log(name).count("role started") > before
@@ -212,7 +212,7 @@ class House:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        # What one process has compiled the next one finds, which is most of what it takes to start.
+        # Share compiled bytecode between processes, which saves most of the start time.
         compiled = str(self.directory / "compiled")
         return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(_ROOT), "PYTHONPYCACHEPREFIX": compiled}
 
@@ -229,7 +229,7 @@ class House:
 
 @asynccontextmanager
 async def opened(directory: Path, url: str = "") -> AsyncIterator[House]:
-    """Prepare a court without anybody in it: its store, its repository, its settings."""
+    """Prepare a court without processes: its store, repository and settings."""
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     async with aiohttp.ClientSession() as session:
         house = House(directory, url or f"file:{directory / 'realm'}", session)
@@ -245,7 +245,7 @@ async def opened(directory: Path, url: str = "") -> AsyncIterator[House]:
 
 
 async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait until something is true, and return it."""
+    """Wait until a condition has a true value, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := await ready()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
@@ -254,7 +254,7 @@ async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: fl
 
 
 def make_remote(remote: Path) -> None:
-    """Make a repository with one commit that takes pushes, and with pull requests of that commit."""
+    """Create a repository with one commit that accepts pushes, and with pull requests of that commit."""
     work = remote.with_suffix(".work")
     remote.parent.mkdir(parents=True, exist_ok=True)
     identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")

@@ -1,4 +1,4 @@
-"""What a court has done, read from its store and from the stand-ins, and whether all of it happened exactly once."""
+"""Read from the store and the stand-ins what a court has done, and check that everything happened exactly once."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """All that can be counted."""
+    """The counts of a court."""
 
     events: list[ExternalEvent]
     assignments: list[Assignment]
@@ -50,7 +50,7 @@ class Books:
 
 
 def judge(books: Books, expected: int, processes: list[str]) -> list[str]:
-    """Return everything that is not as it must be."""
+    """Describe everything that is wrong."""
     findings = []
     if len(books.events) != expected:
         findings.append(f"{len(books.events)} events were noticed, {expected} happened")
@@ -115,12 +115,12 @@ async def _all(transaction: Transaction, kind: str) -> list[Record]:
 
 
 async def _comments(house: House) -> dict[int, int]:
-    """Count our comments by pull request, as the stand-in carried them out."""
+    """Count the executed comments by pull request."""
     return dict(Counter(call["number"] for call in await house.calls("github", "POST issue comment")))
 
 
 async def _posts(house: House) -> dict[str, int]:
-    """Count what was posted to people by message."""
+    """Count the posts to people by message."""
     posts = await house.calls("slack", "chat.postMessage")
     payloads = [((call.get("metadata") or {}).get("event_payload") or {}) for call in posts]
     return dict(Counter(str(payload.get("msg_id", "")) for payload in payloads))

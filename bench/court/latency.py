@@ -1,4 +1,4 @@
-"""From a webhook to an agent: how long each step takes in an idle court, one event at a time."""
+"""Measure each step from a webhook to an agent in an idle court, one event at a time."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from kingdom.workflow.records import COMMANDS, each
 
 GENERAL = "gen-bench"
 STARTED = "StartAgent accepted"
-# What is measured, in the order in which it happens.
+# The measured steps in their order.
 STEPS = (
     "webhook answered",
     "event.dispatched",
@@ -37,12 +37,12 @@ STEPS = (
     STARTED,
     "AgentStarted",
 )
-# The bound: half of the agents are on their way after so many milliseconds.
+# The bound: the median until an agent starts, in milliseconds.
 AT_MOST_MS: Mapping[str, float] = {"postgres": 300, "files": 700}
-# The first event has the repository cloned, which happens once.
+# The first event clones the repository, which happens only once.
 _WARM_UPS = 2
 _LOG_PAGE = 1000
-# As a court is set that nobody hurries: what comes by a webhook must not wait for any of these clocks.
+# The default intervals: a webhook must not wait for any of these clocks.
 SETTINGS: Mapping[str, Any] = {
     "sentinel": {"github": {"poll_seconds": 60}, "jira": {"poll_seconds": 60}},
     "king": {"every_seconds": 10, "soldiers": 8, "soldiers_per_repo": 8, "reserved_usd": 0.01},
@@ -52,7 +52,7 @@ SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A webhook that was sent, with the moments before it and when it was answered."""
+    """A sent webhook with the times of its request and its answer."""
 
     event_id: str
     sent_at: datetime
@@ -60,7 +60,7 @@ class Asked:
 
 
 async def measure_latency(house: House, figures: Figures, *, requests: int, at_most_ms: float | None) -> None:
-    """Ask for one review after another, wait each time until the court is at rest, and note the times of all."""
+    """Request one review after another, wait each time until the court is idle, and record the times."""
     async with aiohttp.ClientSession() as session, opened_store(house) as bus:
         asked = [await _ask(house, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
         times = await _times(bus, asked[_WARM_UPS:])
@@ -74,7 +74,7 @@ async def measure_latency(house: House, figures: Figures, *, requests: int, at_m
 
 
 async def begin(house: House, settings: Mapping[str, Any] = SETTINGS) -> None:
-    """Write settings and the one General, whose agents have next to nothing to do, and start everybody."""
+    """Write the settings and one General with trivial agents, and start all processes."""
     house.write_settings(settings)
     steps = [
         {"write": "result.json", "text": json.dumps({"status": "success", "summary": "looked"})},
@@ -93,14 +93,14 @@ async def begin(house: House, settings: Mapping[str, Any] = SETTINGS) -> None:
 
 @asynccontextmanager
 async def opened_store(house: House) -> AsyncIterator[Bus]:
-    """Open the store of a court, to look."""
+    """Open the store of a court for reading."""
     application = declared(Realm())
     async with open_bus(house.url, application.topology, application.kinds, connections=2) as bus:
         yield bus
 
 
 def percentile(found: Sequence[float], share: float) -> float:
-    """Return the lowest figure that such a share of all does not exceed."""
+    """Return the quantile of the figures."""
     ordered = sorted(found)
     return ordered[math.ceil(len(ordered) * share) - 1]
 
@@ -116,7 +116,7 @@ async def _ask(house: House, bus: Bus, session: aiohttp.ClientSession, number: i
 
 
 async def _is_over(bus: Bus, webhook: Webhook) -> bool:
-    """Tell whether an event has ended and nothing is left to do about it."""
+    """Return whether an event has ended and nothing of it is open."""
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, webhook.event_id)
     if record is None or record.state not in EVENTS.final:
@@ -126,7 +126,7 @@ async def _is_over(bus: Bus, webhook: Webhook) -> bool:
 
 
 async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
-    """Return for each step the milliseconds after each webhook, as the store tells them."""
+    """Return for each step the milliseconds after each webhook, according to the store."""
     moments: dict[str, dict[str, datetime]] = defaultdict(dict)
     await _read_log(bus, moments)
     async with bus.transaction() as transaction:

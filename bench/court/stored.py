@@ -1,4 +1,4 @@
-"""Fills a store with events that came and went: copies of one real one, with all that it left behind."""
+"""Fill a store with ended events: copies of one real event with all its records."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import LiteralString, TypeVar
@@ -16,13 +16,13 @@ from kingdom.court.king.waiting import PLACES as WAITING_PLACES
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sentinel.records import HEARD_PLACES
 
-# What is kept for each event; the rest there is once.
+# Records that exist per event. The others exist once.
 _OF_AN_EVENT = [
     kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, HEARD_PLACES)
 ]
 _T = TypeVar("_T")
 
-# The ids of copies differ where those of real ones do, and lie before those of events to come.
+# The ids of copies differ like real ones, and sort before those of future events.
 _COPIES: LiteralString = """
 CREATE TEMP TABLE copy AS
 SELECT g, e.id AS event, t.id AS task, 'evt-github-hook-4711-' || g || '-review-requested-20200101000000' AS new_event,
@@ -35,7 +35,7 @@ _LOOKUP: LiteralString = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT doc FROM kingdom.record WHERE kind = 'quota' AND id = 'money'
 """
 _COUNT: LiteralString = "SELECT count(*) FROM kingdom.record WHERE kind = 'event' AND state = 'completed'"
-# Kind by kind, as an index likes it.
+# Kind by kind, which suits the index.
 _RECORDS: LiteralString = """
 INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
 SELECT r.kind,
@@ -78,7 +78,7 @@ SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occ
 
 
 def fill_database(connection: Connection, events: int) -> None:
-    """Copy the one event of a database until there are so many, then do what autovacuum does in time."""
+    """Copy the one event of a database up to a number, then vacuum and analyze."""
     connection.execute(_COPIES, (events - 1,))
     for kind in _OF_AN_EVENT:
         connection.execute(_RECORDS, {"kind": kind})
@@ -90,14 +90,14 @@ def fill_database(connection: Connection, events: int) -> None:
 
 
 def lookup_buffers(connection: Connection) -> int:
-    """Return how many buffers it takes to find one record by its id: a page more for each level of the index."""
+    """Return the buffers of one record lookup, which is one page more per level of the index."""
     told = connection.execute(_LOOKUP).fetchone()
     plan = told[0][0]["Plan"] if told else {}
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 async def fill_files(model: Bus, store: Bus, events: int) -> None:
-    """Let an empty store of files begin with all of another one, whose one event is there so many times."""
+    """Fill an empty store of files with the content of another one, with many copies of its one event."""
     async with movable_of(model).snapshot() as snapshot:
         items = [item async for item in snapshot.items]
         last = snapshot.manifest.last_position
@@ -147,7 +147,7 @@ def _renamed_id(text: str, names: Sequence[str], number: int) -> str:
 
 
 def _renamed(thing: _T, names: Sequence[str], number: int) -> _T:
-    """Return the same thing about a copy of the event and its assignment."""
+    """Return the same item for a copy of the event and its assignment."""
     text = msgspec.json.encode(thing).decode()
     for name in names:
         text = text.replace(name, f"{name}-{number}")

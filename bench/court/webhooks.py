@@ -1,4 +1,4 @@
-"""Webhooks as GitHub sends them when somebody asks us for a review."""
+"""Webhooks as GitHub sends them for a review request."""
 
 import hashlib
 import hmac
@@ -21,25 +21,25 @@ EVENT = "pull_request"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One delivery, as it is sent; the same one can be sent again."""
+    """One delivery, which can be sent again."""
 
     document: Mapping[str, Any]
     delivery: str
 
     @property
     def event_id(self) -> str:
-        """Return the id of the event that it becomes."""
+        """Return the id of its event."""
         return self.happening.event.id
 
     @property
     def happening(self) -> Happening:
-        """Return what it tells."""
+        """Return its payload."""
         happening = parse_webhook(EVENT, self.document, [LOGIN], utc_now())
         assert isinstance(happening, Happening)
         return happening
 
     async def send(self, session: aiohttp.ClientSession, house: House) -> tuple[int, str]:
-        """Send it to the receiver of a court, signed; returns the status and the words of the answer."""
+        """Send it signed to the receiver of a court, and return the status and the text of the answer."""
         body = json.dumps(self.document).encode()
         headers = {
             "Content-Type": "application/json",
@@ -53,7 +53,7 @@ class Webhook:
 
 
 def review_asked(number: int, at: datetime | None = None) -> Webhook:
-    """Return the word that we are asked for a review of a pull request."""
+    """Return the webhook of a review request for a pull request."""
     api = f"https://api.github.com/repos/{REPO}/pulls/{number}"
     document = {
         "action": "review_requested",

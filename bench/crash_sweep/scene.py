@@ -15,7 +15,7 @@ from kingdom.workflow.records import announce, save
 
 ACTOR = "bench"
 REPOSITORIES = ("app", "lib")
-# What one response of an agent costs at most.
+# The highest cost of one response of an agent.
 RESPONSE_USD = 0.01
 _IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
 
@@ -30,7 +30,7 @@ def script(*steps: _Step) -> str:
 
 
 def make_repository(directory: Path) -> Path:
-    """Make a repository with one commit on main."""
+    """Create a repository with one commit on main."""
     directory.mkdir(parents=True)
     (directory / "README.md").write_text(f"# {directory.name}\n")
     _git(directory, "init", "--quiet", "--initial-branch", "main")
@@ -47,7 +47,7 @@ def template(
     *,
     speaks: bool = False,
 ) -> WorkflowTemplate:
-    """Return what the reference run is made from: every Task writes into every repository and leaves a report.
+    """Return the template of the reference run: every Task writes to every repository and leaves a report.
 
     An agent that `speaks` reports the result of each Work by its voice, and has costs at both ends of a turn.
     """
@@ -85,7 +85,7 @@ async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, share
 
 
 async def start_run(bus: Bus, template_id: str = "reference") -> Workflow:
-    """Make a run and start it."""
+    """Create and start a run."""
     workflow = await lifecycle.create(bus, template_id, actor=ACTOR)
     return await lifecycle.start(bus, workflow.id, actor=ACTOR)
 
@@ -104,7 +104,7 @@ def _spoken_task(work: int, task: int, repositories: tuple[str, ...], *, is_last
     result = [{"result": {"status": "success", "summary": f"Work {work} is done."}}] if is_last else []
     return TaskDefinition(
         query=script(say, cost, *others, *result, cost, {"answer": "written"}),
-        # Another attempt at the report must come to the same.
+        # A second attempt at the report must have the same result.
         report_outline=(Section(title="Report", description=script({"answer": _report(work, task, repositories)})),),
     )
 

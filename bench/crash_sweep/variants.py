@@ -1,4 +1,4 @@
-"""Ways to get recovery wrong: each breaks the engine or the host in its own process, and the sweep must find it."""
+"""Broken variants of the recovery: each changes the engine or the host, and the sweep must detect it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -27,14 +27,14 @@ from kingdom.workflow.records import HOSTS
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Something broken, and the points at which it must show."""
+    """A broken variant and the points at which it must show."""
 
     break_it: Callable[[], None]
     shows_at: tuple[Point, ...]
 
 
 def settle_first() -> None:
-    """Settle what a host says before the run has taken the step that follows from it."""
+    """Settle the message of a host before the run has taken its step."""
 
     async def never_together(execution: Execution, unit: Unit) -> None:
         await execution._one_by_one(unit)
@@ -49,7 +49,7 @@ def settle_first() -> None:
 
 
 def keep_epoch() -> None:
-    """Go on after a restart as the host that was registered before."""
+    """Continue after a restart under the old registration of the host."""
     begin = SoldierHost._begin
 
     async def go_on(host: SoldierHost) -> None:
@@ -62,7 +62,7 @@ def keep_epoch() -> None:
 
 
 def forget_session() -> None:
-    """Begin a new session where an agent should go on with the one that it had."""
+    """Start a new session where an agent should continue its old one."""
     launch = errands._launch
 
     async def anew(tools: Tools, briefing: Briefing[StartAgent], lodging: Lodging, stack: AsyncExitStack) -> Launch:
@@ -73,7 +73,7 @@ def forget_session() -> None:
 
 
 def prompt_again() -> None:
-    """Take a prompt that nobody saw end for one that never arrived."""
+    """Treat a prompt without a known end as one that never arrived."""
 
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
         return Inspection(finding=Finding.ABSENT)

@@ -1,4 +1,4 @@
-"""An agent that answers at once and leaves no trace: what is measured is all that is around it."""
+"""An agent that answers at once, so that a bench measures only the engine and the host."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,23 +9,23 @@ from kingdom.workflow.model.answers import Finding
 
 
 class InstantAgents(AgentClient):
-    """Makes agents that live in this process."""
+    """Creates agents in this process."""
 
     name = "instant"
     has_process = False
 
     async def start(self, launch: Launch) -> "InstantAgent":
-        """Return an agent that is ready."""
+        """Return a ready agent."""
         return InstantAgent(launch)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Know nothing of earlier prompts."""
+        """Report every earlier prompt as unknown."""
         del launch, prompt_id
         return Inspection(finding=Finding.NO_TRANSCRIPT)
 
 
 class InstantAgent(Agent):
-    """An agent whose every turn is over as it begins."""
+    """An agent whose turns end at once."""
 
     pid = None
 
@@ -38,7 +38,7 @@ class InstantAgent(Agent):
         yield Answered(text=f"done: {prompt.text}", cost_usd=0.0)
 
     async def interrupt(self) -> None:
-        """Do nothing: no turn lasts."""
+        """Do nothing, because every turn has ended."""
 
     async def stop(self, grace: timedelta) -> None:
         """End."""

@@ -1,4 +1,4 @@
-"""`python -m bench.mutants.torment BACKEND SECONDS`: torments the product as it is imported; exits 1 on a finding."""
+"""`python -m bench.mutants.torment BACKEND SECONDS`: injects faults into the imported product; exits 1 on a finding."""
 
 import asyncio
 import logging
@@ -12,12 +12,12 @@ from kingdom.bus.logs import configure_logs
 from kingdom.verify import Plan
 from kingdom.verify.trial import torment
 
-# The same for every mutant, so that they are compared by what they are.
+# The same seed for every mutant, so that results are comparable.
 _SEED = 7
 
 
 def main() -> int:
-    """Torment and judge."""
+    """Inject faults and check the history."""
     backend, seconds = sys.argv[1], float(sys.argv[2])
     configure_logs(json=True, level=logging.ERROR)
     plan = Plan(

@@ -97,8 +97,8 @@ def test_a_figure_on_the_wrong_side_of_its_bound_is_a_complaint() -> None:
     figures.note("growth", 1.6, at_most=1.5)
     figures.note("told only", 0.0)
     assert figures.complaints() == [
-        "drain: 0.59, at least 0.6 is asked for",
-        "growth: 1.60, at most 1.5 is allowed",
+        "drain: 0.59, but must be at least 0.6",
+        "growth: 1.60, but must be at most 1.5",
     ]
 
 
