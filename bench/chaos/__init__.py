@@ -1,1 +1,1 @@
-"""Chaos: the bus under a nemesis, and broken variants of it that the checker must catch."""
+"""Chaos: the bus under fault injection, and broken variants that the checker must detect."""

@@ -1,4 +1,4 @@
-"""The backends under torment: where each is kept for one run, and the ways to get it wrong."""
+"""The backends under test: the store of each for one run, and its broken variants."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kingdom.verify.nemesis import ExtraFault
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store of one run; `deadlocks` counts those that it has seen so far.
+    """The store of one run. `deadlocks` counts the deadlocks so far.
 
     `controls` is what its `faults` change inside the processes under test.
     """
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend; `prepare` makes its processes do often what is rare, and stop or die where a script says so."""
+    """One backend. `prepare` makes rare operations of its processes frequent, and lets scripts stop or kill them."""
 
     place: Callable[[], AbstractContextManager[Place]]
     variants: Mapping[str, Callable[[], None]]
@@ -42,10 +42,10 @@ class Backend:
 
 @contextmanager
 def _private_cluster() -> Iterator[Place]:
-    # The server of DATABASE_URL is not ours to kill.
+    # Use a private server, because the server of DATABASE_URL must not be killed.
     with PrivateCluster(ignore_database_url=True) as cluster, _controls() as controls:
         cluster.create_database("chaos")
-        # With the patience of the product, not of a test.
+        # With the timeouts of the product, not of a test.
         url = make_conninfo(cluster.dsn, dbname="chaos")
         at = conninfo_to_dict(url)
         with PrivateBouncer(url) as bouncer, FaultyProxy(str(at["host"]), int(str(at["port"]))) as proxy:

@@ -1,4 +1,4 @@
-"""How a process under test is exposed to faults that lie around it: its clock, its disk, its way to the server."""
+"""Expose a process under test to faults of its clock, its disk and its connection to the server."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ _SYNCING = ("sync_file", "sync_directory", "sync_everything")
 
 
 def expose(controls: Controls, backend: str) -> None:
-    """Let everything that a bench sets in the controls have its effect on this process."""
+    """Apply the controls of a bench to this process."""
     play = process.play
 
     async def play_exposed(part: Part) -> None:
@@ -40,7 +40,7 @@ def expose(controls: Controls, backend: str) -> None:
 
 
 def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
-    """Lead every second process through PgBouncer, the others through the proxy, and who is spared to the server."""
+    """Connect every second process through PgBouncer and the others through the proxy, except steady ones."""
     direct = part.url
     if part.role == "steady":
         return part
@@ -62,7 +62,7 @@ def _expose_on_files(controls: Controls, _slot: str, part: Part) -> Part:
 
 def _failing(controls: Controls, code: int, operation: Callable[..., Any]) -> Callable[..., Any]:
     def fail_or_do(*arguments: Any) -> Any:
-        # What is being written when the disk is full is written in part; see below.
+        # A write to a full disk is partial; see below.
         if controls["disk_error"] == code and operation.__name__ != "write":
             raise OSError(code, os.strerror(code))
         return operation(*arguments)

@@ -1,4 +1,4 @@
-"""Ways to get the bus wrong on any backend: each breaks the product's own classes, in a process of its own."""
+"""Broken variants of the bus on any backend. Each one patches classes of the product in its own process."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ LAZY_SECONDS = 30
 
 
 def resend_on_unknown() -> None:
-    """Take a call that nobody saw end for one that did not happen."""
+    """Treat a call without a known end as not executed."""
     sent = Ledger.sent
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
@@ -39,7 +39,7 @@ def resend_on_unknown() -> None:
 
 
 def fresh_identifier() -> None:
-    """Send what is absent under a new identifier, though its first sender may only be asleep."""
+    """Repeat an absent call under a new identifier, although its first sender may only be stopped."""
     following = Ledger._next
 
     def forget(ledger: Ledger, _honours: Honours, *, absent: bool = False) -> Ledger:
@@ -49,17 +49,17 @@ def fresh_identifier() -> None:
 
 
 def settle_outside() -> None:
-    """Commit what a reaction wrote, then settle its event in a transaction of its own."""
+    """Commit the writes of a reaction, then settle its event in a separate transaction."""
     _one_by_one(_react_then_settle)
 
 
 def settle_first() -> None:
-    """Settle an event before its reaction has run: at most once."""
+    """Settle an event before its reaction runs, which means at most once."""
     _one_by_one(_settle_then_react)
 
 
 def split_runs() -> None:
-    """Run the events of one key that were claimed together side by side."""
+    """Run the events of one key that were claimed together concurrently."""
 
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
@@ -68,12 +68,12 @@ def split_runs() -> None:
 
 
 def impatient() -> None:
-    """Send what is absent again at once, though its target has asked for some time."""
+    """Repeat an absent call at once, although its target needs some time."""
     replace(Ledger, "settles_in", lambda *_: None)
 
 
 def reversed_order() -> None:
-    """Turn the events of a transaction round."""
+    """Reverse the events of a transaction."""
     publish = Transaction.publish
 
     async def publish_backwards(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -86,7 +86,7 @@ def reversed_order() -> None:
 
 
 def no_delay() -> None:
-    """Let delayed events be due at once."""
+    """Make delayed events due at once."""
     publish = Transaction.publish
 
     async def publish_now(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -97,7 +97,7 @@ def no_delay() -> None:
 
 
 def generous_keys() -> None:
-    """Let everybody win a dedup key."""
+    """Give a dedup key to every transaction."""
 
     async def once(transaction: Transaction, scope: str, key: str, keep: timedelta) -> bool:
         await transaction._take_key(scope, key, keep)
@@ -107,7 +107,7 @@ def generous_keys() -> None:
 
 
 def no_block() -> None:
-    """Let the later ones of a key pass a dead event, also where it must block them."""
+    """Let later events of a key pass a dead event that must block them."""
 
     def passing(*leases: timedelta) -> Topology:
         streams = topology(*leases)
@@ -134,7 +134,7 @@ VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
-    """Return the ways to get any bus wrong by its port alone."""
+    """Return the broken variants that only use the port of a bus."""
     return {
         "no_reaper": partial(reap_never, bus_class),
         "lazy_reaper": partial(reap_late, bus_class),
@@ -145,7 +145,7 @@ def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
 
 
 def reap_never(bus_class: type[Bus]) -> None:
-    """Let a bus never give back what a dead worker held."""
+    """Make a bus never return the events of a dead worker."""
 
     async def reap(_: Bus) -> int:
         return 0
@@ -154,7 +154,7 @@ def reap_never(bus_class: type[Bus]) -> None:
 
 
 def forget_renewals(bus_class: type[Bus]) -> None:
-    """Let a bus answer that leases are renewed, and renew none."""
+    """Make a bus report leases as renewed without renewing them."""
 
     def renew(_: Bus, leases: Mapping[int, timedelta]) -> Renewal:
         return Renewal(frozenset(leases), frozenset())
@@ -163,7 +163,7 @@ def forget_renewals(bus_class: type[Bus]) -> None:
 
 
 def reap_late(bus_class: type[Bus]) -> None:
-    """Let a bus look for expired leases only when its process is old enough."""
+    """Make a bus reap expired leases only after some time."""
     reap, began = bus_class.reap, time.monotonic()
 
     async def sleep_on(bus: Bus) -> int:
@@ -173,7 +173,7 @@ def reap_late(bus_class: type[Bus]) -> None:
 
 
 def commit_in_parts(bus_class: type[Bus]) -> None:
-    """Let a bus commit the first half of what is published, and die before the second."""
+    """Make a bus commit the first half of a publish, and die before the second half."""
     transaction = bus_class.transaction
 
     @asynccontextmanager
@@ -191,12 +191,12 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
 
 
 def rely_on_leases() -> None:
-    """Let a worker go on with a lease whose time is over, as one does that blocks its loop: the fence has to hold."""
+    """Let a worker continue after its lease has expired, like one with a blocked loop: the fence must hold."""
     replace(HeldLease, "lost_at", property(lambda _: math.inf))
 
 
 def commit_always(bus_class: type[Bus]) -> None:
-    """Let the transactions of a bus be committed, also where their block has failed."""
+    """Make a bus commit transactions even if their block has failed."""
     transaction = bus_class.transaction
 
     @asynccontextmanager
@@ -214,9 +214,9 @@ def commit_always(bus_class: type[Bus]) -> None:
 
 
 def replace(owner: object, name: str, by: object) -> None:
-    """Put something else in the place of an attribute; one that is not there any more is an error."""
+    """Replace an existing attribute."""
     if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name} any more")
+        raise AttributeError(f"{owner} no longer has {name}")
     setattr(owner, name, by)
 
 

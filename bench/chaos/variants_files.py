@@ -1,4 +1,4 @@
-"""Ways to get the bus on files wrong: each changes its classes, in a process of its own."""
+"""Broken variants of the bus on files. Each one patches its classes in its own process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ _SEGMENT_BYTES = 256 << 10
 
 
 def no_fence() -> None:
-    """Settle and renew without looking at the token."""
+    """Settle and renew without checking the token."""
     settle = TransactionPlan.settle
 
     def find_none(_: TransactionPlan, _settled: Sequence[Settled], _held: Sequence[Delivery]) -> set[int]:
@@ -49,7 +49,7 @@ def no_fence() -> None:
 
 
 def blame_batch() -> None:
-    """Count every event of a lost lease as lost alone, and claim suspects together."""
+    """Count every event of a lost lease as if it were alone in it, and claim suspects together."""
     reap = TransactionPlan.reap
 
     def blame_all(plan: TransactionPlan, lease: Lease) -> int:
@@ -66,7 +66,7 @@ def blame_batch() -> None:
 
 
 def no_replay() -> None:
-    """Leave the files as a dead writer has left them."""
+    """Do not replay the journal after a crash."""
 
     def leave(_: Replay, *, thorough: bool) -> None:
         del thorough
@@ -75,7 +75,7 @@ def no_replay() -> None:
 
 
 def files_first() -> None:
-    """Write the files first and the journal after them."""
+    """Write the files before the journal."""
     commit = Store.commit
 
     def commit_late(writer: Store, plan: TransactionPlan, *, durable: bool = True, wait: bool = True) -> None:
@@ -89,7 +89,7 @@ def files_first() -> None:
 
 
 def endless_patience() -> None:
-    """Wait for a stopped holder of the lock until it wakes up."""
+    """Wait for a stopped holder of the lock without killing it."""
 
     def let_live(_: StoreLock, _stopped: list[int]) -> None:
         return
@@ -98,7 +98,7 @@ def endless_patience() -> None:
 
 
 def two_writers() -> None:
-    """Take no notice of the lock while its holder is stopped, and let the holder live."""
+    """Ignore the lock while its holder is stopped, without killing the holder."""
     attempt = StoreLock._try
     ignored: set[int] = set()
 
@@ -113,7 +113,7 @@ def two_writers() -> None:
 
 
 def no_pause() -> None:
-    """Give out the events of a paused stream."""
+    """Claim the events of a paused stream."""
     select_claimable = TransactionPlan.select_claimable
 
     def ignore_pauses(plan: TransactionPlan, stream: Stream, limit: int) -> list[EventRow]:
@@ -127,7 +127,7 @@ def no_pause() -> None:
 
 
 def wrong_head() -> None:
-    """Let the last event of a key follow the first."""
+    """Promote the last event of a key instead of the next one."""
     next_head = StreamIndex.next_head
 
     def last_of_queue(index: StreamIndex, key: str) -> EventRow | None:
@@ -156,12 +156,12 @@ FILES_VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def many_checkpoints() -> None:
-    """Begin a new segment of the journal every second or so, where it would take minutes otherwise."""
+    """Start a new segment of the journal about every second instead of every few minutes."""
     replace(store, "SEGMENT_BYTES", _SEGMENT_BYTES)
 
 
 def script_commits() -> None:
-    """Let a job's script say what happens to its process with the journal written, but only half of the files."""
+    """Let the script of a job act after the journal write, when only half of the files are written."""
     apply, append_log = FileTree.apply, FileTree._append_log
     scripts: dict[str, Mapping[str, str]] = {}
 

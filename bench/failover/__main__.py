@@ -1,4 +1,4 @@
-"""`python -m bench.failover`: exits 0 only where nothing was lost, stuck or stale that must not be."""
+"""`python -m bench.failover`: exits 0 only if nothing is lost, stuck or stale that must not be."""
 
 import argparse
 import asyncio
@@ -24,14 +24,14 @@ from kingdom.verify.finding import Finding
 from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, staged
 
-# The bound: the median time from a promotion to the first handled event, in lengths of a lease.
+# The bound: the median time from a promotion to the first handled event, in lease durations.
 AT_MOST_LEASES = 1.0
 _LEASE = timedelta(seconds=5)
 _LOAD_SECONDS = 3.0
 _UNREPLICATED_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.25
-# What the checker finds in the store as it is left. The other kinds compare it with what a server did that is gone: it
-# confirmed what is forgotten, and gave numbers that were given again.
+# Violations in the final store. The other kinds compare it with the actions of a lost server, which confirmed
+# transactions that are lost, and assigned numbers that were assigned again.
 _OF_WHAT_IS_LEFT = frozenset(
     {Kind.LOST, Kind.TWICE, Kind.STUCK, Kind.QUARANTINED, Kind.POISON, Kind.INVARIANT, Kind.CONTEST, Kind.PROCESS}
 )
@@ -39,7 +39,7 @@ _OF_WHAT_IS_LEFT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verdict of the checker, what failovers have shown, and what the servers themselves forgot."""
+    """The verdict of the checker, the failovers, and the transactions that the servers lost."""
 
     report: Report
     failovers: Sequence[Failover]
@@ -49,13 +49,13 @@ class Outcome:
 
     @property
     def median_leases(self) -> float:
-        """Return the median time from a promotion to the first handled event, in lengths of a lease."""
+        """Return the median time from a promotion to the first handled event, in lease durations."""
         seconds = [failover.seconds for failover in self.failovers]
         return statistics.median(seconds) / _LEASE.total_seconds() if seconds else float("inf")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Kill, promote, judge, report."""
+    """Kill, promote, check and report."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.CRITICAL)
     with Pair(synchronous=not options.asynchronous and not options.broken) as pair:
@@ -117,7 +117,7 @@ async def _fail_over(pair: Pair, trial: Trial, *, losing: bool) -> None:
 
 
 def _is_handled(trial: Trial) -> bool:
-    """Tell whether an event was handled after every failover so far."""
+    """Return whether an event was handled after every failover so far."""
     history = read_history(trial.directory)
     return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
 
@@ -127,7 +127,7 @@ def _told(finding: Finding) -> str:
 
 
 def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
-    """Tell which bounds were not kept."""
+    """Describe the bounds that do not hold."""
     if options.asynchronous and not (outcome.losses.events or outcome.losses.handled_again):
         yield "the servers forgot nothing, so that nothing was shown"
     if outcome.median_leases > options.at_most_leases:
@@ -135,7 +135,7 @@ def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
-    """Return what must not be; where the servers forget, an event may be lost with them and a call come again."""
+    """Return the findings that count. If the servers lose transactions, lost events and repeated calls do not count."""
     if not asynchronous:
         yield from outcome.report.findings
         return
@@ -170,19 +170,19 @@ def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description=sys.modules["bench.failover"].__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="how many primaries are killed (default 10)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed gives other events")
+    parser.add_argument("--kills", type=int, default=10, help="the number of killed primaries (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the events")
     parser.add_argument(
         "--asynchronous", action="store_true", help="the standby has not received the last second of each primary"
     )
     parser.add_argument(
-        "--broken", action="store_true", help="lose that second too, but judge as if replication were synchronous"
+        "--broken", action="store_true", help="also lose that second, but check as if replication were synchronous"
     )
     parser.add_argument(
         "--at-most-leases",
         type=float,
         default=AT_MOST_LEASES,
-        help=f"bound of the median time to the first handled event, in lengths of a lease (default {AT_MOST_LEASES})",
+        help=f"the bound of the median time to the first handled event, in lease durations (default {AT_MOST_LEASES})",
     )
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history in this empty directory")
     parser.add_argument(
@@ -192,6 +192,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers with it.
+    # SIGTERM must also end the servers of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

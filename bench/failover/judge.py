@@ -1,4 +1,4 @@
-"""What failovers have shown, also where the server itself forgot what it had acknowledged. Pure."""
+"""Evaluate failovers, also with a server that lost acknowledged transactions. Pure."""
 
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """When a primary was killed, when its standby was told to take over, and when an event was handled after that."""
+    """The times of a kill, of the promotion of the standby, and of the next handled event."""
 
     killed: int
     promoted: int
@@ -25,18 +25,18 @@ class Failover:
 
     @property
     def seconds(self) -> float:
-        """Return how long nothing was handled after the promotion was asked for."""
+        """Return the time from the promotion to the next handled event."""
         return (self.handled - self.promoted) / _SECOND_NS
 
     @property
     def outage_seconds(self) -> float:
-        """Return how long nothing was handled after the kill."""
+        """Return the time from the kill to the next handled event."""
         return (self.handled - self.killed) / _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends.
+    """Acknowledged transactions that the servers lost: events, some of them published again, and settlements.
 
     An event that closes a call which the server has forgotten can never be handled.
     """
@@ -59,7 +59,7 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
 
 
 def losses(evidence: Evidence) -> Losses:
-    """Compare what was acknowledged with what is there."""
+    """Compare acknowledged transactions with the final store."""
     acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
     there = {event.event_id for event in evidence.events}
     calls = {evidence.meant[event]["call"] for event in there if event in evidence.meant}
@@ -86,7 +86,7 @@ def losses(evidence: Evidence) -> Losses:
 
 
 def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
-    """Find what was handled out of its order; an event that was lost and published again has lost its place."""
+    """Find events that were handled out of order, except lost events that were published again."""
     applied = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.published_again]
     history = [
         entry
@@ -98,7 +98,7 @@ def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
 
 
 def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
-    """Find settlements that were accepted though another claim of the event was newer, on the same server.
+    """Find settlements that a server accepted although it had a newer claim of the event.
 
     Numbers may come twice where the server forgot them, so claims are told apart by process and time.
     """
@@ -130,7 +130,7 @@ def _closes(evidence: Evidence, event: str) -> set[str]:
 
 
 def _owner(claims: Sequence[Entry], promotions: Sequence[int], settlement: Entry) -> Entry | None:
-    """Return the last claim on the server that accepted a settlement, before that began."""
+    """Return the last claim before a settlement began, on the server that accepted the settlement."""
     era = bisect(promotions, settlement.at)
     before = [c for c in claims if bisect(promotions, c.at) == era and c.at < settlement.facts["began"]]
     return before[-1] if before else None

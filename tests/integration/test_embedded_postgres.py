@@ -260,7 +260,7 @@ async def test_a_directory_that_is_closed_to_the_account_is_refused_and_stays_cl
     for account in ("root", "no-such-account"):
         assert f"{account} cannot run it" in await refused(f"embedded:{room}/new?account={account}")
     os.chown(closed, 1, 1)
-    assert "serves one user" in await refused(f"embedded:{closed}")
+    assert "serves only its owner" in await refused(f"embedded:{closed}")
 
 
 @root_only
