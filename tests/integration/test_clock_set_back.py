@@ -1,4 +1,4 @@
-"""The clock of the server is set back by an hour: nothing waits for it that nobody asked to wait."""
+"""The clock of the server is set back by an hour: only events with a chosen time wait longer."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ TOMORROW = datetime.now(UTC) + 24 * HOUR
 
 
 async def set_clock_back(bus: PostgresBus) -> None:
-    """Let everything look as it does once the clock is an hour behind: written an hour ahead."""
+    """Move all rows one hour into the future, as if the clock had been set back."""
     await rows(
         bus,
         "UPDATE kingdom.outbox_event SET created_at = created_at + interval '1 h', updated_at = updated_at"

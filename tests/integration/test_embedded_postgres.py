@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own: it is there while somebody uses it, and gone when nobody does, however they ended."""
+"""The embedded PostgreSQL: it runs while a process uses it, and ends afterwards."""
 
 import asyncio
 import fcntl
@@ -50,7 +50,7 @@ def shared_room() -> Iterator[Path]:
 
 @pytest.fixture
 async def place(shared_room: Path) -> AsyncIterator[Path]:
-    """A place that one test after another uses, since making one takes a second or two; no socket fits into it."""
+    """A directory that several tests share, because creating one takes seconds. Its path is too long for a socket."""
     directory = shared_room / "a name, with more" / ("x" * 90)
     yield directory
     await until_nothing_is_left(directory, soon=True)
@@ -79,7 +79,7 @@ def is_locked(file: Path) -> bool:
 
 
 def counted(url: str, expected: int) -> Callable[[], Awaitable[bool]]:
-    """Return a look whether a server answers again, and has what was given to it."""
+    """Return a check whether a server answers again with its data."""
 
     async def look() -> bool:
         try:
@@ -101,7 +101,7 @@ async def test_whoever_comes_first_makes_it_and_the_last_one_out_stops_it(room: 
             pass
     assert not list(room.iterdir())
     directory.mkdir(parents=True)
-    # So somebody leaves it who is killed while making it.
+    # The state after a kill during the creation.
     (directory / "users.lock").touch()
     (directory / "new-half-made").mkdir()
     done: list[int] = []

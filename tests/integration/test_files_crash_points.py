@@ -1,4 +1,4 @@
-"""A store of files that dies at any operation, or loses power after it, is as it was before or after, never between."""
+"""A store of files that crashes or loses power at any operation is in the state before or after it."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ from tests.integration.crash_sweep import (
 )
 from tests.integration.power_loss import RecordingDisk, State
 
-# Scenes that do in one commit, or one after another, what others do alone.
+# Scenes that combine what other scenes do separately.
 COMPOSED = frozenset({"publish many", "settle a group", "many records", "a new day's log", "a life"})
 Tell = Callable[[str], None]
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -38,7 +38,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]) -> Tell:
-    """Tell a number where everybody sees it."""
+    """Print a number in the test output."""
 
     def tell(text: str) -> None:
         record_property("crash points", text)
@@ -49,13 +49,13 @@ def tell(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, obj
 
 
 def wrong(points: Sequence[Complaint]) -> list[str]:
-    """Return the first complaints, which are enough to read."""
+    """Return the first complaints."""
     return [complaint for complaint in points if complaint][:3]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Where stores crash by the thousand: in memory where there is such a place, since nothing here must last."""
+    """A directory for thousands of crashing stores, in memory if possible."""
     memory = Path("/dev/shm")  # noqa: S108 - made and removed here
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -150,7 +150,7 @@ def test_what_the_recording_disk_remembers_is_what_is_there(place: Path) -> None
 
 
 class PretendingDisk(RecordingDisk):
-    """Says that a file is synced, and does nothing."""
+    """Reports a file as synced without syncing it."""
 
     def _sync_file(self, at: int, descriptor: int) -> None: ...
 

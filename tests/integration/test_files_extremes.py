@@ -1,4 +1,4 @@
-"""A store of files at its edges: the latest times, the deepest payloads, a directory that is not the same any more."""
+"""A store of files at its limits: the latest times, the deepest payloads, a replaced directory."""
 
 import asyncio
 import os
@@ -143,7 +143,7 @@ async def test_dedup_keys_survive_a_plain_copy(realm: Path, tmp_path: Path) -> N
     async with opened(realm) as bus, bus.transaction() as transaction:
         for scope in ("webhook", "seen"):
             assert await transaction.once(scope, "delivery-1", timedelta(days=30))
-    # As `cp -r` does it: the times of change are those of the copy.
+    # Like `cp -r`: the modification times are those of the copy.
     shutil.copytree(realm, tmp_path / "copy", copy_function=shutil.copyfile)
     async with opened(tmp_path / "copy") as bus, bus.transaction() as transaction:
         for scope in ("webhook", "seen"):

@@ -1,4 +1,4 @@
-"""The journal of a store of files: numbers that never come twice, and damage that is not taken for a torn end."""
+"""The journal of a store of files: numbers never repeat, and damage does not count as a torn end."""
 
 import errno
 import os
@@ -72,7 +72,7 @@ async def test_one_flipped_bit_before_a_synced_entry_is_refused_and_nothing_is_c
     with pytest.raises(Unavailable, match=f"backup.* truncate -s {at} {segment}"):
         reopened_after_a_restart(bus)
     assert segment.read_bytes() == damaged
-    # What the error says to do.
+    # Do what the error says.
     segment.write_bytes(b"".join(lines))
     again = reopened_after_a_restart(bus)
     assert len(await again.claim("free", 9, "w")) == 5
@@ -99,7 +99,7 @@ async def test_an_unsynced_claim_that_a_loss_of_power_took_is_cut_off_with_the_u
     async with bus.transaction([delivery]) as transaction:
         await transaction.settle(delivery, Done())
     content = bytearray(segment_of(bus).read_bytes())
-    # The page with the claim was never written, the one with the settlement was, and then the power went.
+    # A power loss after the page with the settlement was written, but not the page with the claim.
     content[size:claimed] = bytes(claimed - size)
     segment_of(bus).write_bytes(content)
     again = reopened_after_a_restart(bus)
@@ -108,7 +108,7 @@ async def test_an_unsynced_claim_that_a_loss_of_power_took_is_cut_off_with_the_u
 
 
 class ForgetfulDisk(RecordingDisk):
-    """Fails one sync, and then behaves as systems do: what that could not write is gone, and later syncs succeed."""
+    """Fails one sync like a real system: the data is lost, and later syncs succeed."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -135,7 +135,7 @@ async def test_what_is_acknowledged_after_a_failed_sync_survives_a_loss_of_power
     bus.store.open()
     events = [event("Ping", number=number) for number in range(4)]
     await bus.publish(*events[:2])
-    # A claim is not synced by itself: the sync that fails is its first one.
+    # A claim is not synced, so the failing sync is its first one.
     (delivery,) = await bus.claim("free", 1, "w")
     disk.is_armed = True
     with pytest.raises(Unavailable, match="try again"):
@@ -155,7 +155,7 @@ async def test_what_is_acknowledged_after_a_failed_sync_survives_a_loss_of_power
 
 
 class FailingDisk(Disk):
-    """Fails the operations that are named, for as long as they are."""
+    """Fails the named operations."""
 
     def __init__(self) -> None:
         self.failing: set[str] = set()

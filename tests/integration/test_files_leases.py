@@ -1,4 +1,4 @@
-"""Leases of a store of files: what its processes must find out by themselves, since no lock is kept for long."""
+"""Leases of a store of files, which processes check without holding the lock."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""The lock of a store of files: one writer at a time, nobody waits for one that is stopped, and never an event loop."""
+"""The lock of a store of files: one writer at a time, no long wait for a stopped one, and no blocked event loop."""
 
 import asyncio
 import itertools
@@ -28,9 +28,9 @@ from kingdom.bus import Cursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
-# They take longer than a stopped holder is waited for.
+# Longer than the wait for a stopped holder.
 MANY_LOOKS = 5
-HOLD_UNTIL_TOLD = """
+HOLD_UNTIL_INPUT = """
 import fcntl, sys
 with open(sys.argv[1], "rb+") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def lock(tmp_path: Path) -> Iterator[StoreLock]:
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, "-c", HOLD_UNTIL_TOLD, str(path)]
+    words = [sys.executable, "-c", HOLD_UNTIL_INPUT, str(path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -72,7 +72,7 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
     with holder(tmp_path / "lock") as process:
         process.send_signal(signal.SIGSTOP)
         with lock.held():
-            # At the first look it may have stopped just now.
+            # At the first check the holder may have stopped just now.
             assert looks.count(True) > 1
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
@@ -86,7 +86,7 @@ def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_w
         assert let_go is not None
 
         def is_stopped(_pid: int) -> bool:
-            """Tell so at one look, when the others have waited for longer than that."""
+            """Report a stop at one check only, after a longer wait."""
             if let_go.closed or next(looks) < MANY_LOOKS:
                 return False
             let_go.close()
@@ -108,7 +108,7 @@ def test_who_holds_a_file_of_the_same_number_on_another_filesystem_is_no_holder(
 
 
 class WatchedDisk(Disk):
-    """Notes what the thread of the event loop waits for."""
+    """Records what the thread of the event loop waits for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
@@ -195,7 +195,7 @@ async def test_an_event_that_was_mended_is_claimed_without_keeping_the_event_loo
 async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_waiting(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every entry begins a new file.
+    # Every entry starts a new file.
     monkeypatch.setattr(log, "LOG_BYTES", 1)
     event, loop = ping(1), asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""An id that a caller gives twice is delivered once while its archive is kept, at a cost that stays the same."""
+"""An id that a caller publishes twice is delivered once while its archive is kept, at a constant cost."""
 
 import asyncio
 import os
@@ -141,7 +141,7 @@ async def test_an_archive_without_a_sound_index_gets_one(realm: Path, index: byt
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
         path.unlink() if index is None else path.write_bytes(index)
-        # One that ends now must not make the others unknown.
+        # An event that ends now must not hide the others.
         await bus.publish(given())
         await handle(bus)
         assert len(await bus.publish(*events)) == 3
@@ -152,13 +152,13 @@ async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Pat
     async with opened(realm) as bus:
         await bus.publish(*events)
         await handle(bus)
-        # The journal forgets these, and has the next one.
+        # The journal no longer has these, but it has the next one.
         bus.store.checkpoint()
         events.append(given())
         await bus.publish(events[-1])
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
-        # Its page was never written.
+        # The page was never written.
         path.write_bytes(bytes(path.stat().st_size))
         shutil.copytree(realm, tmp_path / "dark")
     dark = opened(tmp_path / "dark")
@@ -169,7 +169,7 @@ async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Pat
 
 @contextmanager
 def counted_reads() -> Iterator[list[str]]:
-    """Note every call that reads a file or asks about one."""
+    """Record every call that reads or checks a file."""
     calls: list[str] = []
 
     def counted(name: str) -> Any:
@@ -186,7 +186,7 @@ def counted_reads() -> Iterator[list[str]]:
 
 
 def archive(lines: Path, count: int) -> list[str]:
-    """Write an archive of so many events, with its index, as settlements do."""
+    """Write an archive with this many events and its index, as settlements do."""
     event_ids = [str(uuid4()) for _ in range(count)]
     lines.parent.mkdir(parents=True, exist_ok=True)
     disk = Disk()

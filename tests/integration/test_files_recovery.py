@@ -1,4 +1,4 @@
-"""What recovery must leave alone, and what it must not take for granted."""
+"""What recovery must not change, and what it must not assume."""
 
 import json
 import os
@@ -94,7 +94,7 @@ async def test_an_event_that_was_withdrawn_does_not_come_back(bus: BlockingBus) 
         (row,) = plan.events.stream("free").rows.values()
         plan.withdraw(row)
         bus.store.commit(plan)
-    # Its removal by hand was never synced.
+    # The removal by a person was never synced.
     path.write_bytes(content)
     store = recovered(bus)
     assert "free" not in picture_of(store)["events"]
@@ -181,7 +181,7 @@ async def test_an_entry_that_could_not_be_shown_is_there_for_the_next_reader(rea
 
 
 async def test_a_segment_is_named_on_disk_before_anything_is_committed_to_it(realm: Path) -> None:
-    # Killed when it has made its segment and not synced the directory.
+    # Killed after creating its segment, before syncing the directory.
     counting = CountingDisk()
     open_with(realm.parent, counting).close()
     made = counting.operations.index("open_for_appending")

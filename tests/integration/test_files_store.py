@@ -1,4 +1,4 @@
-"""A store of files as a laptop treats it: other hosts, full disks, old logs, long sleeps."""
+"""A store of files on a laptop: other hosts, full disks, old logs, long sleeps."""
 
 import asyncio
 import errno
@@ -109,7 +109,7 @@ async def test_a_store_that_is_not_there_is_not_made_by_looking(realm: Path) -> 
 
 
 class FullDisk(Disk):
-    """Has no space left for one kind of operation, as long as it is full."""
+    """Has no space for one kind of operation while it is full."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
@@ -197,7 +197,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
         other = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", code, str(realm)), stdin=asyncio.subprocess.PIPE, cwd=ROOT
         )
-        # The first wait starts the watcher, which wakes everybody once.
+        # The first wait starts the watcher, which wakes all workers once.
         await bus.wait(["free"], timedelta(seconds=1))
         waiting = asyncio.create_task(bus.wait(["free"], timedelta(hours=1)))
         assert other.stdin
@@ -253,7 +253,7 @@ async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
         ended = datetime.fromtimestamp(old, UTC).isoformat().replace("+00:00", "Z")
         doc = json.loads(path.read_text())
         path.write_text(json.dumps({**doc, "_kingdom": {**doc["_kingdom"], "endedAt": ended}}))
-        # The open one was made long ago as well, and waits for a person.
+        # The open record is old as well, but not ended.
         path = realm / "state/jobs/open/open.json"
         path.write_text(path.read_text().replace(str(datetime.now(UTC).year), "2020"))
         await bus.publish(ping(1))

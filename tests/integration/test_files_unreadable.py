@@ -1,4 +1,4 @@
-"""A file of an event that the system does not give out: its event waits, all others go on."""
+"""An unreadable event file: its event waits, and all others continue."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ Refuse = Callable[[Path | None], None]
 
 @pytest.fixture(params=[errno.EACCES, errno.EIO], ids=["denied", "bad sector"])
 def refuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Let the system refuse one file; no permission keeps root out, and no disk here has bad sectors."""
+    """Make one file unreadable by a patch, because root ignores permissions."""
     refused: list[Path | None] = [None]
 
     def read(path: str) -> bytes:

@@ -22,7 +22,7 @@ OFTEN = timedelta(milliseconds=20)
 
 
 class Unsteady(PostgresOperations):
-    """Fails in every second call, by turns in a way that is foreseen and in one that is not."""
+    """Fails every second call, alternating between an expected and an unexpected error."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Moving house: what one store held is in the other, equal, and work goes on there."""
+"""Export and import: the new store equals the old one, and work continues there."""
 
 import asyncio
 from collections import defaultdict
@@ -103,7 +103,7 @@ async def contents(scene: Scene) -> Contents:
     found: Contents = {}
     async with movable_of(scene.bus).snapshot() as snapshot:
         async for item in snapshot.items:
-            # When an entry was written is not known to every store.
+            # Not every store knows when an entry was written.
             known = msgspec.structs.replace(item, logged_at=None) if isinstance(item, Entry) else item
             found.setdefault(type(item).__name__, []).append(known)
     for kind, items in found.items():
@@ -201,7 +201,7 @@ async def test_a_store_with_events_in_flight_is_not_exported_until_their_leases_
 async def test_a_settled_lease_does_not_count_as_work_in_flight(old: Scene) -> None:
     await old.bus.publish(ping())
     await old.settle(Done(), await old.claim_one("free"))
-    # Files close a lease with its last event, a database a little later.
+    # Files close a lease with its last event, PostgreSQL a little later.
     assert bool(old.picture.leases) == (old.backend.name == "postgres")
     assert len((await contents(old))["Event"]) == 1
 

@@ -1,4 +1,4 @@
-"""Moving house with files: what people keep beside a store, what they have damaged, and who comes in between."""
+"""Export and import of files: other files in the directory, damaged files, and concurrent processes."""
 
 import asyncio
 import subprocess
@@ -57,7 +57,7 @@ async def each(items: list[AnyItem]) -> AsyncIterator[AnyItem]:
 
 
 def files(place: Path) -> set[Path]:
-    """Return all files but those by which a store counts."""
+    """Return all files except those of the store itself."""
     journal = place / "bus" / "journal"
     return {path for path in place.rglob("*") if path.is_file() and path.parent != journal}
 
@@ -180,7 +180,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: 
     with somebody.exclusive():
         pass
     somebody.close()
-    # As whoever renews leases: from another thread.
+    # From another thread, like a renewal of leases.
     assert not (await asyncio.to_thread(bus.renew, {})).alive
 
 

@@ -1,4 +1,4 @@
-"""Everything through Debian's PgBouncer in transaction mode: no session is ours for longer than a transaction."""
+"""Everything through PgBouncer in transaction mode, where a session lasts only for a transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -60,7 +60,7 @@ async def through(pooled: str, *streams: Stream, **options: Any) -> AsyncIterato
 
 
 def recording(**payloads: Any) -> Dispatcher:
-    """Return handlers that note every event in the log, in the transaction that settles it."""
+    """Return handlers that log every event in the transaction that settles it."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
@@ -278,7 +278,7 @@ async def test_many_may_migrate_at_once_and_leave_no_lock_behind(
         async with await psycopg.AsyncConnection.connect(direct) as connection:
             cursor = await connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
             assert await cursor.fetchone() == (0,)
-        # Each is a transaction of its own: two callers may share the work, but nobody repeats any of it.
+        # Each one is a separate transaction: two callers may share the work, but none is repeated.
         each_once = sorted(chain.from_iterable(applied), key=lambda migration: migration.number)
         assert each_once == all_migrations()
     finally:

@@ -1,4 +1,4 @@
-"""Every statement on the way of an event: by which indexes it goes, and how many buffers it may touch."""
+"""The indexes and the buffer limit of every statement on the path of an event."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ from kingdom.bus.outcome import Release, Settlement
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
-# Nothing but a test ends a lease.
+# No lease expires by itself.
 LEASE = timedelta(hours=1)
 STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE, ordered=True, on_dead="skip")]
 THINGS = RecordKind(name="thing", directories={"open": "open", "shut": "shut"}, final=frozenset({"shut"}))
@@ -116,14 +116,14 @@ def publishing(stream: str, count: int) -> Act:
     return act
 
 
-# What a call before has changed is cheaper to change again, so each call has numbers of its own.
+# Changing the same rows again is cheaper, so each call uses other numbers.
 _untouched = itertools.count(100, 50)
 
 
 async def publish_given(bus: ExplainedBus) -> None:
     key = next(_untouched) + EVENTS
     heads = [given(event("line", key), each) for each in await ended_in("line", bus, 3)]
-    # What was published together with a head that is withdrawn is the next head.
+    # The next event of the same publish becomes the head after a withdrawal.
     assert len(await bus.publish(*heads, given(event("line", key), uuid4()))) == 3
     known = [given(event("stream-0"), each) for each in await ended_in("stream-0", bus, 3)]
     assert len(await bus.publish(*known, *(given(event("stream-0"), uuid4()) for _ in range(47)))) == 3
@@ -134,7 +134,7 @@ def given(envelope: Envelope, event_id: UUID) -> Envelope:
 
 
 async def ended_in(stream: str, bus: ExplainedBus, count: int) -> list[UUID]:
-    """Return ids that publishers gave and that have ended in a stream."""
+    """Return ended ids of a stream that publishers chose."""
     async with bus.pool.connection() as connection:
         cursor = await connection.execute(
             "UPDATE kingdom.outbox_archive SET stream = %s WHERE event_id_given AND event_id = ANY(ARRAY("
@@ -375,5 +375,5 @@ async def test_looking_for_an_id_among_ended_events_costs_the_same_however_many_
             (plan,) = bus.take("withdraw_known")
             costs.append(plan.buffers / 25)
             unknown = unknown[len(unknown) // 2 :]
-    # One more level of the index of the day at most, for each size that is a hundred times larger.
+    # At most one more level of the index per hundredfold size.
     assert costs[1] <= costs[0] + 2, costs

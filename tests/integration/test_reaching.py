@@ -1,4 +1,4 @@
-"""The way to the server: a node that is read only, one that does not answer, and which of several hosts is taken."""
+"""Connections: a read-only server, a server that does not answer, and the choice among several hosts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None
             bus.renew({delivery.token: HOUR})
         set_read_only(dsn, "off")
         assert bus.renew({delivery.token: HOUR}).alive == {delivery.token}
-        # A connection that was made before may be refused once.
+        # An older connection may be refused once.
         with suppress(Unavailable):
             await bus.publish(Envelope(type="Job"))
         await bus.publish(Envelope(type="Job"))
@@ -50,7 +50,7 @@ async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None
 
 
 class Proxy:
-    """Stands between a bus and its server, and can fall silent without hanging up."""
+    """A proxy that can stop forwarding without closing connections."""
 
     def __init__(self, dsn: str) -> None:
         self._target = conninfo_to_dict(dsn)
@@ -72,7 +72,7 @@ class Proxy:
             await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     def fall_silent(self) -> None:
-        """Forward nothing any more on the connections that there are; new ones work."""
+        """Stop forwarding on the current connections. New ones work."""
         for task in self._tasks:
             task.cancel()
 

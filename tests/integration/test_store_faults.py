@@ -1,4 +1,4 @@
-"""What the database refuses for good is not taken for a database that is away."""
+"""A permanent refusal by the database does not count as an outage."""
 
 import asyncio
 from datetime import timedelta

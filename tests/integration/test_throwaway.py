@@ -1,4 +1,4 @@
-"""The store of a verification: what it shows is the ground of every verdict."""
+"""The store of a verification, on which every verdict is based."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The directory of a verification: what it shows is the ground of every verdict."""
+"""The directory of a verification, on which every verdict is based."""
 
 import asyncio
 import json

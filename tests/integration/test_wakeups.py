@@ -1,4 +1,4 @@
-"""Wake-ups: an idle worker hears of new events long before it would look again."""
+"""Wake-ups: an idle worker gets new events long before it would poll again."""
 
 import asyncio
 from datetime import timedelta
@@ -13,7 +13,7 @@ from kingdom.bus import Dispatcher, Envelope, Received, Transaction
 from tests.integration.running import at_work, eventually, open_bus, rows, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 
-# Longer than any test may last: whatever is done was heard of.
+# Longer than any test, so that only a wake-up can start work.
 NEVER = timedelta(minutes=10)
 
 
@@ -78,7 +78,7 @@ async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, mon
         ):
             await wakeups.wait(["jobs"], NEVER)
             waiting = asyncio.create_task(wakeups.wait(["jobs"], NEVER))
-            # Who is told that it listens anew is whoever waits by then.
+            # The hint after reconnecting wakes all current waiters.
             await asyncio.sleep(0)
             await elsewhere.execute(r"SELECT pg_notify('ears', convert_from('\xff', 'SQL_ASCII'))")
             await waiting
@@ -89,13 +89,13 @@ async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, mon
 
 
 async def _send_nothing(_streams: list[str]) -> None:
-    """Nobody is told."""
+    """Send no hint."""
 
 
 async def test_polling_alone_is_enough(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, at_work(bus, dispatcher(), poll=timedelta(milliseconds=50)):
-        # Straight into the table: nobody is told.
+        # Directly into the table, without a hint.
         async with await psycopg.AsyncConnection.connect(dsn) as connection, bus.join(connection) as transaction:
             await transaction.publish(Envelope(type="Job"))
         await until_all(bus, "DONE", 1)

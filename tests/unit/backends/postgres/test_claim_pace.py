@@ -10,7 +10,7 @@ SECOND = timedelta(seconds=1)
 
 
 def started() -> ClaimPace:
-    """Return a pace that has just looked at everything, at second 0."""
+    """Return a pace after an unbounded claim at second 0."""
     pace = ClaimPace()
     assert pace.lower_bound(0.0) == EVERYTHING
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=0.001, now=0.0)

@@ -10,7 +10,7 @@ SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=PATIENCE_SECONDS)
 
 
 class Sender:
-    """Notes what was sent; the first sending lasts until the test lets it end."""
+    """Records sent hints. The first one lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []
@@ -40,7 +40,7 @@ async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
     wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a"])
     await sender.under_way.wait()
-    # Of a burst one hint is left.
+    # A burst becomes one hint.
     for _ in range(200):
         wakeups.published(["b"])
     wakeups.published(["a"])

@@ -1,4 +1,4 @@
-"""How an event comes out of its file again."""
+"""Reading an event from its file."""
 
 import json
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from tests.unit.bus.test_envelope import envelopes
 
 @dataclass
 class Filed:
-    """An event as it lies in its file."""
+    """An event in its file."""
 
     row: EventRow
     content: bytes
 
     def edited(self, **changes: Any) -> bytes:
-        """Return its file as a person leaves it who knows nothing of our order."""
+        """Return its file with the fields in another order, as after an edit."""
         return json.dumps(
             {**changes, **{k: v for k, v in json.loads(self.content).items() if k not in changes}}
         ).encode()

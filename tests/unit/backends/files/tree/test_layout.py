@@ -1,4 +1,4 @@
-"""Where everything lies below a root, and how ids become file names."""
+"""The paths below a root, and the file names of ids."""
 
 import unicodedata
 from pathlib import Path
