@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 15 * STOPPED_SECONDS
 _CHECK_EVERY_SECONDS = 0.05
 
 
-class _RollbackError(Exception):
+class _DiscardTransactionError(Exception):
     """Rolls a transaction back."""
 
 
@@ -92,12 +92,12 @@ class FilesThrowaway(ThrowawayStore):
     @asynccontextmanager
     async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
-        with suppress(_RollbackError):
+        with suppress(_DiscardTransactionError):
             async with bus.transaction() as transaction:
                 yield transaction
                 await asyncio.sleep(seconds)
                 if not keep:
-                    raise _RollbackError
+                    raise _DiscardTransactionError
 
     def _wait_for_kill(self) -> None:
         """Wait until the processes under test have killed a stopped holder of the lock, and record one that is left."""

@@ -187,7 +187,10 @@ class TransactionPlan:
         return claimed
 
     def reap(self, lease: Lease) -> int:
-        """Return the events of an expired lease to PENDING. The first loss counts, and each loss of a single event."""
+        """Return the events of an expired lease to PENDING.
+
+        The crash count of an event grows at its first loss, and whenever it was alone in its lease.
+        """
         alone, returned = len(lease.positions) == 1, 0
         for position in sorted(self.events.in_flight.get(lease.token, ())):
             if self.events.owns(lease.stream, position, lease.token):
