@@ -1,4 +1,4 @@
-"""Wake-ups by NOTIFY: coalesced, sent outside of the transaction, and only a hint beside polling."""
+"""Wake-ups by NOTIFY: coalesced, sent outside of the transaction, and only a hint in addition to polling."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection

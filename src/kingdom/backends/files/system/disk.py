@@ -45,7 +45,7 @@ class Disk:
             os.close(descriptor)
 
     def overwrite(self, path: str, changes: Mapping[int, bytes]) -> None:
-        """Overwrite bytes of a file at the given offsets. Each change lies within one page."""
+        """Overwrite bytes of a file at the given offsets. Each change stays within one page."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             for offset, data in changes.items():

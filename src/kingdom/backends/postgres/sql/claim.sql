@@ -64,7 +64,7 @@ runs AS MATERIALIZED (
                 FROM kingdom.outbox_event e
                WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND e.ordered
                  AND e.processed_at IS NULL AND e.id >= chosen.id
-               -- A run of one needs no look at the followers.
+               -- A run of one event does not read any follower.
                ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM run_length)) queued) checked
      WHERE checked.unbroken
     UNION ALL
