@@ -33,7 +33,7 @@ class WrappedBus(Bus):
         return self._bus.renew(leases)
 
     async def reap(self) -> int:
-        """Return the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see the port."""
         return await self._bus.reap()
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:

@@ -145,7 +145,7 @@ def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
 
 
 def reap_never(bus_class: type[Bus]) -> None:
-    """Make a bus never return the events of a dead worker."""
+    """Make a bus never requeue the events of a dead worker."""
 
     async def reap(_: Bus) -> int:
         return 0

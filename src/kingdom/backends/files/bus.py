@@ -129,7 +129,7 @@ class FilesBus(Bus):
         return Renewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Return the events of expired leases, and adopt dropped files; see the port."""
+        """Requeue the events of expired leases, and adopt dropped files; see the port."""
         events, streams = await self.in_thread(self._reap)
         if self._adopter.directories:
             streams |= await self.in_thread(self._adopter.adopt)
@@ -236,9 +236,9 @@ class FilesBus(Bus):
         with self.store.exclusive() as plan:
             for lease in list(self.store.events.leases.values()):
                 if self._has_expired(lease):
-                    returned = plan.reap(lease)
-                    events += returned
-                    if returned:
+                    requeued = plan.reap(lease)
+                    events += requeued
+                    if requeued:
                         streams.add(lease.stream)
             if plan.entry.closed:
                 self.store.commit(plan)

@@ -187,11 +187,11 @@ class TransactionPlan:
         return claimed
 
     def reap(self, lease: Lease) -> int:
-        """Return the events of an expired lease to PENDING.
+        """Requeue the events of an expired lease.
 
         The crash count of an event grows at its first loss, and whenever it was alone in its lease.
         """
-        alone, returned = len(lease.positions) == 1, 0
+        alone, requeued = len(lease.positions) == 1, 0
         for position in sorted(self.events.in_flight.get(lease.token, ())):
             if self.events.owns(lease.stream, position, lease.token):
                 row = self._copy_row(lease.stream, position)
@@ -201,9 +201,9 @@ class TransactionPlan:
                 row.due, row.due_set_at = (self.now if row.due is not None else None), self.now
                 row.crash_count += alone or row.crash_count == 0
                 self._put(row)
-                returned += 1
+                requeued += 1
         self._close_lease(lease.token)
-        return returned
+        return requeued
 
     def cancel(self, row: EventRow, actor: str, *, blocks: bool) -> bool:
         """End a waiting event as DEAD. If it runs, ask its worker to stop and return False."""

@@ -266,7 +266,7 @@ class PostgresBus(Bus):
         return Renewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Return the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see the port."""
         now = time.monotonic()
         if now >= self._next_full_reap:
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
@@ -285,7 +285,7 @@ class PostgresBus(Bus):
         return total
 
     async def _repair(self) -> int:
-        """Return events in flight without a lease, and restart waits after the clock was set back."""
+        """Requeue events in flight without a lease, and restart waits after the clock was set back."""
         (orphans,) = await self._execute("reap_orphans", {})
         (repaired,) = await self._execute("repair_clock", {})
         if repaired["events"]:

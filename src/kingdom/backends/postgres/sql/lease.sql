@@ -20,14 +20,14 @@ UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::inte
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
--- Delete expired leases and return their events to PENDING. Followers of a head keep waiting behind it.
+-- Delete expired leases and requeue their events. Followers of a head keep waiting behind it.
 -- The first loss makes an event a suspect, which then runs alone. After that, only leases of this one event count
 -- against it. Nothing becomes DEAD here: the next claim decides that.
 WITH expired AS MATERIALIZED (
   SELECT token, ids FROM kingdom.outbox_lease
    WHERE token >= %(low)s AND expires_at < statement_timestamp() ORDER BY token LIMIT 20 FOR UPDATE SKIP LOCKED),
 deleted AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(ARRAY(SELECT token FROM expired))),
-returned AS (
+requeued AS (
   UPDATE kingdom.outbox_event
      SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
          last_error_message = 'the lease expired: its worker died or stalled',
@@ -37,11 +37,11 @@ returned AS (
    WHERE id = ANY(ARRAY(SELECT unnest(ids) FROM expired)) AND lease_token = ANY(ARRAY(SELECT token FROM expired))
      AND status = 'PROCESSING'
   RETURNING stream)
-SELECT (SELECT count(*) FROM expired) AS leases, (SELECT count(*) FROM returned) AS events,
-       ARRAY(SELECT DISTINCT stream FROM returned) AS streams;
+SELECT (SELECT count(*) FROM expired) AS leases, (SELECT count(*) FROM requeued) AS events,
+       ARRAY(SELECT DISTINCT stream FROM requeued) AS streams;
 
 -- name: reap_orphans
--- Return events to PENDING that are in flight without a lease, which only happens after a server lost transactions.
+-- Requeue events that are in flight without a lease, which only happens after a server lost transactions.
 -- No claim takes them, so they move to the front of the due events: the first 100 of each stream contain them.
 WITH RECURSIVE streams AS (
   -- A loose index scan: one lookup per stream, however many events wait.
@@ -64,7 +64,7 @@ orphans AS MATERIALIZED (
      WHERE heads.ordered AND e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
        AND e.processed_at IS NULL AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
    WHERE follower.status = 'PROCESSING' AND follower.lease_token = heads.lease_token),
-returned AS (
+requeued AS (
   UPDATE kingdom.outbox_event
      SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
          last_error_message = 'in flight without a lease: the server has lost transactions',
@@ -72,7 +72,7 @@ returned AS (
    WHERE id = ANY(ARRAY(SELECT id FROM orphans)) AND status = 'PROCESSING'
      AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
   RETURNING stream)
-SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM returned;
+SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM requeued;
 
 -- name: repair_clock
 -- Restart the waits of events and leases after the clock was set back: nothing waits longer than it was meant to.

@@ -116,7 +116,7 @@ blocked_keys AS (
 SELECT id FROM dead;
 
 -- name: reschedule
--- Return an event to PENDING after a retry (undo 0) or a deferral (undo 1), if the lease still owns it.
+-- Requeue an event after a retry (undo 0) or a deferral (undo 1), if the lease still owns it.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
    -- The handler answered, so the event is no longer a suspect.
@@ -131,7 +131,7 @@ UPDATE kingdom.outbox_event
 RETURNING id;
 
 -- name: release
--- Return events that did not run to PENDING, in their old order and without a lost attempt.
+-- Requeue events that did not run, in their old order and without a lost attempt.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
        -- A claimed event was due, even if the clock was set back since.
