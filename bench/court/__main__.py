@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.court import deaf, growth
+from bench.court import growth, polling
 from bench.court.burst import measure_burst
-from bench.court.house import House, opened
+from bench.court.court_processes import CourtProcesses, opened
 from bench.court.latency import AT_MOST_MS, begin, measure_latency
 from bench.court.system import BACKENDS, place
 from bench.files.figures import Figures
@@ -28,7 +28,7 @@ from kingdom.bus.logs import configure_logs
 PARTS = ("latency", "burst", "growth")
 LOSE_EVENTS = "lose_events"
 # Broken variants, and the part whose bound must detect each.
-VARIANTS = {deaf.DEAF: "latency", LOSE_EVENTS: "burst", growth.SCAN: "growth"}
+VARIANTS = {polling.POLLS: "latency", LOSE_EVENTS: "burst", growth.SCAN: "growth"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def _measure(backend: str, options: argparse.Namespace) -> Figures:
     scale, figures = _scale(options), Figures(options.demand or 1.0)
     parts = options.only or ([VARIANTS[options.variant]] if options.variant else PARTS)
     # A short turn on a busy machine says little, so its time has a bound only on request.
-    bounded = not options.quick or options.demand is not None or options.variant == deaf.DEAF
+    bounded = not options.quick or options.demand is not None or options.variant == polling.POLLS
     say = partial(print, f"{backend}:", file=sys.stderr)
     if "latency" in parts or "burst" in parts:
         with place(backend) as (url, _):
@@ -109,15 +109,15 @@ async def _measure_court(
     say: Callable[[str], None],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
-        async with opened(Path(directory), url) as house:
-            _spoil(house, variant)
-            await begin(house)
+        async with opened(Path(directory), url) as court:
+            _break(court, variant)
+            await begin(court)
             if "latency" in parts:
                 say(f"{scale.requests} webhooks, one at a time")
-                await measure_latency(house, figures, requests=scale.requests, at_most_ms=at_most_ms)
+                await measure_latency(court, figures, requests=scale.requests, at_most_ms=at_most_ms)
             if "burst" in parts:
                 say(f"{scale.burst} webhooks at once, and again")
-                await measure_burst(house, figures, count=scale.burst)
+                await measure_burst(court, figures, count=scale.burst)
 
 
 def _measure_growth(backend: str, figures: Figures, scale: Scale, variant: str | None) -> None:
@@ -131,11 +131,11 @@ def _measure_growth(backend: str, figures: Figures, scale: Scale, variant: str |
         asyncio.run(growth.measure_database(cluster, figures, stored=stored, events=events, scans=scans))
 
 
-def _spoil(house: House, variant: str | None) -> None:
-    if variant == deaf.DEAF:
-        deaf.deafen(house)
+def _break(court: CourtProcesses, variant: str | None) -> None:
+    if variant == polling.POLLS:
+        polling.ignore_wakeups(court)
     elif variant == LOSE_EVENTS:
-        house.break_role("sentinel", LOSE_EVENTS)
+        court.break_role("sentinel", LOSE_EVENTS)
 
 
 def _stored(backend: str, scale: Scale) -> tuple[int, ...]:

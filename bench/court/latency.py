@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.court.house import CHANNEL, ROLES, STANDINS, House, eventually
+from bench.court.court_processes import CHANNEL, ROLES, STANDINS, CourtProcesses, eventually
 from bench.court.webhooks import Webhook, review_asked
 from bench.files.figures import Figures
 from kingdom.bootstrap import open_bus, operations_of
@@ -59,43 +59,43 @@ class Asked:
     answered_at: datetime
 
 
-async def measure_latency(house: House, figures: Figures, *, requests: int, at_most_ms: float | None) -> None:
+async def measure_latency(court: CourtProcesses, figures: Figures, *, requests: int, at_most_ms: float | None) -> None:
     """Request one review after another, wait each time until the court is idle, and record the times."""
-    async with aiohttp.ClientSession() as session, opened_store(house) as bus:
-        asked = [await _ask(house, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
+    async with aiohttp.ClientSession() as session, opened_store(court) as bus:
+        asked = [await _ask(court, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
         times = await _times(bus, asked[_WARM_UPS:])
     for step in STEPS:
         found = times[step]
-        assert len(found) == requests, f"{step} was seen {len(found)} times, not {requests}: {house.log('general')}"
+        assert len(found) == requests, f"{step} was seen {len(found)} times, not {requests}: {court.log('general')}"
         bound = at_most_ms if step == STARTED else None
         figures.note(f"{step}, p50 ms", statistics.median(found), at_most=bound)
         figures.note(f"{step}, p95 ms", percentile(found, 0.95))
     figures.facts["latency, ms"] = {step: [round(each, 1) for each in times[step]] for step in STEPS}
 
 
-async def begin(house: House, settings: Mapping[str, Any] = SETTINGS) -> None:
+async def begin(court: CourtProcesses, settings: Mapping[str, Any] = SETTINGS) -> None:
     """Write the settings and one General with trivial agents, and start all processes."""
-    house.write_settings(settings)
+    court.write_settings(settings)
     steps = [
         {"write": "result.json", "text": json.dumps({"status": "success", "summary": "looked"})},
         {"answer": "looked"},
     ]
     query = "Look.\n```script\n" + "\n".join(map(json.dumps, steps)) + "\n```\n"
-    house.write_general(
+    court.write_general(
         GENERAL,
         {"subscribes": [{"type": "github.pr.review_requested"}]},
         {"name": "Look", "gitRefs": ["event-repo"], "works": [{"name": "look", "tasks": [query]}]},
     )
-    await house.start(*STANDINS)
-    await house.people("slack", "channels", name=CHANNEL)
-    await house.start(*ROLES)
+    await court.start(*STANDINS)
+    await court.people("slack", "channels", name=CHANNEL)
+    await court.start(*ROLES)
 
 
 @asynccontextmanager
-async def opened_store(house: House) -> AsyncIterator[Bus]:
+async def opened_store(court: CourtProcesses) -> AsyncIterator[Bus]:
     """Open the store of a court for reading."""
     application = declared(Realm())
-    async with open_bus(house.url, application.topology, application.kinds, connections=2) as bus:
+    async with open_bus(court.url, application.topology, application.kinds, connections=2) as bus:
         yield bus
 
 
@@ -105,10 +105,10 @@ def percentile(found: Sequence[float], share: float) -> float:
     return ordered[math.ceil(len(ordered) * share) - 1]
 
 
-async def _ask(house: House, bus: Bus, session: aiohttp.ClientSession, number: int) -> Asked:
+async def _ask(court: CourtProcesses, bus: Bus, session: aiohttp.ClientSession, number: int) -> Asked:
     webhook = review_asked(number)
     sent_at = utc_now()
-    status, words = await webhook.send(session, house)
+    status, words = await webhook.send(session, court)
     answered_at = utc_now()
     assert (status, words) == (202, "received"), f"the receiver says {status}: {words}"
     await eventually(lambda: _is_over(bus, webhook), f"{webhook.event_id} ends")

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.court.chaos import Plan, Report, torment
-from bench.court.house import opened
+from bench.court.court_processes import opened
 from bench.court.variants import VARIANTS, caught
 from bench.postgres import PrivateCluster
 
@@ -65,8 +65,8 @@ def place(backend: str) -> Iterator[tuple[str, int | None]]:
 
 async def _torment(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as name:
-        async with opened(Path(name), url) as house:
-            return await torment(house, plan, say)
+        async with opened(Path(name), url) as court:
+            return await torment(court, plan, say)
 
 
 def _too_few(report: Report, plan: Plan) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.court.chaos import prepare, settle_quietly
-from bench.court.house import opened
+from bench.court.court_processes import opened
 from bench.court.judge import judge
 from kingdom.bus.effect import Absent, Attempt, Finding
 from kingdom.bus.port import Transaction
@@ -63,12 +63,12 @@ async def caught(name: str) -> bool:
     """Run a broken court, and return whether the checks detect it."""
     variant = VARIANTS[name]
     with tempfile.TemporaryDirectory(prefix="kingdom-broken-") as directory:
-        async with opened(Path(directory)) as house:
-            prepare(house)
-            house.break_role(variant.role, name)
-            books = await settle_quietly(house, _EVENTS, variant.faults)
-            await house.end()
-            return any(variant.finding in words for words in judge(books, _EVENTS, []))
+        async with opened(Path(directory)) as court:
+            prepare(court)
+            court.break_role(variant.role, name)
+            counts = await settle_quietly(court, _EVENTS, variant.faults)
+            await court.end()
+            return any(variant.finding in words for words in judge(counts, _EVENTS, []))
 
 
 def _replace(owner: object, name: str, method: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.court.house import REPO, SECRET, House
+from bench.court.court_processes import REPO, SECRET, CourtProcesses
 from kingdom.clock import utc_now
 from kingdom.court.sentinel.github import parse_webhook
 from kingdom.court.sentinel.happening import Happening
@@ -38,7 +38,7 @@ class Webhook:
         assert isinstance(happening, Happening)
         return happening
 
-    async def send(self, session: aiohttp.ClientSession, house: House) -> tuple[int, str]:
+    async def send(self, session: aiohttp.ClientSession, court: CourtProcesses) -> tuple[int, str]:
         """Send it signed to the receiver of a court, and return the status and the text of the answer."""
         body = json.dumps(self.document).encode()
         headers = {
@@ -47,7 +47,7 @@ class Webhook:
             "X-GitHub-Delivery": self.delivery,
             "X-Hub-Signature-256": f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}",
         }
-        url = f"http://127.0.0.1:{house.webhook_port}/webhooks/github"
+        url = f"http://127.0.0.1:{court.webhook_port}/webhooks/github"
         async with session.post(url, data=body, headers=headers) as answer:
             return answer.status, (await answer.text()).strip()
 

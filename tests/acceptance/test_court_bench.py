@@ -57,7 +57,7 @@ def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp
 @pytest.mark.parametrize(
     ("spoilt", "complaint"),
     [
-        (("--variant", "deaf"), f"{STARTED}, p50 ms: "),
+        (("--variant", "polls"), f"{STARTED}, p50 ms: "),
         (("--only", "latency", "--demand", "1000"), f"{STARTED}, p50 ms: "),
         (("--variant", "lose_events"), "events of the burst lost, doubled or not routed: 20"),
     ],

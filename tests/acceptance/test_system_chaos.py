@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.chaos.__main__ import main
-from bench.court.judge import Books, judge
+from bench.court.judge import CourtCounts, judge
 from bench.court.variants import caught
 from kingdom.clock import utc_now
 from kingdom.court.documents import (
@@ -23,7 +23,7 @@ from kingdom.court.documents import (
 SHORT = ("--system", "--backend", "files", "--no-variants", "--seed", "7", "--json", "-")
 
 
-def good() -> Books:
+def good() -> CourtCounts:
     event = ExternalEvent(
         id="evt-github-1",
         type="github.pr.review_requested",
@@ -46,7 +46,7 @@ def good() -> Books:
         created_at=utc_now(),
         status=AssignmentStatus.COMPLETED,
     )
-    return Books(
+    return CourtCounts(
         events=[event],
         assignments=[assignment],
         comments={1: 1},
@@ -60,7 +60,7 @@ def good() -> Books:
     )
 
 
-FLAWS: dict[str, tuple[Callable[[Books], dict[str, Any]], str]] = {
+FLAWS: dict[str, tuple[Callable[[CourtCounts], dict[str, Any]], str]] = {
     "an event is lost": (lambda _: {"events": [], "assignments": []}, "0 events were noticed"),
     "an event failed": (
         lambda books: {"events": [msgspec.structs.replace(books.events[0], outcome="failed")]},
@@ -75,7 +75,7 @@ FLAWS: dict[str, tuple[Callable[[Books], dict[str, Any]], str]] = {
     "a comment is lost": (lambda _: {"comments": {}}, "has 0 comments"),
     "a message is doubled": (lambda _: {"posts": {"msg-1": 2}}, "was posted 2 times"),
     "a message is lost": (lambda _: {"posts": {}}, "was never posted"),
-    "a session is left": (lambda _: {"sessions": ["soldier-1"]}, "still on the books"),
+    "a session is left": (lambda _: {"sessions": ["soldier-1"]}, "still registered"),
     "a command is left": (lambda _: {"accepted": 1}, "accepted and not answered"),
     "a slot is held": (lambda _: {"held": {"soldiers": {"task-1": "1"}}}, "still held"),
     "a run is open": (lambda _: {"open_runs": ["wf-1"]}, "still open"),
@@ -91,7 +91,7 @@ def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
 def test_the_judge_finds(flaw: str) -> None:
     spoil, words = FLAWS[flaw]
     books = good()
-    spoilt = Books(**{name: getattr(books, name) for name in Books.__slots__} | spoil(books))
+    spoilt = CourtCounts(**{name: getattr(books, name) for name in CourtCounts.__slots__} | spoil(books))
     assert any(words in finding for finding in judge(spoilt, 1, [])), judge(spoilt, 1, [])
 
 

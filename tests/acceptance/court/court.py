@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench.court.house import CHANNEL, House, eventually
+from bench.court.court_processes import CHANNEL, CourtProcesses, eventually
 from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Court:
     """A house with everybody in it, its store, and a person who is in its channel of Slack."""
 
-    house: House
+    house: CourtProcesses
     bus: Bus
     operations: Operations
     person: str

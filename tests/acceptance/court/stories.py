@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from kingdom.bus import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent, Message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from tests.acceptance.court import stories
 from tests.acceptance.court.court import Court
 from tests.acceptance.court.opening import opened_court_with

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from tests.acceptance.court.court import Court, buttons
 from tests.acceptance.court.opening import POLLED
 from tests.acceptance.court.packages import BROKEN, BUSY, FAILURE, QUESTION, SCHEDULE

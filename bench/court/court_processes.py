@@ -33,7 +33,7 @@ _PULLS = 2000
 _ROOT = Path(__file__).parents[2]
 
 
-class House:
+class CourtProcesses:
     """Processes by name, all below one directory. Closing it ends them."""
 
     def __init__(self, directory: Path, url: str, session: aiohttp.ClientSession) -> None:
@@ -228,20 +228,20 @@ class House:
 
 
 @asynccontextmanager
-async def opened(directory: Path, url: str = "") -> AsyncIterator[House]:
+async def opened(directory: Path, url: str = "") -> AsyncIterator[CourtProcesses]:
     """Prepare a court without processes: its store, repository and settings."""
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     async with aiohttp.ClientSession() as session:
-        house = House(directory, url or f"file:{directory / 'realm'}", session)
-        make_remote(house.source)
-        await migrate(house.url)
-        house.write_settings()
-        source = str(house.source)
-        await house.kingdom("git", "create", "acme-shop", source, "--repo", REPO, "--checkpoint-remote", source)
+        court = CourtProcesses(directory, url or f"file:{directory / 'realm'}", session)
+        make_remote(court.source)
+        await migrate(court.url)
+        court.write_settings()
+        source = str(court.source)
+        await court.kingdom("git", "create", "acme-shop", source, "--repo", REPO, "--checkpoint-remote", source)
         try:
-            yield house
+            yield court
         finally:
-            await house.end()
+            await court.end()
 
 
 async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE_SECONDS) -> Any:

@@ -5,19 +5,19 @@ import sys
 from collections.abc import Collection
 from datetime import timedelta
 
-from bench.court.house import House
+from bench.court.court_processes import CourtProcesses
 from kingdom.bus.hints import Hints
 from kingdom.cli.main import main as play
 
-DEAF = "deaf"
+POLLS = "polls"
 # The roles on the path of an event.
 _ROLES = ("king", "general", "soldiers")
 
 
-def deafen(house: House) -> None:
+def ignore_wakeups(court: CourtProcesses) -> None:
     """Make the roles of a court ignore wake-ups."""
     for role in _ROLES:
-        house.break_role(role, DEAF, module=__name__)
+        court.break_role(role, POLLS, module=__name__)
 
 
 async def _sleep(_hints: Hints, _streams: Collection[str], _at_most: timedelta) -> None:
@@ -25,6 +25,6 @@ async def _sleep(_hints: Hints, _streams: Collection[str], _at_most: timedelta) 
 
 
 if __name__ == "__main__":
-    sys.argv.remove(DEAF)
-    Hints.wait = _sleep  # type: ignore[assignment, method-assign]
+    sys.argv.remove(POLLS)
+    Hints.wait = _sleep  # type: ignore[assignment, method-assign] # a variant patches the class
     play()
