@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.court.burst import Books, judge
+from bench.court.burst import BurstCounts, judge
 from bench.court.growth import measure_database, measure_files
 from bench.court.latency import STARTED, STEPS, percentile
 from bench.court.webhooks import review_asked
@@ -94,8 +94,8 @@ def growths(*counted: str) -> set[str]:
     return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a look by the clock")}
 
 
-def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> Books:
-    return Books(
+def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:
+    return BurstCounts(
         events=events,
         noticed=Counter({EVENT.id: noticed}),
         waiting=frozenset({waiting}),
@@ -117,7 +117,7 @@ def routed(**route: str) -> ExternalEvent:
         (books(routed(task_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
     ],
 )
-def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) -> None:
+def test_whatever_is_wrong_after_a_burst_is_found(found: BurstCounts, complaint: str) -> None:
     (words,) = judge(found, [EVENT.id], 8)
     assert complaint in words
 

@@ -63,14 +63,14 @@ def good() -> CourtCounts:
 FLAWS: dict[str, tuple[Callable[[CourtCounts], dict[str, Any]], str]] = {
     "an event is lost": (lambda _: {"events": [], "assignments": []}, "0 events were noticed"),
     "an event failed": (
-        lambda books: {"events": [msgspec.structs.replace(books.events[0], outcome="failed")]},
+        lambda counts: {"events": [msgspec.structs.replace(counts.events[0], outcome="failed")]},
         "is completed, failed",
     ),
     "an event has no assignment": (
-        lambda books: {"events": [msgspec.structs.replace(books.events[0], routes=())]},
+        lambda counts: {"events": [msgspec.structs.replace(counts.events[0], routes=())]},
         "has 0 assignments",
     ),
-    "an assignment is doubled": (lambda books: {"assignments": books.assignments * 2}, "2 assignments in the store"),
+    "an assignment is doubled": (lambda counts: {"assignments": counts.assignments * 2}, "2 assignments in the store"),
     "a comment is doubled": (lambda _: {"comments": {1: 2}}, "has 2 comments"),
     "a comment is lost": (lambda _: {"comments": {}}, "has 0 comments"),
     "a message is doubled": (lambda _: {"posts": {"msg-1": 2}}, "was posted 2 times"),
@@ -89,10 +89,10 @@ def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_the_judge_finds(flaw: str) -> None:
-    spoil, words = FLAWS[flaw]
-    books = good()
-    spoilt = CourtCounts(**{name: getattr(books, name) for name in CourtCounts.__slots__} | spoil(books))
-    assert any(words in finding for finding in judge(spoilt, 1, [])), judge(spoilt, 1, [])
+    change, words = FLAWS[flaw]
+    counts = good()
+    broken = CourtCounts(**{name: getattr(counts, name) for name in CourtCounts.__slots__} | change(counts))
+    assert any(words in finding for finding in judge(broken, 1, [])), judge(broken, 1, [])
 
 
 def test_the_judge_finds_a_process_that_was_left() -> None:
