@@ -219,7 +219,7 @@ async def _start(bus: Bus, workflow_id: str) -> None:
 async def _until_idle(bus: Bus) -> None:
     """Wait until no event is open anywhere."""
     operations = operations_of(bus)
-    while any(stream.pending or stream.processing for stream in await operations.stats()):  # noqa: ASYNC110
+    while any(stream.pending or stream.processing for stream in await operations.stats()):  # noqa: ASYNC110 - a store has no notification
         await asyncio.sleep(_POLL_SECONDS)
 
 

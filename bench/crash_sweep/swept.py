@@ -126,7 +126,7 @@ class SweptLoop(asyncio.SelectorEventLoop):
                 exited()
 
             protocol.process_exited = process_exited
-            return protocol  # type: ignore[no-any-return]
+            return protocol  # type: ignore[no-any-return] # the factory is untyped
 
         if label.removeprefix("git ") in _READING:
             return await super().subprocess_exec(protocol_factory, program, *args, **options)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from litequeue import LiteQueue  # type: ignore[import-untyped]
+from litequeue import LiteQueue  # type: ignore[import-untyped] # it has no types
 from persistqueue import Queue, SQLiteAckQueue
 
 from bench.files.load import some_events
