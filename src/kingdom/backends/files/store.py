@@ -286,9 +286,8 @@ class Store:
         """Return whether catching up only means reading a little of the journal, without any sync."""
         journal, lock = self.journal, self._require_lock()
         segment, applied = lock.offsets
-        if self._is_stale or lock.rewrite_up_to or segment != journal.start:
-            return False
-        return journal.end_on_disk() == applied <= journal.end + _NONBLOCKING_BYTES
+        is_sound = segment == journal.start and not (self._is_stale or lock.rewrite_up_to)
+        return is_sound and journal.end_on_disk() == applied <= journal.end + _NONBLOCKING_BYTES
 
     def _catch_up(self) -> None:
         """Finish the work of a dead holder and read the entries of other processes."""
@@ -349,10 +348,7 @@ class Store:
         _log.info("journal replayed", entries=len(entries), after_power_loss=thorough)
 
     def _complete_entry(self, plan: TransactionPlan) -> JournalEntry:
-        """Return the entry with its log lines, and with the body of every event file that is rewritten.
-
-        Without the body, a crash during the rewrite could lose it, because the old file is removed.
-        """
+        """Return the entry with its log lines, and with the body of every rewritten event file for recovery."""
         entry = plan.finish()
         if plan.log_entries:
             first = self.events.log_sequence + 1
