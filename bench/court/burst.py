@@ -36,7 +36,7 @@ _LOG_PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurstCounts:
-    """The content of the store after a burst: events, deliveries of each, waiting events, and held slots."""
+    """The content of the store after a burst: events, how often each was noticed, waiting events, and held slots."""
 
     events: Sequence[ExternalEvent]
     noticed: Counter[str]

@@ -37,7 +37,7 @@ from kingdom.workflow.records import change
 _KEPT = timedelta(days=30)
 _EVERYTHING = 1_000_000
 
-# The steps whose cost is counted, by name.
+# Opens a block whose cost is counted under a name.
 Counting = Callable[[str], AbstractContextManager[object]]
 RECEIVED, ROUTED, RESTING, CLOCK = "taken in", "routed and admitted", "at rest", "a look by the clock"
 

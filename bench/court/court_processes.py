@@ -120,7 +120,7 @@ class CourtProcesses:
         (folder / "workflow.yaml").write_text(yaml.safe_dump(dict(workflow), sort_keys=False))
 
     def break_role(self, role: str, variant: str, module: str = "bench.court.variants") -> None:
-        """Run a role with a broken variant of a module from now on."""
+        """Run a role with a broken variant from now on. `module` applies it."""
         self._broken[role] = (module, variant)
 
     async def start(self, *names: str) -> None:

@@ -192,7 +192,7 @@ def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
 
 
 def _typical(steps: Sequence[str], calls: Sequence[int]) -> Counter[str]:
-    """Return the median calls of each step over all events, because waiting threads add some calls."""
+    """Return the calls of each step over all events, each counted as the median, because waiting threads add some."""
     assert len(steps) == len(calls), f"{len(steps)} steps, {len(calls)} of them seen"
     by_step: dict[str, list[int]] = {}
     for step, count in zip(steps, calls, strict=True):

@@ -22,7 +22,7 @@ from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
 SCRIPTED: Final = "scripted"
 CLAUDE: Final = "claude"
-# The bounds: the default number of points, and the number of points that runs may miss.
+# The bounds: the fewest points of a default sweep, and the share of points that runs may miss.
 POINTS_MIN = {SCRIPTED: 100, CLAUDE: 20}
 MISSED_SHARE_MAX = 0.05
 # The default number of points: each start of the real program takes a second of processor time.

@@ -143,7 +143,7 @@ def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterat
 
 
 def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
-    """Describe events that occur too often: some more than once, others more than once per process."""
+    """Describe events that occur too often: some more than once, others more than once between two recoveries."""
     for key, count in Counter(_key(event) for event in events).items():
         if key[0] in _ONCE and count > 1:
             yield f"{key} happened {count} times"

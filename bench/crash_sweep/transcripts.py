@@ -63,7 +63,7 @@ class _Told:
             case {"type": "output", "call": str(call), "isError": False} if found := _STEP.search(call):
                 self._do(int(found[1]), attempt)
             case {"own_answer": True}:
-                # The same call is reported only once.
+                # Count an answered attempt only once.
                 if attempt not in self._answered:
                     self._answered.append(attempt)
             case {"answer": str()}:

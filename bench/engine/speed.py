@@ -87,7 +87,7 @@ def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> P
 
 
 def _server_seconds(cluster: PrivateCluster) -> float:
-    """Return the active time of ended sessions; zero for the server of DATABASE_URL."""
+    """Return the processor time of ended server processes; zero for the server of DATABASE_URL."""
     if cluster.pid is None:
         return 0.0
     times = psutil.Process(cluster.pid).cpu_times()

@@ -57,7 +57,7 @@ async def each(items: list[AnyItem]) -> AsyncIterator[AnyItem]:
 
 
 def files(place: Path) -> set[Path]:
-    """Return all files except those of the store itself."""
+    """Return all files except the journal."""
     journal = place / "bus" / "journal"
     return {path for path in place.rglob("*") if path.is_file() and path.parent != journal}
 
