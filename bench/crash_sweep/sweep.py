@@ -98,7 +98,7 @@ class Sweep:
     def _sweep(
         self, swept: Swept, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
     ) -> None:
-        """Execute points until enough crashes have happened, or one at each. Points that were missed come last again."""
+        """Execute points until enough crashes have happened, or one at each. Missed points come last again."""
         told = time.monotonic()
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))
