@@ -22,8 +22,8 @@ from rich.table import Table
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresBus, migrate
-from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
+from kingdom.bus.log_output import configure_logs
 
 BATCH = 100
 # Shares of the bare loop that the bus must reach; a drop below them is a regression, not noise.
@@ -113,7 +113,7 @@ class Kingdom:
         dispatcher, left = Dispatcher(), events
 
         @dispatcher.reaction("Ping")
-        async def pong(_event: Received[Any], _transaction: Transaction) -> None:
+        async def pong(_event: Event[Any], _transaction: Transaction) -> None:
             nonlocal left
             left -= 1
             if not left:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.cli.demo_view import end_view, question_view, screen_view
 from kingdom.court.asks import Ask
 from kingdom.demo.house import opened_house

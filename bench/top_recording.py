@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from kingdom.bootstrap import open_bus
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
 from kingdom.court.asks import Ask

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 
 
 class WrappedBus(Bus):
@@ -28,7 +28,7 @@ class WrappedBus(Bus):
         """Claim; see the port."""
         return await self._bus.claim(stream, limit, worker)
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases; see the port."""
         return self._bus.renew(leases)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kingdom import bus
 
-Member = bus.Received[dict[str, Any]]
+Member = bus.Event[dict[str, Any]]
 LETTERS = Path("letters")
 members = bus.Stream(name="members", subscribes=frozenset({"MemberJoined"}))
 dispatcher = bus.Dispatcher()
@@ -18,7 +18,7 @@ dispatcher = bus.Dispatcher()
 class Welcome(bus.Effect[dict[str, Any]]):
     """Write a letter; written again under the same identifier, it is the same letter."""
 
-    target = bus.Target(name="letter box", honours=bus.Honours.IDENTIFIER, calls_per_second=10)
+    target = bus.Target(name="letter box", idempotency=bus.Idempotency.IDENTIFIER, calls_per_second=10)
 
     def key(self, event: Member) -> str:
         """Name what must happen at most once: one letter for each member."""
@@ -28,17 +28,17 @@ class Welcome(bus.Effect[dict[str, Any]]):
         """Take the snapshot that every attempt sends."""
         return {"text": f"Dear {event.payload['name']}, welcome!\n"}
 
-    async def call(self, attempt: bus.Attempt) -> bus.Answer:
+    async def call(self, attempt: bus.Attempt) -> bus.CallResult:
         """Send it; if we die in here, nobody knows whether it was sent, and `reconcile` finds out."""
         place = self._place(attempt)
         place.write_text(attempt.request["text"])
         return bus.Acked({"letter": place.name})
 
-    async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
+    async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
         """Look whether the letter is there, whole."""
         place = self._place(attempt)
         whole = place.exists() and place.read_text() == attempt.request["text"]
-        return bus.Happened({"letter": place.name}) if whole else bus.Absent()
+        return bus.Present({"letter": place.name}) if whole else bus.Absent()
 
     async def conclude(
         self, event: Member, answer: bus.Acked | bus.Rejected, transaction: bus.Transaction

@@ -8,7 +8,7 @@ import aiohttp
 
 from kingdom import bus
 
-Order = bus.Received[dict[str, Any]]
+Order = bus.Event[dict[str, Any]]
 bank = os.environ.get("BANK_URL", "http://127.0.0.1:8081")  # noqa: TID251 - its own setting
 orders = bus.Stream(name="orders", ordered=True, subscribes=frozenset({"OrderPlaced"}))
 payments = bus.Stream(name="payments", subscribes=frozenset({"PaymentDue"}))
@@ -25,7 +25,7 @@ async def remember(event: Order, transaction: bus.Transaction) -> None:
 class Charge(bus.Effect[dict[str, Any]]):
     """Charge the customer, at a bank that does each identifier once."""
 
-    target = bus.Target(name="bank", honours=bus.Honours.IDENTIFIER)
+    target = bus.Target(name="bank", idempotency=bus.Idempotency.IDENTIFIER)
 
     def key(self, event: Order) -> str:
         """Name what must happen at most once."""
@@ -35,17 +35,17 @@ class Charge(bus.Effect[dict[str, Any]]):
         """Take the snapshot that every attempt sends."""
         return {"amount": event.payload["amount"]}
 
-    async def call(self, attempt: bus.Attempt) -> bus.Answer:
+    async def call(self, attempt: bus.Attempt) -> bus.CallResult:
         """Send it; a timeout or a crash leaves the answer unknown."""
         url = f"{bank}/charges/{attempt.identifier}"
         async with aiohttp.request("PUT", url, json=dict(attempt.request)) as reply:
-            return bus.http_answer(reply.status, reply.headers, {"charge": await reply.text()})
+            return bus.classify_response(reply.status, reply.headers, {"charge": await reply.text()})
 
-    async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
+    async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
         """Look up what became of a call that nobody saw end."""
         async with aiohttp.request("GET", f"{bank}/charges/{attempt.identifier}") as reply:
             if reply.ok:
-                return bus.Happened(await reply.json())
+                return bus.Present(await reply.json())
             return bus.Absent() if reply.status == HTTPStatus.NOT_FOUND else bus.Unclear(reply.reason or "")
 
 

@@ -20,12 +20,12 @@ from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import SCENARIOS, process_command
 from bench.court.system import run as run_system
 from bench.court.variants import VARIANTS as COURT_VARIANTS
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.errors import KingdomError
-from kingdom.verify import Plan, Report
-from kingdom.verify.trial import torment
+from kingdom.verify import TrialPlan, TrialReport
+from kingdom.verify.trial import run_trial
 
-# The bounds: faults per second of torment, and their kinds.
+# The bounds: faults per second of a trial, and their kinds.
 FAULTS_PER_SECOND = 5 / 3
 FAULT_KINDS = 9
 # In short only the processes suffer, not what lies around them.
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_system(options)
     options.backend = options.backend or "postgres"
     with BACKENDS[options.backend].place() as place:
-        report = asyncio.run(torment(place.url, _plan(options, place), _emptied(options.keep)))
+        report = asyncio.run(run_trial(place.url, _plan(options, place), _emptied(options.keep)))
         caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
         deadlocks = place.deadlocks()
     complaints = [
@@ -69,10 +69,10 @@ def _is_long(options: argparse.Namespace) -> bool:
     return bool(options.seconds >= _SHORT_SECONDS)
 
 
-def _plan(options: argparse.Namespace, place: Place) -> Plan:
+def _plan(options: argparse.Namespace, place: Place) -> TrialPlan:
     long = _is_long(options)
     command = process_command(options.backend, options.variant or AS_IT_IS)
-    return Plan(
+    return TrialPlan(
         seconds=options.seconds,
         seed=options.seed,
         workers=4,
@@ -103,7 +103,7 @@ def _catch_variants(url: str, backend: str) -> dict[str, bool]:
     return caught
 
 
-def _complaints(report: Report, options: argparse.Namespace) -> Iterator[str]:
+def _complaints(report: TrialReport, options: argparse.Namespace) -> Iterator[str]:
     for finding in report.findings[:20]:
         yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
     yield from _missing(report.faults_by_kind, options)
@@ -123,7 +123,7 @@ def _missing(faults: Mapping[str, int], options: argparse.Namespace) -> Iterator
         yield f"the holder of the lock was stopped only {stops} times"
 
 
-def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> None:
+def _show(report: TrialReport, caught: dict[str, bool], complaints: list[str]) -> None:
     console = Console()
     table = Table("what", "count", title=f"chaos, seed {report.seed}: {report.seconds:.0f} s")
     parts = {"event": report.statuses, "action": report.actions, "fault": report.faults_by_kind}
@@ -138,7 +138,7 @@ def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> Non
         console.print(words, style="red", markup=False)
 
 
-def _figures(report: Report, caught: dict[str, bool], *, deadlocks: int, ok: bool) -> dict[str, Any]:
+def _figures(report: TrialReport, caught: dict[str, bool], *, deadlocks: int, ok: bool) -> dict[str, Any]:
     return {
         "ok": ok,
         "seed": report.seed,
@@ -175,7 +175,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--drain", type=float, default=600.0, help="with --system: how many seconds the rest may take (default 600)"
     )
     variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants} | set(COURT_VARIANTS))
-    parser.add_argument("--variant", choices=variants, help="torment a bus that is broken on purpose")
+    parser.add_argument("--variant", choices=variants, help="run a bus that is broken on purpose")
     parser.add_argument("--no-variants", action="store_true", help="leave out the scripted trials of the variants")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history there")
     parser.add_argument(

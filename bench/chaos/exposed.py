@@ -17,7 +17,7 @@ from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.journal import Journal
 from kingdom.bootstrap import open_bus
 from kingdom.verify import process
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from kingdom.verify.script import die
 
 _CHECKPOINT_THREAD = "kingdom-checkpoint"
@@ -31,7 +31,7 @@ def expose(controls: Controls, backend: str) -> None:
     """Let everything that a bench sets in the controls have its effect on this process."""
     play = process.play
 
-    async def play_exposed(part: Part) -> None:
+    async def play_exposed(part: ProcessConfig) -> None:
         slot = part.name.split(".")[0]
         shift_clock(controls, slot)
         await play(_EXPOSED[backend](controls, slot, part))
@@ -39,7 +39,7 @@ def expose(controls: Controls, backend: str) -> None:
     replace(process, "play", play_exposed)
 
 
-def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
+def _expose_on_postgres(controls: Controls, slot: str, part: ProcessConfig) -> ProcessConfig:
     """Lead every second process through PgBouncer, the others through the proxy, and who is spared to the server."""
     direct = part.url
     if part.role == "steady":
@@ -50,7 +50,7 @@ def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
     return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["bouncer_port"]))
 
 
-def _expose_on_files(controls: Controls, _slot: str, part: Part) -> Part:
+def _expose_on_files(controls: Controls, _slot: str, part: ProcessConfig) -> ProcessConfig:
     for code, operations in ((errno.ENOSPC, _GROWING), (errno.EIO, _SYNCING), (errno.EROFS, _CHANGING)):
         for operation in operations:
             replace(Disk, operation, _failing(controls, code, getattr(Disk, operation)))
@@ -101,7 +101,7 @@ def _die_at(controls: Controls, point: int | None) -> None:
         die()
 
 
-_EXPOSED: dict[str, Callable[[Controls, str, Part], Part]] = {
+_EXPOSED: dict[str, Callable[[Controls, str, ProcessConfig], ProcessConfig]] = {
     "postgres": _expose_on_postgres,
     "files": _expose_on_files,
 }

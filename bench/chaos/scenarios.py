@@ -10,11 +10,11 @@ import psutil
 
 from bench.chaos.process import AS_IT_IS
 from kingdom.clock import utc_now
-from kingdom.verify import Kind, Plan
-from kingdom.verify.fleet import COMMAND, Member
-from kingdom.verify.history import Entry
-from kingdom.verify.report import Report
-from kingdom.verify.trial import Trial, staged
+from kingdom.verify import TrialPlan, ViolationKind
+from kingdom.verify.fleet import COMMAND, FleetMember
+from kingdom.verify.history import HistoryEntry
+from kingdom.verify.report import TrialReport
+from kingdom.verify.trial import Trial, open_trial
 from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE, PAUSED, REACTED, Job
 
 BOTH = frozenset({"postgres", "files"})
@@ -43,24 +43,24 @@ class Scenario:
     """What a variant is shown, and what the checker must find then; `endless` where it never comes to rest."""
 
     variant: str
-    expects: Kind
+    expects: ViolationKind
     play: Callable[[Trial], Awaitable[None]]
     endless: bool = False
     lease: timedelta = timedelta(seconds=2)
     backends: frozenset[str] = BOTH
 
-    async def run(self, url: str, backend: str, *, broken: bool) -> Report:
+    async def run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
         """Play it with the variant, or with the product as it is; anew where a stopped process could not wake up."""
         for _ in range(_TRIES - 1):
             with suppress(_KilledAsleepError):
                 return await self._run(url, backend, broken=broken)
         return await self._run(url, backend, broken=broken)
 
-    async def _run(self, url: str, backend: str, *, broken: bool) -> Report:
+    async def _run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
         command = process_command(backend, self.variant if broken else AS_IT_IS)
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
-        plan = Plan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
-        async with staged(url, plan) as trial:
+        plan = TrialPlan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
+        async with open_trial(url, plan) as trial:
             await self.play(trial)
             await trial.drain()
             return trial.judge(await trial.evidence())
@@ -224,29 +224,31 @@ async def _a_call_arrives_late(trial: Trial) -> None:
 
 
 SCENARIOS = (
-    Scenario("no_fence", Kind.STALE, _a_stopped_worker_wakes_up),
-    Scenario("no_reaper", Kind.STUCK, _a_worker_dies, endless=True),
-    Scenario("resend_on_unknown", Kind.REPEATED, _an_answer_is_lost),
-    Scenario("fresh_identifier", Kind.REPEATED, _a_stopped_sender_wakes_up),
-    Scenario("settle_outside", Kind.TWICE, _a_worker_dies_between),
-    Scenario("settle_first", Kind.LOST, _a_worker_dies_between),
-    Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
-    Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
-    Scenario("lazy_reaper", Kind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
-    Scenario("no_renewal", Kind.TAKEN, _a_job_lasts_longer_than_its_lease),
-    Scenario("torn_publish", Kind.TORN, _a_publisher_dies),
-    Scenario("reversed_order", Kind.ORDER, _a_reaction_publishes_two_of_a_key),
-    Scenario("no_delay", Kind.EARLY, _some_events_are_delayed),
-    Scenario("generous_keys", Kind.CONTEST, _two_ask_for_one_key),
-    Scenario("no_pause", Kind.DISOBEYED, _a_stream_is_paused),
-    Scenario("no_block", Kind.OVERTAKEN, _an_event_dies_in_a_key_that_blocks),
-    Scenario("impatient", Kind.REPEATED, _a_call_arrives_late),
-    Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
-    Scenario("no_replay", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
-    Scenario("files_first", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
-    Scenario("endless_patience", Kind.INVARIANT, _a_writer_stops, lease=timedelta(seconds=5), backends=FILES),
-    Scenario("two_writers", Kind.TWICE, _a_writer_stops_and_wakes_up, lease=timedelta(seconds=5), backends=FILES),
-    Scenario("wrong_head", Kind.ORDER, _a_line_forms_behind_a_slow_event, backends=FILES),
+    Scenario("no_fence", ViolationKind.STALE, _a_stopped_worker_wakes_up),
+    Scenario("no_reaper", ViolationKind.STUCK, _a_worker_dies, endless=True),
+    Scenario("resend_on_unknown", ViolationKind.REPEATED, _an_answer_is_lost),
+    Scenario("fresh_identifier", ViolationKind.REPEATED, _a_stopped_sender_wakes_up),
+    Scenario("settle_outside", ViolationKind.TWICE, _a_worker_dies_between),
+    Scenario("settle_first", ViolationKind.LOST, _a_worker_dies_between),
+    Scenario("blame_batch", ViolationKind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
+    Scenario("split_runs", ViolationKind.ORDER, _a_slow_call_in_line, endless=True),
+    Scenario("lazy_reaper", ViolationKind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
+    Scenario("no_renewal", ViolationKind.TAKEN, _a_job_lasts_longer_than_its_lease),
+    Scenario("torn_publish", ViolationKind.TORN, _a_publisher_dies),
+    Scenario("reversed_order", ViolationKind.ORDER, _a_reaction_publishes_two_of_a_key),
+    Scenario("no_delay", ViolationKind.EARLY, _some_events_are_delayed),
+    Scenario("generous_keys", ViolationKind.CONTEST, _two_ask_for_one_key),
+    Scenario("no_pause", ViolationKind.DISOBEYED, _a_stream_is_paused),
+    Scenario("no_block", ViolationKind.OVERTAKEN, _an_event_dies_in_a_key_that_blocks),
+    Scenario("impatient", ViolationKind.REPEATED, _a_call_arrives_late),
+    Scenario("never_roll_back", ViolationKind.ROLLED_BACK, _publishers_roll_back),
+    Scenario("no_replay", ViolationKind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("files_first", ViolationKind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("endless_patience", ViolationKind.INVARIANT, _a_writer_stops, lease=timedelta(seconds=5), backends=FILES),
+    Scenario(
+        "two_writers", ViolationKind.TWICE, _a_writer_stops_and_wakes_up, lease=timedelta(seconds=5), backends=FILES
+    ),
+    Scenario("wrong_head", ViolationKind.ORDER, _a_line_forms_behind_a_slow_event, backends=FILES),
 )
 
 
@@ -266,7 +268,7 @@ async def _one_more_is_handled(trial: Trial) -> None:
     await trial.until(_seen("finished", event=str(event.event_id)))
 
 
-def _delayed(entries: list[Entry]) -> int:
+def _delayed(entries: list[HistoryEntry]) -> int:
     """Count the delayed events that were published for certain."""
     published = {event for entry in _all(entries, "published") for event in entry.facts["events"]}
     described = (each for entry in _all(entries, "publishing") for each in entry.facts["events"])
@@ -279,11 +281,11 @@ async def _start_workers(trial: Trial, count: int) -> None:
     await trial.ready()
 
 
-async def _sleeper(trial: Trial) -> Member | None:
+async def _sleeper(trial: Trial) -> FleetMember | None:
     """Return the member whose process has stopped itself; None where another one has killed it for the lock."""
-    found: list[Member] = []
+    found: list[FleetMember] = []
 
-    def asleep(entries: list[Entry]) -> bool:
+    def asleep(entries: list[HistoryEntry]) -> bool:
         found.extend(member for member in trial.fleet.members if _asleep(member))
         return bool(found or _all(entries, "exited", code=-signal.SIGKILL))
 
@@ -291,7 +293,7 @@ async def _sleeper(trial: Trial) -> Member | None:
     return found[0] if found else None
 
 
-async def _woken(trial: Trial) -> Member:
+async def _woken(trial: Trial) -> FleetMember:
     """Wake the member whose process has stopped itself, and return it."""
     sleeper = await _sleeper(trial)
     if sleeper is None:
@@ -300,20 +302,20 @@ async def _woken(trial: Trial) -> Member:
     return sleeper
 
 
-def _asleep(member: Member) -> bool:
+def _asleep(member: FleetMember) -> bool:
     if member.process is None or member.process.returncode is not None:
         return False
     return psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED
 
 
-def _decided(entries: list[Entry], member: Member) -> bool:
+def _decided(entries: list[HistoryEntry], member: FleetMember) -> bool:
     ends = ("settled", "refused", "lease_lost")
     return any(entry.what in ends and entry.process.startswith(f"{member.slot}.") for entry in entries)
 
 
-def _seen(what: str, **facts: object) -> Callable[[list[Entry]], bool]:
+def _seen(what: str, **facts: object) -> Callable[[list[HistoryEntry]], bool]:
     return lambda entries: bool(_all(entries, what, **facts))
 
 
-def _all(entries: list[Entry], what: str, **facts: object) -> list[Entry]:
+def _all(entries: list[HistoryEntry], what: str, **facts: object) -> list[HistoryEntry]:
     return [entry for entry in entries if entry.what == what and facts.items() <= entry.facts.items()]

@@ -11,13 +11,13 @@ from typing import Any
 
 from kingdom.bus import worker
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.effect import Honours
+from kingdom.bus.effect import Idempotency
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.keeper import HeldLease
 from kingdom.bus.ledger import Ledger
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 from kingdom.bus.stream import Topology
 from kingdom.verify import process
 from kingdom.verify.script import die
@@ -32,7 +32,7 @@ def resend_on_unknown() -> None:
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
         again = ledger.latest.state in ("SENT", "UNKNOWN")
-        return sent(ledger._next(Honours.NOTHING) if again else ledger, fence, at)
+        return sent(ledger._next(Idempotency.NOTHING) if again else ledger, fence, at)
 
     replace(Ledger, "sent", send_again)
     replace(Ledger, "must_reconcile", property(lambda _: False))
@@ -42,8 +42,8 @@ def fresh_identifier() -> None:
     """Send what is absent under a new identifier, though its first sender may only be asleep."""
     following = Ledger._next
 
-    def forget(ledger: Ledger, _honours: Honours, *, absent: bool = False) -> Ledger:
-        return following(ledger, Honours.NOTHING, absent=absent)
+    def forget(ledger: Ledger, _honours: Idempotency, *, absent: bool = False) -> Ledger:
+        return following(ledger, Idempotency.NOTHING, absent=absent)
 
     replace(Ledger, "_next", forget)
 
@@ -64,7 +64,7 @@ def split_runs() -> None:
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
 
-    replace(worker, "runs_of", runs)
+    replace(worker, "split_into_runs", runs)
 
 
 def impatient() -> None:
@@ -156,8 +156,8 @@ def reap_never(bus_class: type[Bus]) -> None:
 def forget_renewals(bus_class: type[Bus]) -> None:
     """Let a bus answer that leases are renewed, and renew none."""
 
-    def renew(_: Bus, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
+    def renew(_: Bus, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        return LeaseRenewal(frozenset(leases), frozenset())
 
     replace(bus_class, "renew", renew)
 
@@ -181,7 +181,7 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
         async with transaction(bus, hold) as opened:
             yield opened
             copies = opened.changes.copies
-            is_torn = len(copies) > 1 and not opened.changes.settled
+            is_torn = len(copies) > 1 and not opened.changes.settlements
             for key in list(copies)[len(copies) // 2 :] if is_torn else ():
                 del copies[key]
         if is_torn:

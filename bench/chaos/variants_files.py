@@ -17,9 +17,9 @@ from kingdom.backends.files.store import Store
 from kingdom.backends.files.transaction import FilesTransaction
 from kingdom.backends.files.tree import Tree
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Settled
+from kingdom.bus.port import Settlement
 from kingdom.bus.stream import Stream
-from kingdom.verify.script import Stagehand
+from kingdom.verify.script import ScriptRunner
 
 _SEGMENT_BYTES = 256 << 10
 
@@ -28,10 +28,10 @@ def no_fence() -> None:
     """Settle and renew without looking at the token."""
     settle = Draft.settle
 
-    def lost(_: Draft, _settled: Sequence[Settled], _held: Sequence[Delivery]) -> set[int]:
+    def lost(_: Draft, _settled: Sequence[Settlement], _held: Sequence[Delivery]) -> set[int]:
         return set()
 
-    def settle_what_is_there(draft: Draft, settled: Sequence[Settled], body: Callable[[Row], msgspec.Raw]) -> None:
+    def settle_what_is_there(draft: Draft, settled: Sequence[Settlement], body: Callable[[Row], msgspec.Raw]) -> None:
         there = [each for each in settled if each.position in draft.books.stream(each.stream.name).rows]
         settle(draft, there, body)
 
@@ -171,7 +171,7 @@ def script_commits() -> None:
 
     def act_first(tree: Tree, part: LogPart) -> None:
         for event_id, script in scripts.items():
-            Stagehand(Path(tree.layout.temporary)).act_at_once(script, event_id, "commit")
+            ScriptRunner(Path(tree.layout.temporary)).act_at_once(script, event_id, "commit")
         add_log(tree, part)
 
     replace(Tree, "apply", note_scripts)

@@ -16,9 +16,9 @@ from bench.court.latency import SETTINGS, opened_store, percentile
 from bench.court.webhooks import Webhook, review_asked
 from bench.files.figures import Figures
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.waiting import PLACES, WAITING
@@ -117,11 +117,11 @@ async def _is_decided(bus: Bus) -> bool:
 
 async def _read(bus: Bus, expected: set[str]) -> Books:
     async with bus.transaction() as transaction:
-        events = [record async for record in each(transaction, Query(kind=EVENTS.name)) if record.id in expected]
-        waiting = [record.id async for record in each(transaction, Query(kind=PLACES.name, state=WAITING))]
+        events = [record async for record in each(transaction, RecordQuery(kind=EVENTS.name)) if record.id in expected]
+        waiting = [record.id async for record in each(transaction, RecordQuery(kind=PLACES.name, state=WAITING))]
         soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
     noticed: Counter[str] = Counter()
-    cursor, operations = Cursor(), operations_of(bus)
+    cursor, operations = LogCursor(), operations_of(bus)
     while page := await operations.read_log(cursor, _LOG_PAGE):
         told = [logged.entry.data["event_id"] for logged in page if logged.entry.type == EventDetected.type]
         noticed.update(event_id for event_id in told if event_id in expected)

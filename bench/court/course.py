@@ -18,7 +18,7 @@ from kingdom.bus.keeper import HeldLease
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
 from kingdom.court.general.ending import end
@@ -96,7 +96,7 @@ class Course:
         assert len(deliveries) == 1, f"{len(deliveries)} events in {stream}"
         if self._scans:
             async with self._bus.transaction() as transaction:
-                await transaction.find(Query(kind=EVENTS.name, limit=_EVERYTHING))
+                await transaction.find(RecordQuery(kind=EVENTS.name, limit=_EVERYTHING))
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
         await self._execution.run(Unit(lease, deliveries, calls_outside=False))
 

@@ -26,7 +26,7 @@ from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate, open_bus
 from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.realm import Realm
 from kingdom.roles import declared

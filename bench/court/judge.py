@@ -9,7 +9,7 @@ import msgspec
 from bench.court.house import House
 from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.realm import Realm
 from kingdom.roles import declared
@@ -88,7 +88,7 @@ async def read_books(house: House) -> Books:
             tasks = [msgspec.convert(record.doc, Assignment) for record in await _all(transaction, "task")]
             messages = [record.id for record in await _all(transaction, "message") if record.state == "sent"]
             sessions = await transaction.get("sessions", "sessions")
-            accepted = await transaction.find(Query(kind="command", state=ACCEPTED))
+            accepted = await transaction.find(RecordQuery(kind="command", state=ACCEPTED))
             quotas = await _all(transaction, "quota")
             runs = [record.id for record in await _all(transaction, "workflow") if record.state not in _ENDED_RUNS]
         stats = await operations_of(bus).stats()
@@ -111,7 +111,7 @@ async def read_books(house: House) -> Books:
 
 
 async def _all(transaction: Transaction, kind: str) -> list[Record]:
-    return [record async for record in each(transaction, Query(kind=kind))]
+    return [record async for record in each(transaction, RecordQuery(kind=kind))]
 
 
 async def _comments(house: House) -> dict[int, int]:

@@ -16,9 +16,9 @@ from bench.court.house import CHANNEL, ROLES, STANDINS, House, eventually
 from bench.court.webhooks import Webhook, review_asked
 from bench.files.figures import Figures
 from kingdom.bootstrap import open_bus, operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.records import EVENTS, load
@@ -130,7 +130,7 @@ async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
     moments: dict[str, dict[str, datetime]] = defaultdict(dict)
     await _read_log(bus, moments)
     async with bus.transaction() as transaction:
-        async for record in each(transaction, Query(kind=COMMANDS.name)):
+        async for record in each(transaction, RecordQuery(kind=COMMANDS.name)):
             step = f"{record.doc['type']} accepted"
             moments[record.doc["workflowId"]].setdefault(step, datetime.fromisoformat(record.doc["acceptedAt"]))
         events = [(await load(transaction, ExternalEvent, request.event_id))[1] for request in asked]
@@ -144,7 +144,7 @@ async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
 
 
 async def _read_log(bus: Bus, moments: Mapping[str, dict[str, datetime]]) -> None:
-    cursor, operations = Cursor(), operations_of(bus)
+    cursor, operations = LogCursor(), operations_of(bus)
     while page := await operations.read_log(cursor, _LOG_PAGE):
         for logged in page:
             if logged.entry.type in STEPS:

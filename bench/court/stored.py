@@ -7,14 +7,14 @@ from uuid import uuid4
 import msgspec
 
 from bench.fill import Connection
-from kingdom.bootstrap import movable_of
-from kingdom.bus.moving import AnyItem, DedupKey, Entry, Event, Manifest, StoredRecord, Tally
+from kingdom.bootstrap import transfer_of
 from kingdom.bus.port import Bus
 from kingdom.court.king.resting import BILLS
 from kingdom.court.king.waiting import NEWEST
 from kingdom.court.king.waiting import PLACES as WAITING_PLACES
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sentinel.records import HEARD_PLACES
+from kingdom.storage.transfer import AnyItem, DedupKeyItem, EventItem, ItemCounter, LogEntryItem, Manifest, RecordItem
 
 # What is kept for each event; the rest there is once.
 _OF_AN_EVENT = [
@@ -98,15 +98,15 @@ def lookup_buffers(connection: Connection) -> int:
 
 async def fill_files(model: Bus, store: Bus, events: int) -> None:
     """Let an empty store of files begin with all of another one, whose one event is there so many times."""
-    async with movable_of(model).snapshot() as snapshot:
+    async with transfer_of(model).snapshot() as snapshot:
         items = [item async for item in snapshot.items]
         last = snapshot.manifest.last_position
-    tally = Tally()
+    tally = ItemCounter()
     for item in _all(items, events, last):
         tally.add(item)
     highest = last * (events + 1)
-    manifest = Manifest(census=tally.census, last_position=highest, last_token=highest)
-    await movable_of(store).take_in(_slowly(_all(items, events, last)), manifest)
+    manifest = Manifest(census=tally.counts, last_position=highest, last_token=highest)
+    await transfer_of(store).take_in(_slowly(_all(items, events, last)), manifest)
 
 
 async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
@@ -115,7 +115,7 @@ async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
 
 
 def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
-    ids = {item.kind: item.id for item in items if isinstance(item, StoredRecord)}
+    ids = {item.kind: item.id for item in items if isinstance(item, RecordItem)}
     names = [ids[EVENTS.name], ids[ASSIGNMENTS.name]]
     yield from items
     for number in range(1, events):
@@ -126,17 +126,17 @@ def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
 
 def _copy(item: AnyItem, names: Sequence[str], number: int, last: int) -> AnyItem | None:
     match item:
-        case StoredRecord():
+        case RecordItem():
             if item.kind not in _OF_AN_EVENT:
                 return None
             return msgspec.structs.replace(_renamed(item, names, number), id=_renamed_id(item.id, names, number))
-        case DedupKey():
+        case DedupKeyItem():
             return msgspec.structs.replace(item, key=_renamed_id(item.key, names, number))
-        case Event():
+        case EventItem():
             copy = _renamed(item, names, number)
             envelope = {**copy.envelope, "eventId": str(uuid4())}
             return msgspec.structs.replace(copy, envelope=envelope, position=item.position + number * last)
-        case Entry():
+        case LogEntryItem():
             return _renamed(item, names, number)
     return None
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bench.court.chaos import prepare, settle_quietly
 from bench.court.house import opened
 from bench.court.judge import judge
-from kingdom.bus.effect import Absent, Attempt, Finding
+from kingdom.bus.effect import Absent, Attempt, ReconcileResult
 from kingdom.bus.port import Transaction
 
 _EVENTS = 2
@@ -26,7 +26,7 @@ def blind_effects() -> None:
     """Take a call whose answer was lost for one that did not happen."""
     from kingdom.court.petitions.github import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
 
-    async def reconcile(_effect: object, _attempt: Attempt) -> Finding:
+    async def reconcile(_effect: object, _attempt: Attempt) -> ReconcileResult:
         return Absent()
 
     _replace(GithubPetitions, "reconcile", reconcile)

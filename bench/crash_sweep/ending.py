@@ -16,9 +16,9 @@ import msgspec
 from bench.crash_sweep.roles import Outcome, Stage, opened
 from bench.crash_sweep.transcripts import Played, cost_told, played
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.soldiers.briefing import document_of
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
@@ -66,7 +66,7 @@ async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
     async with opened(stage.url) as bus:
         async with bus.transaction() as transaction:
             _, workflow = await load_workflow(transaction, outcome.workflow_id)
-            accepted = await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+            accepted = await transaction.find(RecordQuery(kind=COMMANDS.name, state=ACCEPTED))
         return Ending(
             status=outcome.status,
             reason=outcome.reason,
@@ -135,7 +135,7 @@ async def _events(bus: Bus, workflow: Workflow) -> list[Event]:
     """Return what the log tells of a run; a store may show the newest entries only after a moment."""
     deadline = time.monotonic() + _LOG_SECONDS
     while True:
-        logged = await operations_of(bus).read_log(Cursor(), _LOG_MAX, workflow.id)
+        logged = await operations_of(bus).read_log(LogCursor(), _LOG_MAX, workflow.id)
         events = [_event(each.entry.type, each.entry.data, workflow.id) for each in logged]
         statuses = [event.detail for event in events if event.type == "WorkflowStatusChanged"]
         if statuses[-1:] == [workflow.status] or time.monotonic() > deadline:

@@ -143,10 +143,10 @@ class SweptLoop(asyncio.SelectorEventLoop):
 def _words(transaction: Transaction) -> str:
     """Return what a transaction writes, or nothing."""
     changes = transaction.changes
-    if not (changes.puts or changes.copies or changes.settled or changes.entries):
+    if not (changes.puts or changes.copies or changes.settlements or changes.entries):
         return ""
     handled = {delivery.position: delivery.envelope.type for delivery in transaction.held}
-    done = [handled.get(position, "?") for position in changes.settled]
+    done = [handled.get(position, "?") for position in changes.settlements]
     said = [copy.envelope.type for copy in changes.copies.values()]
     kept = [f"{kind} {put.record.state}" for (kind, _), put in changes.puts.items()]
     return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*said, *kept])}"

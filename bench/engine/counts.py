@@ -23,7 +23,7 @@ from kingdom.backends.postgres import migrate
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.workflow.records import KINDS, WORKFLOWS
 from kingdom.workflow.streams import TOPOLOGY
@@ -63,7 +63,7 @@ class ScanningBus(CountingBus):
         """Open a transaction, and look around first."""
         async with super().transaction(hold) as transaction:
             if hold:
-                await transaction.find(Query(kind=WORKFLOWS.name, limit=1_000_000))
+                await transaction.find(RecordQuery(kind=WORKFLOWS.name, limit=1_000_000))
             yield transaction
 
 

@@ -18,7 +18,7 @@ import psycopg
 from bench.engine.agent import InstantAgents
 from bench.engine.turn import Turn
 from kingdom.bootstrap import open_bus
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.soldiers.folders import Folders

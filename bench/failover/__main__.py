@@ -18,11 +18,11 @@ from typing import Any
 from bench.chaos.faults import to_its_end
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
-from kingdom.bus.logs import configure_logs
-from kingdom.verify import Kind, Plan, Report
-from kingdom.verify.finding import Finding
+from kingdom.bus.log_output import configure_logs
+from kingdom.verify import TrialPlan, TrialReport, ViolationKind
 from kingdom.verify.history import read_history
-from kingdom.verify.trial import Trial, staged
+from kingdom.verify.trial import Trial, open_trial
+from kingdom.verify.violation import Violation
 
 # The bound: the median time from a promotion to the first handled event, in lengths of a lease.
 AT_MOST_LEASES = 1.0
@@ -33,7 +33,16 @@ _LOOK_EVERY_SECONDS = 0.25
 # What the checker finds in the store as it is left. The other kinds compare it with what a server did that is gone: it
 # confirmed what is forgotten, and gave numbers that were given again.
 _OF_WHAT_IS_LEFT = frozenset(
-    {Kind.LOST, Kind.TWICE, Kind.STUCK, Kind.QUARANTINED, Kind.POISON, Kind.INVARIANT, Kind.CONTEST, Kind.PROCESS}
+    {
+        ViolationKind.LOST,
+        ViolationKind.TWICE,
+        ViolationKind.STUCK,
+        ViolationKind.QUARANTINED,
+        ViolationKind.POISON,
+        ViolationKind.INVARIANT,
+        ViolationKind.CONTEST,
+        ViolationKind.PROCESS,
+    }
 )
 
 
@@ -41,11 +50,11 @@ _OF_WHAT_IS_LEFT = frozenset(
 class Outcome:
     """The verdict of the checker, what failovers have shown, and what the servers themselves forgot."""
 
-    report: Report
+    report: TrialReport
     failovers: Sequence[Failover]
     losses: Losses
-    stale: Sequence[Finding]
-    disordered: Sequence[Finding]
+    stale: Sequence[Violation]
+    disordered: Sequence[Violation]
 
     @property
     def median_leases(self) -> float:
@@ -73,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
-    plan = Plan(
+    plan = TrialPlan(
         seconds=0,
         seed=options.seed,
         workers=4,
@@ -82,7 +91,7 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
         pause=timedelta(milliseconds=30),
         drain=timedelta(minutes=3),
     )
-    async with staged(pair.url, plan, options.keep) as trial:
+    async with open_trial(pair.url, plan, options.keep) as trial:
         for _ in range(plan.workers):
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
@@ -122,7 +131,7 @@ def _is_handled(trial: Trial) -> bool:
     return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: Violation) -> str:
     return f"{finding.kind.value}: {finding.subject}: {finding.detail}"
 
 
@@ -134,20 +143,20 @@ def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
         yield f"the first event was handled only {outcome.median_leases:.2f} leases after a promotion, in the median"
 
 
-def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
+def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Violation]:
     """Return what must not be; where the servers forget, an event may be lost with them and a call come again."""
     if not asynchronous:
         yield from outcome.report.findings
         return
     yield from (*outcome.stale, *outcome.disordered)
     for finding in outcome.report.findings:
-        forgotten = finding.kind is Kind.LOST and finding.subject in outcome.losses.events
-        forgotten |= finding.kind is Kind.QUARANTINED and finding.subject in outcome.losses.unclosable
+        forgotten = finding.kind is ViolationKind.LOST and finding.subject in outcome.losses.events
+        forgotten |= finding.kind is ViolationKind.QUARANTINED and finding.subject in outcome.losses.unclosable
         if finding.kind in _OF_WHAT_IS_LEFT and not forgotten:
             yield finding
 
 
-def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict[str, Any]:
+def _figures(outcome: Outcome, findings: Sequence[Violation], *, ok: bool) -> dict[str, Any]:
     found = Counter(finding.kind for finding in findings)
     seconds = [failover.seconds for failover in outcome.failovers]
     return {
@@ -162,8 +171,8 @@ def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict
         "events": dict(outcome.report.statuses),
         "acknowledged_events_lost": len(outcome.losses.events),
         "handled_again": len(outcome.losses.handled_again),
-        "calls_repeated": outcome.report.findings_by_kind[Kind.REPEATED.value],
-        "findings": {kind.value: found[kind] for kind in Kind},
+        "calls_repeated": outcome.report.findings_by_kind[ViolationKind.REPEATED.value],
+        "findings": {kind.value: found[kind] for kind in ViolationKind},
         "details": [_told(finding) for finding in findings[:20]],
     }
 

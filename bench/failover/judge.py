@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kingdom.verify.checker import check
-from kingdom.verify.evidence import Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.history import Entry
+from kingdom.verify.evidence import CopyId, Evidence
+from kingdom.verify.history import HistoryEntry
+from kingdom.verify.violation import Violation, ViolationKind
 
 FAILOVER = "failover"
 _FINAL = frozenset({"done", "dead"})
@@ -43,11 +43,11 @@ class Losses:
 
     events: frozenset[str]
     unclosable: frozenset[str]
-    published_again: frozenset[Copy]
-    handled_again: frozenset[Copy]
+    published_again: frozenset[CopyId]
+    handled_again: frozenset[CopyId]
 
 
-def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
+def failovers(history: Sequence[HistoryEntry]) -> Iterator[Failover]:
     """Return every failover after which an event was handled."""
     done = [(entry.facts["began"], entry.at) for entry in history if entry.what == "settled"]
     for entry in history:
@@ -85,7 +85,7 @@ def losses(evidence: Evidence) -> Losses:
     )
 
 
-def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
+def disordered(evidence: Evidence, lost: Losses) -> Iterator[Violation]:
     """Find what was handled out of its order; an event that was lost and published again has lost its place."""
     applied = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.published_again]
     history = [
@@ -94,17 +94,17 @@ def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
         if entry.what != "accepted" or (entry.facts["stream"], entry.facts["event"]) not in lost.published_again
     ]
     left = replace(evidence, applied=applied, history=history)
-    return (finding for finding in check(left) if finding.kind is Kind.ORDER)
+    return (finding for finding in check(left) if finding.kind is ViolationKind.ORDER)
 
 
-def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
+def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
     """Find settlements that were accepted though another claim of the event was newer, on the same server.
 
     Numbers may come twice where the server forgot them, so claims are told apart by process and time.
     """
     promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
     copies = _copies_by_claim(evidence.history)
-    claims: dict[Copy, list[Entry]] = defaultdict(list)
+    claims: dict[CopyId, list[HistoryEntry]] = defaultdict(list)
     for entry in evidence.history:
         if entry.what == "claimed":
             for _, event, *_ in entry.facts["events"]:
@@ -115,13 +115,13 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
                 owner = _owner(claims[copy], promotions, entry)
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
-                    yield Finding(Kind.STALE, copy[1], detail)
+                    yield Violation(ViolationKind.STALE, copy[1], detail)
     tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
     for facts in evidence.applied:
         done_under = tokens.get((facts["stream"], facts["event"]), facts["token"])
         if done_under != facts["token"]:
             detail = f"applied under token {facts['token']}, done under token {done_under}"
-            yield Finding(Kind.STALE, facts["event"], detail)
+            yield Violation(ViolationKind.STALE, facts["event"], detail)
 
 
 def _closes(evidence: Evidence, event: str) -> set[str]:
@@ -129,19 +129,19 @@ def _closes(evidence: Evidence, event: str) -> set[str]:
     return {closes} if closes else set()
 
 
-def _owner(claims: Sequence[Entry], promotions: Sequence[int], settlement: Entry) -> Entry | None:
+def _owner(claims: Sequence[HistoryEntry], promotions: Sequence[int], settlement: HistoryEntry) -> HistoryEntry | None:
     """Return the last claim on the server that accepted a settlement, before that began."""
     era = bisect(promotions, settlement.at)
     before = [c for c in claims if bisect(promotions, c.at) == era and c.at < settlement.facts["began"]]
     return before[-1] if before else None
 
 
-def _settlements(entry: Entry) -> Iterator[tuple[int, int, str]]:
+def _settlements(entry: HistoryEntry) -> Iterator[tuple[int, int, str]]:
     for position, outcome in entry.facts["outcomes"].items():
         yield entry.facts["token"], int(position), outcome
 
 
-def _copies_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], Copy]:
+def _copies_by_claim(history: Sequence[HistoryEntry]) -> dict[tuple[str, int, int], CopyId]:
     return {
         (entry.process, entry.facts["token"], position): (entry.facts["stream"], event)
         for entry in history

@@ -18,7 +18,7 @@ from bench.files.load import GROUP, STREAM, drain, settle, some_events
 from bench.files.peers import Peer, open_peers
 from bench.files.variants import make_bus
 from kingdom.backends.files.bus import FilesBus
-from kingdom.bus import Delivery, Dispatcher, Envelope, Received, Transaction, Worker
+from kingdom.bus import Delivery, Dispatcher, Envelope, Event, Transaction, Worker
 
 _BUS, _WORKER = "kingdom", "kingdom, a worker with reactions"
 # The same steps with the same envelopes; the same behind a thread, for a caller whose event loop must not wait for the
@@ -148,7 +148,7 @@ async def _run_worker(root: Path, count: int, clock: Clock) -> None:
     dispatcher, left = Dispatcher(), count
 
     @dispatcher.reaction("Measured")
-    async def react(_event: Received[Any], _transaction: Transaction) -> None:
+    async def react(_event: Event[Any], _transaction: Transaction) -> None:
         nonlocal left
         left -= 1
         if not left:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.hostile.attack import KINDS, VARIANTS, Outcome, attack
 from kingdom.backends.files import FilesBus
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.court import streams
 from kingdom.court.sentinel.receiver import Receiver
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.hostile.inputs import BODY_BYTES_MAX, SECRET, SILENCE, US, Input, genuine, inputs
-from kingdom.bus import Bus, Query
+from kingdom.bus import Bus, RecordQuery
 from kingdom.court import records
 from kingdom.court.sentinel import records as remembered
 from kingdom.court.sentinel.receiver import Receiver
@@ -128,7 +128,7 @@ async def _breaches(bus: Bus, wanted: Collection[str]) -> list[str]:
     after = None
     while True:
         async with bus.transaction() as transaction:
-            page = await transaction.find(Query(kind="event", after=after, limit=500))
+            page = await transaction.find(RecordQuery(kind="event", after=after, limit=500))
         found |= {record.id: record.doc for record in page}
         if not page:
             break

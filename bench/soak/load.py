@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
+from kingdom.bus.log_output import configure_logs
 
 PLAIN, LINE = "plain", "line"
 TOPOLOGY = Topology(
@@ -32,7 +32,7 @@ async def work(dsn: str, on_stop: Callable[[Callable[[], None]], None]) -> None:
 
     @dispatcher.reaction("Plain")
     @dispatcher.reaction("Lined")
-    async def handle(_event: Received[object], _transaction: Transaction) -> None: ...
+    async def handle(_event: Event[object], _transaction: Transaction) -> None: ...
 
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         worker = Worker(bus, dispatcher, [PLAIN, LINE])

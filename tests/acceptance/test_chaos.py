@@ -14,8 +14,8 @@ from bench.chaos.__main__ import FAULT_KINDS, FAULT_KINDS_IN_SHORT, FAULTS_PER_S
 from bench.chaos.backends import BACKENDS
 from bench.chaos.scenarios import SCENARIOS, Scenario
 from kingdom.errors import Unavailable
-from kingdom.verify import Plan, verify
-from kingdom.verify.trial import torment
+from kingdom.verify import TrialPlan, verify
+from kingdom.verify.trial import run_trial
 from tests.benches import bench
 from tests.patience import PATIENCE_SECONDS
 
@@ -147,7 +147,7 @@ async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_it
 
 
 async def test_processes_that_cannot_start_are_reported_with_their_words(tmp_path: Path) -> None:
-    plan = Plan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
+    plan = TrialPlan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Unavailable, match="do not start: no"):
-        await torment(f"file:{tmp_path}", plan)
+        await run_trial(f"file:{tmp_path}", plan)
     assert leftovers(f"file:{tmp_path}") == []

@@ -108,7 +108,7 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     checked = laptop("general", "validate", "--directory", str(place))
     assert checked.code == 1
     assert "gen-briefing is fine" in checked.out
-    assert "colour: there is no such field; there are: name, description" in checked.out
+    assert "colour: unknown field; known fields: name, description" in checked.out
     listed = laptop("general", "list", "--directory", str(place))
     assert (listed.code, "gen-briefing" in listed.out, "gen-pr is broken and does nothing" in listed.err) == (
         0,

@@ -180,8 +180,8 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
     [
         (("import", "nowhere.jsonl"), 2, "nowhere.jsonl"),
         (("export", "nowhere/house.jsonl"), 1, "No such file or directory; name a file in a directory"),
-        (("export", "README.md"), 1, "exists already"),
-        (("import", "README.md"), 1, "is no archive"),
+        (("export", "README.md"), 1, "already exists"),
+        (("import", "README.md"), 1, "is not an archive"),
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
     ],
 )

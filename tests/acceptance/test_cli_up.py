@@ -157,5 +157,5 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, s
     )
     (tmp_path / "wrong.yaml").write_text("king: {crown: 1}\n")
     wrong = files.run("config", "check", str(tmp_path / "wrong.yaml"))
-    assert (wrong.code, "wrong.yaml:1: king.crown: there is no such field" in wrong.err) == (2, True)
+    assert (wrong.code, "wrong.yaml:1: king.crown: unknown field" in wrong.err) == (2, True)
     assert files.run("config", "check", settings, "--json").document["chamberlain"]["every_seconds"] == 1

@@ -4,7 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from kingdom.bus import EFFECTS, Dispatcher, Query, Received, Transaction
+from kingdom.bus import EFFECTS, Dispatcher, Event, RecordQuery, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
 from kingdom.court.envoy.answers import open_asks
 from kingdom.court.petitions.decision import PETITIONS, PetitionState
@@ -33,7 +33,7 @@ async def finish(scene: Scene, payments: Path) -> Handled:
     dispatcher, handled = Dispatcher(), defaultdict[str, list[Any]](list)
     dispatcher.effect("Bill", Payment(payments))
 
-    async def note(event: Received[dict[str, Any]], _transaction: Transaction) -> None:
+    async def note(event: Event[dict[str, Any]], _transaction: Transaction) -> None:
         handled[event.envelope.partition_key or event.envelope.type].append(event.payload)
 
     for kind in ("Ping", "Both", "Step", "Skip"):
@@ -63,12 +63,12 @@ def numbers(handled: Handled, key: str) -> list[int]:
 
 async def effects(scene: Scene) -> dict[str, str]:
     async with scene.bus.transaction() as transaction:
-        return {record.id: record.state for record in await transaction.find(Query(kind=EFFECTS.name))}
+        return {record.id: record.state for record in await transaction.find(RecordQuery(kind=EFFECTS.name))}
 
 
 async def the_run(court: CourtScene, status: WorkflowStatus) -> Workflow:
     async with court.bus.transaction() as transaction:
-        (record,) = await transaction.find(Query(kind=WORKFLOWS.name, state=status))
+        (record,) = await transaction.find(RecordQuery(kind=WORKFLOWS.name, state=status))
     return Workflow.read(record.doc)
 
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from bench.crash_sweep.scene import make_repository
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.bus import Answer, Attempt, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
+from kingdom.bus import Attempt, CallResult, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.envoy.answers import open_asks
 from kingdom.court.package import PetitionRule
@@ -117,17 +117,17 @@ async def _ask_people(court: CourtScene) -> None:
 async def _open_effects(scene: Scene) -> None:
     """Leave one payment that waits to be sent, and one of which nobody knows whether it was made."""
 
-    async def throttle(_: Attempt) -> Answer:
+    async def throttle(_: Attempt) -> CallResult:
         return Throttled(_LATER, "too many requests")
 
-    async def hang_up(_: Attempt) -> Answer:
+    async def hang_up(_: Attempt) -> CallResult:
         raise ConnectionResetError("the bank hung up")
 
     await _pay(scene, 1, throttle, "PREPARED")
     await _pay(scene, 2, hang_up, "UNKNOWN")
 
 
-async def _pay(scene: Scene, invoice: int, call: Callable[[Attempt], Awaitable[Answer]], ends: str) -> None:
+async def _pay(scene: Scene, invoice: int, call: Callable[[Attempt], Awaitable[CallResult]], ends: str) -> None:
     key, bank = f"invoice-{invoice}", Payment(Path()).target
     dispatcher = Dispatcher()
     dispatcher.effect("Bill", LocalEffect(call, target=bank, key=key))

@@ -25,7 +25,7 @@ from kingdom.backends.files.store import Store
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.faults import translated
-from kingdom.bus import Bus, Cursor, Envelope, LoggedEntry, Operations, RecordKind, Topology, Transaction
+from kingdom.bus import Bus, Envelope, LogCursor, LoggedEntry, Operations, RecordKind, Topology, Transaction
 from tests.contract.picture import Picture, Row
 from tests.patience import PATIENCE_SECONDS
 
@@ -246,11 +246,11 @@ class PatientOperations(PostgresOperations):
         super().__init__(bus)
         self._is_held_back = is_held_back
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         await self._until_all_shows()
         return await super().read_log(after, limit, about)
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         await self._until_all_shows()
         return await super().log_end()
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-from kingdom.bus import Bus, Dispatcher, Done, Received, Record, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Bus, Dispatcher, Done, Event, Record, Transaction, Worker
+from kingdom.bus.log_output import configure_logs
 from kingdom.errors import KingdomError, LeaseLost
 from tests.contract.backends import BACKENDS, LONG, BackendUnderTest
 from tests.contract.outside import Payment, die
@@ -51,7 +51,7 @@ async def work(_backend: BackendUnderTest, bus: Bus) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         name = str(event.payload["number"])
         seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
         doc = {"by": [*seen.doc["by"], "child"]}
@@ -67,7 +67,7 @@ async def die_of_zero(_backend: BackendUnderTest, bus: Bus) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         if event.payload["number"] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -14,12 +14,12 @@ from uuid import UUID
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Dead,
     Delivery,
     Dispatcher,
     Done,
     Envelope,
+    LogCursor,
     LogEntry,
     LoggedEntry,
     Operations,
@@ -30,7 +30,7 @@ from kingdom.bus import (
     Worker,
 )
 from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.why import why
 from tests.contract.backends import LONG, BackendUnderTest
@@ -132,7 +132,7 @@ class Scene:
         (delivery,) = await self.claim(stream, 1)
         return delivery
 
-    async def settle(self, outcome: Settlement, *deliveries: Delivery) -> None:
+    async def settle(self, outcome: AnyOutcome, *deliveries: Delivery) -> None:
         async with self.bus.transaction() as transaction:
             for delivery in deliveries:
                 await transaction.settle(delivery, outcome)
@@ -202,7 +202,7 @@ class Scene:
             await transaction.append(mark)
 
         async def up_to_mark() -> list[LoggedEntry]:
-            entries = await self.operations.read_log(Cursor(), 10_000)
+            entries = await self.operations.read_log(LogCursor(), 10_000)
             return entries if entries and entries[-1].entry.trace_id == mark.trace_id else []
 
         return (await eventually(up_to_mark, "the newest entry can be read"))[:-1]

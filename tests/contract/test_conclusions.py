@@ -12,16 +12,16 @@ import pytest
 from kingdom.bus import (
     EFFECTS,
     Acked,
-    Answer,
     Attempt,
     Bus,
+    CallResult,
     Dead,
     Defer,
     Done,
-    Finding,
-    Honours,
+    Event,
+    Idempotency,
     Outcome,
-    Received,
+    ReconcileResult,
     Record,
     Rejected,
     Retention,
@@ -47,12 +47,12 @@ class Following(Payment):
         self._trouble: BaseException | Outcome | None = trouble
         self.concluded = 0
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         del attempt
         return Unclear("this bank has no counter to ask at")
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer
         self.concluded += 1
@@ -97,7 +97,7 @@ class Overtaken(Payment):
         self._is_overtaken = False
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer
         await count(transaction)
@@ -140,10 +140,10 @@ class Refusing(Payment):
         super().__init__(book)
         self.asked: list[Attempt] = []
 
-    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+    def request(self, event: Event[dict[str, Any]]) -> Mapping[str, Any]:
         return {"amount": event.payload.get("amount", 0)}
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         self.asked.append(attempt)
         return await super().call(attempt) if attempt.request["amount"] else Rejected("what amount?")
 
@@ -171,11 +171,11 @@ class Unconcluded(Payment):
     """Pays, and cannot conclude before it is repaired; its target excludes no late sender and finds nothing again."""
 
     def __init__(self, book: Path, conclusion: Exception | Outcome) -> None:
-        super().__init__(book, Honours.NOTHING)
+        super().__init__(book, Idempotency.NOTHING)
         self.conclusion: Exception | Outcome = conclusion
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer, transaction
         if isinstance(self.conclusion, Exception):

@@ -119,5 +119,5 @@ async def test_a_document_that_nests_too_deep_is_refused(scene: Scene) -> None:
     document: dict[str, Any] = {}
     for _ in range(2000):
         document = {"a": document}
-    with pytest.raises(MalformedEvent, match="nests too deep"):
+    with pytest.raises(MalformedEvent, match="nested too deeply"):
         await scene.bus.publish(Envelope(type="Ping", payload=document))

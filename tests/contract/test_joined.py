@@ -8,7 +8,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
-from kingdom.bus import Delivery, Done, Envelope, LogEntry, Query, Record
+from kingdom.bus import Delivery, Done, Envelope, LogEntry, Record, RecordQuery
 from kingdom.errors import Conflict, Misconfigured
 from tests.contract.backends import Caller
 from tests.contract.scene import HOUR, Scene, ids, nothing_changes, ping, step
@@ -45,7 +45,7 @@ async def test_nothing_is_left_when_the_caller_rolls_back(scene: Scene) -> None:
                 await transaction.append(LogEntry(type="never", actor="tester"))
             await caller.rollback()
     async with scene.bus.transaction() as transaction:
-        assert await transaction.find(Query(kind="job")) == []
+        assert await transaction.find(RecordQuery(kind="job")) == []
         assert await transaction.once("scope", "key", HOUR)
     assert await scene.log_types() == []
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kingdom.bus import Dead, Defer, Done, LogEntry, Record, Retry
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.errors import LeaseLost
 from tests.contract.scene import HOUR, NO_WAIT, Make, Scene, ids, nothing_changes, ping, step
 
@@ -59,7 +59,7 @@ async def test_a_lease_can_be_renewed_from_a_thread_while_the_loop_is_blocked(sc
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
 async def test_a_settlement_with_a_lost_lease_changes_nothing(
-    scene: Scene, stream: str, make: Make, outcome: Settlement
+    scene: Scene, stream: str, make: Make, outcome: AnyOutcome
 ) -> None:
     await scene.bus.publish(make(), make())
     stale = await scene.claim(stream)
@@ -72,7 +72,7 @@ async def test_a_settlement_with_a_lost_lease_changes_nothing(
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
 async def test_a_settlement_with_an_older_token_does_not_touch_the_new_owner(
-    scene: Scene, stream: str, make: Make, outcome: Settlement
+    scene: Scene, stream: str, make: Make, outcome: AnyOutcome
 ) -> None:
     await scene.bus.publish(make())
     stale = await scene.claim_one(stream)

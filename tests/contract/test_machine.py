@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from kingdom.bus import Dead, Defer, Delivery, Done, Envelope, Retention, Retry
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 from kingdom.errors import LeaseLost
 from tests.contract.backends import BackendUnderTest
@@ -79,7 +79,8 @@ class Model:
     def next_to_settle(self) -> list[Delivery]:
         """Return the deliveries that a worker may settle now: of a run only the first that is left."""
         firsts = {
-            delivery.line or delivery.position: delivery for _, delivery in sorted(self.held.items(), reverse=True)
+            delivery.ordering_key or delivery.position: delivery
+            for _, delivery in sorted(self.held.items(), reverse=True)
         }
         return sorted(firsts.values(), key=lambda delivery: delivery.position)
 
@@ -162,7 +163,7 @@ class BusMachine(RuleBasedStateMachine):
         self.model.expired -= alive
 
     @rule(data=DATA, outcome=OUTCOMES)
-    def settle(self, data: st.DataObject, outcome: Settlement) -> None:
+    def settle(self, data: st.DataObject, outcome: AnyOutcome) -> None:
         if delivery := self.some_delivery(data):
             self.settle_held(delivery, outcome)
 
@@ -189,7 +190,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(data=DATA, outcome=OUTCOMES)
     @precondition(lambda self: self.model.stale)
-    def settle_too_late(self, data: st.DataObject, outcome: Settlement) -> None:
+    def settle_too_late(self, data: st.DataObject, outcome: AnyOutcome) -> None:
         # The hard case: the event is in somebody else's hands by now.
         self.claim(data.draw(st.sampled_from(self.model.stale)).stream, data.draw(LIMITS))
         taken = [delivery for delivery in self.model.stale if delivery.position in self.model.held]
@@ -316,7 +317,7 @@ class BusMachine(RuleBasedStateMachine):
         dead = self.dead
         return data.draw(st.sampled_from(dead)) if dead else None
 
-    def settle_held(self, delivery: Delivery, outcome: Settlement) -> None:
+    def settle_held(self, delivery: Delivery, outcome: AnyOutcome) -> None:
         if isinstance(outcome, Done):
             self.check_order([delivery])
         self.bench.run(self.scene.settle(outcome, delivery))
@@ -336,7 +337,7 @@ class BusMachine(RuleBasedStateMachine):
         positions = {delivery.position for delivery in completed}
         for delivery in completed:
             for row in self.picture.rows:
-                before = row.open and row.line is not None and row.line == delivery.line
+                before = row.open and row.line is not None and row.line == delivery.ordering_key
                 if before and row.position < delivery.position and row.position not in positions:
                     assert row.position in self.model.redriven
 

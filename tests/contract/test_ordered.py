@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Envelope, Received, Retry, Transaction
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Envelope, Event, Retry, Transaction
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Scene, eventually, ids, ping, skip, step
@@ -221,7 +221,7 @@ async def test_real_workers_keep_the_order_of_every_key_through_failures(scene: 
     running: set[str] = set()
 
     @dispatcher.reaction("Step")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         key = event.envelope.partition_key or ""
         assert key not in running, "two at a time"
         running.add(key)

@@ -1,6 +1,6 @@
 """Pause and resume: nothing new starts, what runs may finish, nothing is forgotten."""
 
-from kingdom.bus import Dispatcher, Done, Envelope, Received, Retry, Transaction
+from kingdom.bus import Dispatcher, Done, Envelope, Event, Retry, Transaction
 from tests.contract.scene import NO_WAIT, Scene, eventually, ids, ping, step
 
 
@@ -79,7 +79,7 @@ async def test_a_running_worker_stops_claiming_and_goes_on_by_itself(scene: Scen
     dispatcher, handled = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.append(event.payload["number"])
 
     async with scene.working(dispatcher, "free", "other"):

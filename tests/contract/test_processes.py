@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
+from kingdom.bus import Dispatcher, Done, Envelope, Event, Record, RecordQuery, Transaction
 from tests.contract.processes import Child, child
 from tests.contract.scene import HOUR, Scene, eventually, ids, nothing_changes, ping, step
 from tests.patience import PATIENCE_SECONDS
@@ -15,7 +15,7 @@ def counting() -> Dispatcher:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         name = str(event.payload["number"])
         seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
         doc = {"by": [*seen.doc["by"], "parent"]}
@@ -26,7 +26,7 @@ def counting() -> Dispatcher:
 
 async def tallies(scene: Scene) -> dict[str, list[str]]:
     async with scene.bus.transaction() as transaction:
-        return {record.id: record.doc["by"] for record in await transaction.find(Query(kind="tally"))}
+        return {record.id: record.doc["by"] for record in await transaction.find(RecordQuery(kind="tally"))}
 
 
 @asynccontextmanager

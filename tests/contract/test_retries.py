@@ -2,7 +2,7 @@
 
 import pytest
 
-from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Received, Retry, Transaction
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Event, Retry, Transaction
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent
@@ -177,7 +177,7 @@ async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def refuse(_event: Received[object], _transaction: Transaction) -> None:
+    async def refuse(_event: Event[object], _transaction: Transaction) -> None:
         raise Permanent("not like this")
 
     event = ping()
@@ -209,7 +209,7 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
 
     @dispatcher.reaction("Ping")
     @dispatcher.reaction("Step")
-    async def run(event: Received[object], _transaction: Transaction) -> Dead | None:
+    async def run(event: Event[object], _transaction: Transaction) -> Dead | None:
         ran.append(event.envelope.event_id)
         return None
 
@@ -226,7 +226,7 @@ async def test_a_cancellation_that_nobody_asked_for_fails_an_attempt_and_its_nei
     dispatcher, runs = Dispatcher(), 0
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         nonlocal runs
         if event.payload["number"] == 1:
             runs += 1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import kingdom.bus.delivery
 import kingdom.bus.effect
-import kingdom.bus.gate
 import kingdom.bus.perform
+import kingdom.bus.target_limiter
 import kingdom.court.chamberlain.anomalies
 import kingdom.court.standing
 from kingdom import errors
@@ -117,7 +117,7 @@ def test_every_way_to_become_a_dead_letter_is_explained() -> None:
 
 def test_what_a_closed_gate_says_is_explained() -> None:
     rows = rows_of("Things that wait")
-    reasons = [node for node in ast.walk(tree_of(kingdom.bus.gate)) if isinstance(node, ast.JoinedStr)]
+    reasons = [node for node in ast.walk(tree_of(kingdom.bus.target_limiter)) if isinstance(node, ast.JoinedStr)]
     said = {next(written(reason, {})) for reason in reasons}
     assert said
     assert {words for words in said if words not in rows} == set()

@@ -12,7 +12,7 @@ from kingdom.backends.files.entry import Row
 from kingdom.backends.files.layout import STATUS_DIRECTORIES
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.store import Store
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.errors import MalformedEvent
 
 Picture = dict[str, Any]
@@ -38,7 +38,7 @@ def picture_of(store: Store) -> Picture:
             },
             "log": [
                 (each.cursor.sequence, each.entry.type, each.entry.actor, str(each.entry.data))
-                for each in read_log(store.layout, Cursor(), sys.maxsize)
+                for each in read_log(store.layout, LogCursor(), sys.maxsize)
             ],
             "log ends at": draft.books.log_sequence,
             "keys": _keys(store),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from tests import warm
 from tests.integration.processes import Child, say
 from tests.integration.running import eventually
@@ -83,7 +83,7 @@ async def user_process(url: str) -> AsyncIterator[Child]:
 
 
 async def _use(url: str) -> None:
-    async with reached(url):
+    async with server_url(url):
         say("uses it")
         await asyncio.to_thread(sys.stdin.read)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Defer, Delivery, Envelope, Retry, Stream
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from tests.integration.running import HOUR, open_bus, rows, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -34,7 +34,7 @@ async def claim(bus: PostgresBus, declared: Stream) -> list[Delivery]:
     return await bus.claim(declared.name, 10, "test")
 
 
-async def settle(bus: PostgresBus, outcome: Settlement, *deliveries: Delivery) -> None:
+async def settle(bus: PostgresBus, outcome: AnyOutcome, *deliveries: Delivery) -> None:
     async with bus.transaction() as transaction:
         for delivery in deliveries:
             await transaction.settle(delivery, outcome)

@@ -9,7 +9,7 @@ import pytest
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.bus import Dead, Defer, Delivery, Done, Envelope, Retry
 from kingdom.bus.operations import DeadFilter
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 from kingdom.clock import utc_now
 from tests.integration.test_files_extremes import numbers, opened, ping, step
 
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     return clock
 
 
-async def settle(bus: FilesBus, outcome: Settlement) -> Delivery:
+async def settle(bus: FilesBus, outcome: AnyOutcome) -> Delivery:
     (delivery,) = await bus.claim("free", 1, "worker")
     async with bus.transaction([delivery]) as transaction:
         await transaction.settle(delivery, outcome)
@@ -65,7 +65,7 @@ async def test_what_was_published_before_it_was_set_back_is_claimed(realm: Path,
 
 
 @pytest.mark.parametrize("outcome", [Retry(_WAIT), Defer.by(_WAIT, "busy")], ids=["retry", "deferred by"])
-async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetClock, outcome: Settlement) -> None:
+async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetClock, outcome: AnyOutcome) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)

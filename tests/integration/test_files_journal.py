@@ -13,7 +13,7 @@ from kingdom.backends.files.books import Books
 from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.draft import Draft
 from kingdom.bus import Done
-from kingdom.bus.port import Copy
+from kingdom.bus.port import EventCopy
 from kingdom.errors import Permanent, Unavailable
 from tests.integration.crash_picture import picture_of
 from tests.integration.crash_scenes import TOPOLOGY, BlockingBus, event
@@ -30,7 +30,7 @@ def bus(realm: Path) -> BlockingBus:
 async def test_a_position_beyond_its_entry_is_refused_and_leaves_nothing(bus: BlockingBus) -> None:
     def publish(draft: Draft, *, gap: int) -> None:
         draft.place += gap
-        draft.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
+        draft.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])
         draft.place -= gap
         bus.store.commit(draft)
 

@@ -22,7 +22,7 @@ from kingdom.backends.files.lines import lines_from
 from kingdom.backends.files.lock import Lock, holders_of
 from kingdom.backends.files.lock import is_stopped as files_lock_is_stopped
 from kingdom.backends.files.tree import Tree
-from kingdom.bus import Cursor
+from kingdom.bus import LogCursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
@@ -217,8 +217,8 @@ async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_w
             patched.setattr(Tree, "ended_events", meanwhile(Tree.ended_events))
             patched.setattr(log, "lines_from", meanwhile(lines_from))
             (situation,) = await operations.situations(event.event_id)
-            found = await operations.read_log(Cursor(), 100)
+            found = await operations.read_log(LogCursor(), 100)
         rest = await operations.read_log(found[-1].cursor, 100)
-        assert [*found, *rest] == await operations.read_log(Cursor(), 100)
+        assert [*found, *rest] == await operations.read_log(LogCursor(), 100)
     assert situation.status == "DONE"
     assert (len(found), len(rest)) == (3, 6)

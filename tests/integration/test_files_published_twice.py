@@ -22,7 +22,7 @@ from kingdom.backends.files.entry import Row
 from kingdom.backends.files.layout import index_of
 from kingdom.bus import Dead, Done, Envelope, EventType, Stream, Topology
 from kingdom.bus.operations import Retention
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 
 TOPOLOGY = Topology(
     [
@@ -40,7 +40,7 @@ def opened(realm: Path) -> FilesBus:
     return FilesBus(realm, TOPOLOGY)
 
 
-async def handle(bus: FilesBus, stream: str = "free", outcome: Settlement | None = None) -> list[UUID]:
+async def handle(bus: FilesBus, stream: str = "free", outcome: AnyOutcome | None = None) -> list[UUID]:
     claimed = await bus.claim(stream, 100, "worker")
     async with bus.transaction(claimed) as transaction:
         for delivery in claimed:

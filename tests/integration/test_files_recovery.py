@@ -11,8 +11,8 @@ import pytest
 from kingdom.backends.files import FilesOperations
 from kingdom.backends.files.store import Store
 from kingdom.bus import LogEntry, Record
-from kingdom.bus.log import Cursor
-from kingdom.bus.port import Copy
+from kingdom.bus.log import LogCursor
+from kingdom.bus.port import EventCopy
 from kingdom.errors import Unavailable
 from tests.integration.crash_picture import picture_of
 from tests.integration.crash_scenes import TOPOLOGY, BlockingBus, event
@@ -159,7 +159,7 @@ async def test_a_segment_that_is_damaged_before_its_end_is_not_passed_over(
 async def test_a_transaction_that_fails_leaves_nothing_in_the_books(bus: BlockingBus) -> None:
     def publish_and_fail() -> None:
         with bus.store.exclusive() as draft:
-            draft.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
+            draft.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -237,6 +237,6 @@ async def test_the_end_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
     await bus.claim("free", 1, "w")
     synced = CountingDisk()
     bus.store.journal._disk = synced
-    assert await FilesOperations(bus).log_end() > Cursor()
+    assert await FilesOperations(bus).log_end() > LogCursor()
     assert synced.operations == ["sync_file"]
     bus.store.close()

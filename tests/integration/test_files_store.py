@@ -16,14 +16,14 @@ import pytest
 from kingdom.backends.files import FilesBus, FilesOperations, lock, log, store
 from kingdom.backends.files import bus as files_bus
 from kingdom.backends.files.disk import Disk
-from kingdom.bus import Cursor, Done, Envelope, LogEntry, Record, RecordKind, Stream, Topology
+from kingdom.bus import Done, Envelope, LogCursor, LogEntry, Record, RecordKind, Stream, Topology
 from kingdom.bus.operations import Retention
 from kingdom.errors import Misconfigured, NotFound, Unavailable
 from tests.patience import PATIENCE_SECONDS
 
 TOPOLOGY = Topology([Stream(name="free", subscribes=frozenset({"Ping"}))])
 DAY = timedelta(days=1)
-START = Cursor()
+START = LogCursor()
 JOBS = RecordKind(
     name="job",
     directories={"open": "state/jobs/open", "closed": "state/jobs/closed"},
@@ -46,7 +46,7 @@ async def append(bus: FilesBus, *names: str) -> None:
         await transaction.append(*(LogEntry(type=name, actor="tester") for name in names))
 
 
-async def types(bus: FilesBus, after: Cursor = START, limit: int = 100) -> list[str]:
+async def types(bus: FilesBus, after: LogCursor = START, limit: int = 100) -> list[str]:
     return [logged.entry.type for logged in await FilesOperations(bus).read_log(after, limit)]
 
 
@@ -208,7 +208,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
 async def test_the_log_is_split_by_day_and_a_reader_goes_on(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two")
-        first = (await FilesOperations(bus).read_log(Cursor(), 1))[0]
+        first = (await FilesOperations(bus).read_log(LogCursor(), 1))[0]
         yesterday = datetime.now(UTC) - DAY
         os.utime(realm / "logs/events.log", (yesterday.timestamp(), yesterday.timestamp()))
         await append(bus, "three")
@@ -232,7 +232,7 @@ async def test_a_large_log_is_kept_in_parts(realm: Path, monkeypatch: pytest.Mon
         parts = sorted(path.name for path in (realm / "logs").iterdir())
         assert len(parts) > 3
         assert await types(bus) == names
-        seen, cursor = [], Cursor()
+        seen, cursor = [], LogCursor()
         while found := await FilesOperations(bus).read_log(cursor, 3):
             cursor = found[-1].cursor
             seen += [logged.entry.type for logged in found]
@@ -306,7 +306,7 @@ async def test_an_event_whose_file_stays_damaged_ends_dead_with_the_reason(
 async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two", "three")
-        (first, *_) = await FilesOperations(bus).read_log(Cursor(), 1)
+        (first, *_) = await FilesOperations(bus).read_log(LogCursor(), 1)
         path = realm / "logs/events.log"
         os.utime(path, (1, 1))
         await append(bus, "four")

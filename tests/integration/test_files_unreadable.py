@@ -13,7 +13,7 @@ from kingdom.backends.files import look as look_module
 from kingdom.backends.files import tree as tree_module
 from kingdom.backends.files.disk import read_file
 from kingdom.bus import Delivery, Done, Envelope
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.why import why
 from kingdom.errors import Unavailable
 from tests.integration.doctor.scene import look_at
@@ -47,7 +47,7 @@ def first_file(realm: Path, stream: str) -> Path:
 
 
 async def told(bus: FilesBus) -> list[str]:
-    return [logged.entry.type for logged in await FilesOperations(bus).read_log(Cursor(), 100)]
+    return [logged.entry.type for logged in await FilesOperations(bus).read_log(LogCursor(), 100)]
 
 
 async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:

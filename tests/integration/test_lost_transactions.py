@@ -9,7 +9,7 @@ from psycopg import sql
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.bus import Cursor, Delivery, Done, Envelope, Stream
+from kingdom.bus import Delivery, Done, Envelope, LogCursor, Stream
 from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.bus.outcome import Dead, Release, Retry
 from kingdom.errors import LeaseLost
@@ -181,7 +181,7 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         (again,) = await claim(bus, JOBS)
         assert again.token > seen
         assert again.attempt == 1
-        entries = await PatientOperations(bus).read_log(Cursor(), 10)
+        entries = await PatientOperations(bus).read_log(LogCursor(), 10)
         told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
         assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)

@@ -16,15 +16,15 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations, migrate
 from kingdom.backends.postgres.schema import all_migrations
 from kingdom.bus import (
     Acked,
-    Answer,
     Attempt,
-    Cursor,
+    CallResult,
     Dead,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
-    Received,
     Record,
     Retry,
     Stream,
@@ -65,7 +65,7 @@ def recording(**payloads: Any) -> Dispatcher:
 
     @dispatcher.reaction("Job")
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         data = {**received.payload, **payloads, "key": received.envelope.partition_key}
         await transaction.append(LogEntry(type="handled", actor="test", data=data))
 
@@ -94,7 +94,7 @@ async def test_copies_of_many_publishers_do_not_mix(pooled: str) -> None:
 async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) -> None:
     called = list[int]()
 
-    async def call(attempt: Attempt) -> Answer:
+    async def call(attempt: Attempt) -> CallResult:
         called.append(attempt.request["n"])
         return Acked()
 
@@ -121,7 +121,7 @@ async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) 
 async def test_a_lease_is_kept_and_a_lost_one_is_given_back(pooled: str) -> None:
     inside, over = asyncio.Event(), asyncio.Event()
 
-    async def call(_attempt: Attempt) -> Answer:
+    async def call(_attempt: Attempt) -> CallResult:
         inside.set()
         await over.wait()
         return Acked()
@@ -173,7 +173,7 @@ async def test_settlements_records_and_the_log_are_one_transaction(pooled: str) 
         with pytest.raises(Conflict):
             await repeat()
         assert await statuses(bus) == {"DONE": 1, "PENDING": 1, "PROCESSING": 1}
-        assert len(await PatientOperations(bus).read_log(Cursor(), 10)) == 1
+        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 1
 
 
 async def test_operators_can_look_and_repair(pooled: str) -> None:

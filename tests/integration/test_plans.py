@@ -22,20 +22,20 @@ from bench.fill import fill_archive, fill_events
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresOperations, migrate
 from kingdom.bus import (
-    Cursor,
     Dead,
     Done,
     Envelope,
+    LogCursor,
     LogEntry,
-    Query,
     Record,
     RecordKind,
+    RecordQuery,
     Retention,
     Retry,
     Stream,
     Topology,
 )
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
@@ -99,7 +99,7 @@ async def claim_ordered(bus: ExplainedBus) -> None:
     assert len(await bus.claim("line", 50, "worker")) == 50
 
 
-def settling(stream: str, limit: int, outcome: Settlement, *, held: bool = True) -> Act:
+def settling(stream: str, limit: int, outcome: AnyOutcome, *, held: bool = True) -> Act:
     async def act(bus: ExplainedBus) -> None:
         deliveries = await bus.claim(stream, limit, "worker")
         async with bus.transaction(hold=deliveries if held else ()) as transaction:
@@ -190,7 +190,7 @@ async def put_many(bus: ExplainedBus) -> None:
             await transaction.put(Record(kind="thing", id=f"new-{uuid4()}", state="open"))
 
 
-def finding(query: Query) -> Act:
+def finding(query: RecordQuery) -> Act:
     async def act(bus: ExplainedBus) -> None:
         async with bus.transaction() as transaction:
             assert await transaction.find(query)
@@ -210,17 +210,17 @@ async def append(bus: ExplainedBus) -> None:
 
 async def read_log(bus: ExplainedBus) -> None:
     operations = PostgresOperations(bus)
-    entries = await operations.read_log(Cursor(), 10)
+    entries = await operations.read_log(LogCursor(), 10)
     assert len(await operations.read_log(entries[-1].cursor, 100)) == 100
 
 
 async def read_log_about(bus: ExplainedBus) -> None:
-    (entry,) = await PostgresOperations(bus).read_log(Cursor(), 10, "77")
+    (entry,) = await PostgresOperations(bus).read_log(LogCursor(), 10, "77")
     assert entry.entry.aggregate_id == "77"
 
 
 async def log_end(bus: ExplainedBus) -> None:
-    assert await PostgresOperations(bus).log_end() > Cursor()
+    assert await PostgresOperations(bus).log_end() > LogCursor()
 
 
 async def stats(bus: ExplainedBus) -> None:
@@ -268,10 +268,10 @@ CASES = {
     "get_records": Case(put_many, 250, {"record_pkey"}),
     "insert_records": Case(put_many, 1200, {"record_pkey"}),
     "update_records": Case(put_many, 1050, {"record_pkey"}),
-    "find_by_state": Case(finding(Query(kind="thing", state="open")), 160, {"record_state"}),
-    "find_by_owner": Case(finding(Query(kind="thing", owner="owner-7")), 160, {"record_owner"}),
-    "find_by_kind": Case(finding(Query(kind="thing", after="thing-5")), 160, {"record_pkey"}),
-    "find_due": Case(finding(Query(kind="thing", due_by=utc_now())), 160, {"record_due"}),
+    "find_by_state": Case(finding(RecordQuery(kind="thing", state="open")), 160, {"record_state"}),
+    "find_by_owner": Case(finding(RecordQuery(kind="thing", owner="owner-7")), 160, {"record_owner"}),
+    "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
+    "find_due": Case(finding(RecordQuery(kind="thing", due_by=utc_now())), 160, {"record_due"}),
     "once": Case(take_once, 30, {"once_key_pkey"}),
     "append": Case(append, 200, set()),
     "read_log": Case(read_log, 20, {LOG}),
@@ -355,7 +355,7 @@ async def test_the_log_is_read_in_the_order_of_transactions_however_long_their_n
             )
     async with open_bus(dsn) as bus:
         operations = PostgresOperations(bus)
-        first = await operations.read_log(Cursor(), 2)
+        first = await operations.read_log(LogCursor(), 2)
         rest = await operations.read_log(first[-1].cursor, 2)
         assert [entry.cursor.epoch for entry in [*first, *rest]] == [9, 10, 100]
         assert (await operations.log_end()).epoch == 100

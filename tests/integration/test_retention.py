@@ -8,13 +8,13 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import (
-    Cursor,
     Dead,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
-    Received,
     Record,
     RecordKind,
     Retention,
@@ -92,7 +92,7 @@ async def test_rows_that_fell_into_the_default_move_to_their_partition(dsn: str)
         assert await counts(bus) == [("log_default", 3), ("outbox_archive_default", 3)]
         await PostgresOperations(bus).retain(Retention())
         assert await counts(bus) == [(names("log", 0, 0)[0], 3), (names("outbox_archive", 0, 0)[0], 3)]
-        assert len(await PatientOperations(bus).read_log(Cursor(), 10)) == 3
+        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 3
 
 
 async def test_rows_of_days_that_had_no_partition_leave_with_their_age(dsn: str) -> None:
@@ -192,7 +192,7 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="handled", actor="test"))
 
     async with open_bus(dsn, stream("jobs", "Job")) as bus:

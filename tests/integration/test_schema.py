@@ -13,13 +13,13 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations, migrate, 
 from kingdom.backends.postgres.schema import all_migrations
 from kingdom.bus import (
     EFFECTS,
-    Cursor,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
     LoggedEntry,
-    Received,
     Topology,
     Transaction,
 )
@@ -163,13 +163,13 @@ async def test_a_log_from_a_server_that_had_counted_further_is_read_again_once_m
         await tell(bus, "before")
         execute(dsn, RESTORED)
         await tell(bus, "since")
-        followed = await told(operations, Cursor(), "before", "since")
+        followed = await told(operations, LogCursor(), "before", "since")
         assert await migrate(dsn) == []
         await tell(bus, "after")
         # Who follows misses nothing and is told nothing twice.
         news = await told(operations, followed[-1].cursor, "restored-1", "restored-2", "after")
         await migrate(dsn)
-        assert await operations.read_log(Cursor(), 10) == [*followed, *news]
+        assert await operations.read_log(LogCursor(), 10) == [*followed, *news]
 
 
 async def tell(bus: PostgresBus, what: str) -> None:
@@ -177,7 +177,7 @@ async def tell(bus: PostgresBus, what: str) -> None:
         await transaction.append(LogEntry(type=what, actor="test"))
 
 
-async def told(operations: PostgresOperations, after: Cursor, *types: str) -> list[LoggedEntry]:
+async def told(operations: PostgresOperations, after: LogCursor, *types: str) -> list[LoggedEntry]:
     """Return what the log tells behind a cursor, once it ends with the last of these types, and tells just these."""
     found: list[LoggedEntry] = []
 
@@ -213,7 +213,7 @@ async def work_off(bus: PostgresBus, count: int) -> None:
 
     @dispatcher.reaction("Job")
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> Done:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> Done:
         await transaction.append(LogEntry(type="handled", actor="test"))
         handled.append(received.payload["n"])
         return Done()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from kingdom.bootstrap import open_bus, operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
@@ -248,6 +248,6 @@ def test_a_realm_has_one_keeper_at_a_time(tmp_path: Path) -> None:
 
 
 async def _logged(bus: Bus, kind: str, target: str, name: str) -> list[object]:
-    entries = [logged.entry for logged in await operations_of(bus).read_log(Cursor(), 1000)]
+    entries = [logged.entry for logged in await operations_of(bus).read_log(LogCursor(), 1000)]
     found: list[object] = [each.data[name] for each in entries if each.type == kind and each.data["target"] == target]
     return sorted(set(found), key=str)

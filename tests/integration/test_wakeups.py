@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres.wakeup import Wakeups
-from kingdom.bus import Dispatcher, Envelope, Received, Transaction
+from kingdom.bus import Dispatcher, Envelope, Event, Transaction
 from tests.integration.running import at_work, eventually, open_bus, rows, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ def dispatcher() -> Dispatcher:
     handlers = Dispatcher()
 
     @handlers.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], _transaction: Transaction) -> None:
         """Do nothing."""
 
     return handlers

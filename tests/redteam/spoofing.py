@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.asks import APPROVE, REJECT, Ask
 from kingdom.court.sentinel import receiver as receiving
 from kingdom.court.sentinel.receiver import Receiver
@@ -141,5 +141,5 @@ async def _watch(ground: Ground) -> AsyncIterator[Watch]:
 
 async def _received(watch: Watch, beyond: int = 0) -> str:
     async with watch.bus.transaction() as transaction:
-        events = await transaction.find(Query(kind="event", limit=100))
+        events = await transaction.find(RecordQuery(kind="event", limit=100))
     return f"{len(events)} events" if len(events) > beyond else ""

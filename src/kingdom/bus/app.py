@@ -1,4 +1,4 @@
-"""An application: everything that a worker process must know, declared in the user's own module."""
+"""An application: everything that a worker process needs, declared in the user's own module."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kingdom.bus.stream import Topology
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Streams, handlers, kinds of record and how long things are kept; `kingdom bus work MODULE:OBJECT` runs it."""
+    """Streams, handlers, record kinds and retention. `kingdom bus work MODULE:OBJECT` runs it."""
 
     topology: Topology
     dispatcher: Dispatcher

@@ -1,4 +1,4 @@
-"""From the type of an event to the code for it: one table."""
+"""The table from event types to handlers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,49 +8,49 @@ from typing import Any, Generic, TypeVar
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effect import Effect
 from kingdom.bus.envelope import Envelope
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Defer, Outcome
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.errors import Misconfigured
 
 T = TypeVar("T")
-Reaction = Callable[[Received[T], Transaction], Awaitable[Outcome | None]]
-_AnyReaction = Callable[[Received[Any], Transaction], Awaitable[Outcome | None]]
-# How long an event waits for a deploy that brings its handler.
+Reaction = Callable[[Event[T], Transaction], Awaitable[Outcome | None]]
+_AnyReaction = Callable[[Event[Any], Transaction], Awaitable[Outcome | None]]
+# How long an event is deferred if this process has no handler for it, as during a rolling deploy.
 _NO_HANDLER_WAIT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Generic[T]):
-    """A handler together with the type that it understands; None means that it takes the raw payload."""
+class HandlerRoute(Generic[T]):
+    """A handler and the event type that it expects. Without a type, the handler gets the raw payload."""
 
     handler: "Reaction[T] | Effect[T]"
     event_type: EventType[T] | None
-    # The kind of the record about the event's aggregate, which is read together with those of other events.
+    # The record kind of the event's aggregate. A group of events reads these records in one step.
     reads: str | None = None
 
-    def receive(self, delivery: Delivery) -> Received[Any]:
-        """Return the delivery as its handler wants to see it."""
+    def receive(self, delivery: Delivery) -> Event[Any]:
+        """Return the event as its handler receives it."""
         envelope = delivery.envelope
         payload = self.event_type.decode(envelope) if self.event_type else dict(envelope.payload)
-        return Received(payload, envelope, delivery.attempt, delivery.token)
+        return Event(payload, envelope, delivery.attempt, delivery.token)
 
     def understands(self, envelope: Envelope) -> bool:
-        """Tell whether the envelope is of a version that this code knows."""
+        """Return whether this code knows the schema version of the envelope."""
         return self.event_type is None or envelope.schema_version <= self.event_type.version
 
 
 class Dispatcher:
-    """Holds the handlers of one process; a handler may be bound to one stream or to all."""
+    """The handlers of one process. A handler is bound to one stream, or to all."""
 
     def __init__(self) -> None:
-        self._routes: dict[tuple[str | None, str], Route[Any]] = {}
+        self._routes: dict[tuple[str | None, str], HandlerRoute[Any]] = {}
 
     def reaction(
         self, event_type: "EventType[Any] | str", *, stream: str | None = None, reads: str | None = None
     ) -> Callable[[_AnyReaction], _AnyReaction]:
-        """Register a function that runs inside the transaction which settles its event."""
+        """Register a function that runs inside the transaction that settles its event."""
 
         def register(handler: _AnyReaction) -> _AnyReaction:
             self._add(event_type, stream, handler, reads)
@@ -59,11 +59,11 @@ class Dispatcher:
         return register
 
     def effect(self, event_type: "EventType[Any] | str", effect: Effect[Any], *, stream: str | None = None) -> None:
-        """Register an outside call that is never repeated without proof."""
+        """Register an outside call, which is never repeated without proof that it did not happen."""
         self._add(event_type, stream, effect)
 
-    def route(self, delivery: Delivery) -> Route[Any] | Defer:
-        """Return the handler of a delivery, or Defer while this process has none: never a drop."""
+    def route(self, delivery: Delivery) -> HandlerRoute[Any] | Defer:
+        """Return the handler of a delivery, or Defer if this process has none. An event is never dropped."""
         envelope = delivery.envelope
         route = self._routes.get((delivery.stream, envelope.type)) or self._routes.get((None, envelope.type))
         if route is None:
@@ -81,5 +81,5 @@ class Dispatcher:
         declared = event_type if isinstance(event_type, EventType) else None
         name = declared.name if declared else str(event_type)
         if (stream, name) in self._routes:
-            raise Misconfigured(f"{name} has a handler already{f' in {stream}' if stream else ''}")
-        self._routes[stream, name] = Route(handler, declared, reads)
+            raise Misconfigured(f"{name} already has a handler{f' in {stream}' if stream else ''}: remove one of them")
+        self._routes[stream, name] = HandlerRoute(handler, declared, reads)

@@ -1,4 +1,4 @@
-"""Effects: calls to the outside world that are never repeated without proof that they did not happen."""
+"""Effects: calls to outside systems, never repeated without proof that they did not happen."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,36 +7,36 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Dead, Done, Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import storable
+from kingdom.bus.record import to_storable
 
 T = TypeVar("T")
 
 
-class Honours(Enum):
-    """What a target does for us about a sender that was stopped, declared dead, and wakes up to send."""
+class Idempotency(Enum):
+    """What a target does about a late or repeated call, such as one of a stalled worker that wakes up."""
 
     NOTHING = "nothing"
-    """A late sender cannot be excluded: what is not proven to have happened goes to a person."""
+    """The target excludes no late call. A call without proof that it happened goes to a person."""
     IDENTIFIER = "identifier"
-    """It does a call with the same identifier only once, so the same identifier may be sent again."""
+    """The target executes each identifier once, so the same identifier may be sent again."""
     FENCE = "fence"
-    """It refuses a fence lower than one it has seen, also in `reconcile`, so a new attempt may follow."""
+    """The target refuses a fence lower than one it has seen, also in `reconcile`, so a new attempt may follow."""
     TIME = "time"
-    """It shows all it ever took within `settles_after`: what is absent then was not sent, and a new attempt may follow.
+    """The target shows every call within `settles_after`. A call absent after that may be attempted again.
 
-    A sender that was killed cannot contradict this; one that was stopped, declared dead and wakes up can.
+    This is safe against a killed sender, but not against one that was stopped for longer and wakes up.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A system outside, and how gently it wants to be treated by this process."""
+    """An outside system, its idempotency, and the rate limit and circuit breaker of this process for it."""
 
     name: str
-    honours: Honours = Honours.NOTHING
+    idempotency: Idempotency = Idempotency.NOTHING
     calls_per_second: float | None = None
     burst: int = 1
     failures_to_open: int = 5
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try: `identifier` is ours and unique, `request` the snapshot taken when the effect was first seen."""
+    """One attempt. `identifier` is our unique id; `request` is the snapshot taken when the effect was first seen."""
 
     number: int
     identifier: str
@@ -56,26 +56,26 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The target did it."""
+    """The target executed the call."""
 
     response: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The target took it on; an event will close the effect later."""
+    """The target accepted the call. A later event closes the effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The target understood and refused; asking again cannot help."""
+    """The target refused the call. Sending it again cannot help."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """The target did not do it and wants to be asked later."""
+    """The target did not execute the call and asks to be called later."""
 
     after: timedelta | None
     reason: str = "throttled"
@@ -83,16 +83,16 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may have happened or not; only `reconcile` may tell."""
+    """The call may have happened or not. `reconcile` must find out."""
 
     reason: str
 
 
-Answer = Acked | Accepted | Rejected | Throttled | Unknown
+CallResult = Acked | Accepted | Rejected | Throttled | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class Present:
     """Proof that the call took effect."""
 
     response: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Proof that the call has not taken effect so far."""
+    """Proof that the call has not taken effect yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +110,37 @@ class Unclear:
     reason: str
 
 
-Finding = Happened | Absent | Unclear
-Said = TypeVar("Said", Answer, Finding, Acked | Rejected)
+ReconcileResult = Present | Absent | Unclear
+_Result = TypeVar("_Result", CallResult, ReconcileResult, Acked | Rejected)
 
 
-def in_storable_words(said: Said) -> Said:
-    """Return what a target said as every store can keep it: who cannot keep an answer loses it."""
-    return replace(said, **{each.name: storable(getattr(said, each.name)) for each in fields(said)})
+def make_storable(result: _Result) -> _Result:
+    """Return a result in a form that every store accepts. Refusing it would lose the result."""
+    return replace(result, **{each.name: to_storable(getattr(result, each.name)) for each in fields(result)})
 
 
 class Effect(ABC, Generic[T]):
-    """One kind of outside call. `call` sends it once; `reconcile` finds out what became of a call nobody saw end."""
+    """One kind of outside call. `call` sends it once; `reconcile` finds out whether an unfinished call happened."""
 
     target: Target
 
     @abstractmethod
-    def key(self, event: Received[T]) -> str:
-        """Return what must happen at most once; two events with one key are one effect."""
+    def key(self, event: Event[T]) -> str:
+        """Return the key of what must happen at most once. Two events with the same key are one effect."""
 
     @abstractmethod
-    def request(self, event: Received[T]) -> Mapping[str, Any]:
-        """Return everything the call needs, as JSON: a snapshot that later attempts use again."""
+    def request(self, event: Event[T]) -> Mapping[str, Any]:
+        """Return everything that the call needs, as JSON. Later attempts use this snapshot again."""
 
     @abstractmethod
-    async def call(self, attempt: Attempt) -> Answer:
-        """Send it; an exception means Unknown, except Permanent, which means Rejected."""
+    async def call(self, attempt: Attempt) -> CallResult:
+        """Send the call. A Permanent error means Rejected, any other exception means Unknown."""
 
     @abstractmethod
-    async def reconcile(self, attempt: Attempt) -> Finding:
-        """Ask the target what became of an attempt; pass `attempt.fence` on where it is honoured."""
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
+        """Ask the target whether an attempt took effect. Pass `attempt.fence` to a target that enforces it."""
 
-    async def conclude(self, event: Received[T], answer: Acked | Rejected, transaction: Transaction) -> Outcome:
-        """Write and publish what follows, in the transaction that records the answer."""
+    async def conclude(self, event: Event[T], result: Acked | Rejected, transaction: Transaction) -> Outcome:
+        """Write and publish the consequences, in the transaction that records the result."""
         del event, transaction
-        return Done() if isinstance(answer, Acked) else Dead(answer.reason, "rejected")
+        return Done() if isinstance(result, Acked) else Dead(result.reason, "rejected")

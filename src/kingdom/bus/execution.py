@@ -1,25 +1,25 @@
-"""Running handlers: reactions together in one transaction, effects one by one through the ledger."""
+"""Run handlers: reactions together in one transaction, effects one by one through the ledger."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kingdom.bus.cancellation import unasked_cancellation_fails
+from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher, Route
+from kingdom.bus.dispatcher import Dispatcher, HandlerRoute
 from kingdom.bus.effect import Effect
 from kingdom.bus.envelope import current_cause
-from kingdom.bus.gate import Gates
 from kingdom.bus.keeper import HeldLease
-from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Release, Retry, Settlement
-from kingdom.bus.perform import must_hold, perform
+from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry
+from kingdom.bus.perform import perform, require_held
 from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.target_limiter import TargetLimiters
 from kingdom.bus.telemetry import handler_span
 from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Transient, Unavailable
 
@@ -28,19 +28,39 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
-# Reruns in process before a conflict counts as a failed attempt.
+# Runs of a handler before a conflict counts as a failed attempt.
 _CONFLICTS_MAX = 5
+# The share of the store's idle limit that a reaction may take.
 _IDLE_SHARE = 0.8
 _log = structlog.get_logger("kingdom.bus")
 
 
 class _MustRunAlone(Exception):
-    """A handler failed after it took a dedup key: only a rollback gives the key back."""
+    """Raised when the reactions of a group must be rolled back and run one by one."""
+
+
+class _HandlerFailed(Exception):
+    """Raised when a handler fails, so that its delivery gets an outcome; `error` is what the handler raised."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def _handler_failures() -> Iterator[None]:
+    """Turn an error of a handler into _HandlerFailed. Errors that concern the whole unit pass unchanged."""
+    try:
+        yield
+    except (Conflict, Unavailable, LeaseLost):
+        raise
+    except Exception as error:
+        raise _HandlerFailed(error) from error
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Deliveries of one lease that are handled one after another; each leaves `open` as it is settled or lost."""
+    """Deliveries of one lease that are handled one after another. A settled or lost delivery leaves `open`."""
 
     lease: HeldLease
     deliveries: Sequence[Delivery]
@@ -58,40 +78,45 @@ class Unit:
 
     @property
     def stream(self) -> str:
-        """Return the stream of its deliveries."""
+        """Return the stream of the deliveries."""
         return self.deliveries[0].stream
 
     def adopt_task(self) -> None:
-        """Make the current task that of the unit; raises CancelledError where the unit must not run any more.
+        """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
 
-        Asyncio never runs a task that is cancelled before its first step, so `task` is None until then.
+        asyncio does not run a task that is cancelled before its first step, so `task` is None until then.
         """
         self.task = asyncio.current_task()
         if self.lost or self.cut_off:
             raise asyncio.CancelledError
 
     def cut(self) -> None:
-        """Cancel the unit, but only once: a second time would hit the giving back."""
+        """Cancel the unit once. A second cancellation would interrupt the release of its deliveries."""
         if not self.cut_off:
             self.cut_off = True
             self.cancel()
 
+    def uncancel(self) -> None:
+        """Let the task of the unit go on after a cancellation of one of its events."""
+        if self.task:
+            self.task.uncancel()
+
     def cancel(self) -> None:
-        """Cancel the task of the unit; one that has not taken its first step finds out then."""
+        """Cancel the task of the unit. A task that has not started yet checks the flags when it starts."""
         if self.task:
             self.task.cancel()
 
 
-def runs_of(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
-    """Split a claim by key: a run stays together, in order, whatever its handlers are."""
+def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    """Split a claim into runs: the deliveries of one key stay together, in order."""
     runs: dict[object, list[Delivery]] = {}
     for delivery in deliveries:
-        runs.setdefault(delivery.line or delivery.position, []).append(delivery)
+        runs.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
     return runs.values()
 
 
-def groups_of(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
-    """Join runs into groups of about a size."""
+def join_into_groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
+    """Join runs into groups of about the given size."""
     group: list[Delivery] = []
     for run in runs:
         if group and len(group) + len(run) > size:
@@ -116,10 +141,10 @@ class Execution:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._timeout = timeout
-        self._gates = Gates()
+        self._limiters = TargetLimiters()
 
     async def run(self, unit: Unit) -> None:
-        """Handle a unit; an unreachable store is waited for, as long as the lease is ours."""
+        """Handle a unit. While the lease is held, wait for a store that cannot be reached."""
         pause, together = _FIRST_PAUSE_SECONDS, True
         while unit.open and not unit.lost:
             try:
@@ -130,7 +155,7 @@ class Execution:
             except (Conflict, _MustRunAlone):
                 together = False
             except LeaseLost as lost:
-                self._drop(unit, lost.positions)
+                self._drop_lost(unit, lost.positions)
                 together = False
             except Unavailable as error:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
@@ -139,37 +164,37 @@ class Execution:
             except Exception:
                 if unit.calls_outside or not together:
                     raise
-                # One of the group wrote what cannot be stored: alone it fails by itself.
+                # One of the group wrote something that cannot be stored. Run alone, only that one fails.
                 together = False
 
     async def release(self, unit: Unit) -> None:
-        """Give back what was not handled, with its attempt."""
+        """Return unhandled deliveries to their stream. The attempt does not count."""
         if unit.open and not unit.lost:
             try:
                 await self._settle_all(unit, dict.fromkeys(unit.open.values(), Release()))
             except (LeaseLost, Transient) as error:
-                _log.warning("deliveries not released, they come back when their lease ends", error=str(error))
+                _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
     def is_effect(self, delivery: Delivery) -> bool:
-        """Tell whether a delivery calls outside: such run concurrently, each on its own."""
+        """Return whether a delivery makes an outside call. Such deliveries run concurrently."""
         route = self._dispatcher.route(delivery)
-        return isinstance(route, Route) and isinstance(route.handler, Effect)
+        return isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
 
     async def _react_together(self, unit: Unit) -> None:
         async with self._bus.transaction(hold=list(unit.open.values())) as transaction:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
-            self._drop(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
-            async with self._time_for_all(unit):
+            self._drop_lost(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
+            async with self._group_deadline(unit):
                 await self._read_ahead(transaction)
                 for delivery in transaction.held:
-                    if delivery.line is None or delivery.line not in stopped:
+                    if delivery.ordering_key is None or delivery.ordering_key not in stopped:
                         outcome = await self._react_in_group(unit, delivery, transaction)
                         outcomes[delivery] = outcome
                         await transaction.settle(delivery, outcome)
-                        if delivery.line and not isinstance(outcome, Done):
-                            stopped.add(delivery.line)
-        self._settled(unit, outcomes)
+                        if delivery.ordering_key and not isinstance(outcome, Done):
+                            stopped.add(delivery.ordering_key)
+        self._record_settled(unit, outcomes)
         unit.open.clear()
 
     async def _read_ahead(self, transaction: Transaction) -> None:
@@ -177,7 +202,7 @@ class Execution:
         keys = {
             (route.reads, envelope.aggregate_id): None
             for route, envelope in routes
-            if isinstance(route, Route) and route.reads
+            if isinstance(route, HandlerRoute) and route.reads
         }
         if len(keys) > 1:
             await transaction.read_ahead(keys)
@@ -186,86 +211,89 @@ class Execution:
         for delivery in list(unit.open.values()):
             if delivery.position in unit.open and not unit.lost:
                 outcome = await self._rerun_on_conflict(unit, delivery)
-                self._settled(unit, {delivery: outcome})
+                self._record_settled(unit, {delivery: outcome})
 
     async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome:
         for _ in range(_CONFLICTS_MAX - 1):
             try:
-                return await self._alone(unit, delivery)
+                return await self._run_alone(unit, delivery)
             except Conflict:
                 continue
         try:
-            return await self._alone(unit, delivery)
+            return await self._run_alone(unit, delivery)
         except Conflict as conflict:
             failure = self._failure(delivery, conflict)
             await self._settle_all(unit, {delivery: failure})
             return failure
 
-    async def _alone(self, unit: Unit, delivery: Delivery) -> Outcome:
-        route = self._dispatcher.route(delivery)
-        early = self._verdict(unit, delivery, route)
-        if early is None and isinstance(route, Route) and isinstance(route.handler, Effect):
+    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome:
+        route = self._route(unit, delivery)
+        if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
         try:
-            async with self._bus.transaction(hold=[delivery]) as transaction:
-                must_hold(transaction, delivery)
-                async with self._time_for_one(unit, delivery, self._reaction_seconds(delivery.stream)):
-                    outcome = early or await self._react(delivery, route, transaction)
-                await transaction.settle(delivery, outcome)
-        except (Conflict, Unavailable, LeaseLost):
-            raise
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            outcome = self._failure(delivery, error)
+            with _handler_failures():
+                async with self._bus.transaction(hold=[delivery]) as transaction:
+                    require_held(transaction, delivery)
+                    async with self._handler_deadline(unit, delivery, self._reaction_seconds(delivery.stream)):
+                        outcome = await self._outcome_of(delivery, route, transaction)
+                    await transaction.settle(delivery, outcome)
+        except _HandlerFailed as failed:
+            outcome = self._failure(delivery, failed.error)
             await self._settle_all(unit, {delivery: outcome})
         return outcome
 
     async def _react_in_group(self, unit: Unit, delivery: Delivery, transaction: Transaction) -> Outcome:
-        """Run one reaction among others; what a failed one had collected is forgotten."""
-        route = self._dispatcher.route(delivery)
-        if early := self._verdict(unit, delivery, route):
-            return early
-        mark, keys = transaction.changes.mark(), transaction.dedup_keys_taken
+        """Run one reaction among others. If it fails, only what it has collected is rolled back."""
+        route = self._route(unit, delivery)
+        if not isinstance(route, HandlerRoute):
+            return route
+        savepoint, keys = transaction.changes.savepoint(), transaction.dedup_keys_taken
         unit.running, started = delivery.position, time.monotonic()
         try:
-            return await self._react(delivery, route, transaction)
-        except (Conflict, Unavailable, LeaseLost):
-            raise
-        except Exception as error:
+            with _handler_failures():
+                return await self._react(delivery, route, transaction)
+        except _HandlerFailed as failed:
             if transaction.dedup_keys_taken != keys:
-                raise _MustRunAlone from error
-            transaction.changes.go_back(mark)
-            return self._failure(delivery, error)
+                # Only a rollback of the whole transaction gives the key back.
+                raise _MustRunAlone from failed.error
+            transaction.changes.roll_back_to(savepoint)
+            return self._failure(delivery, failed.error)
         finally:
             unit.running = None
             self._metrics.handled(delivery, time.monotonic() - started)
 
-    async def _react(self, delivery: Delivery, route: "Route[Any] | Defer", transaction: Transaction) -> Outcome:
+    async def _outcome_of(
+        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome", transaction: Transaction
+    ) -> Outcome:
+        return await self._react(delivery, route, transaction) if isinstance(route, HandlerRoute) else route
+
+    async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
         cause = current_cause.set(delivery.envelope)
         try:
-            with handler_span(delivery), unasked_cancellation_fails("the handler"):
-                event = route.receive(delivery)  # type: ignore[union-attr]
-                return await route.handler(event, transaction) or Done()  # type: ignore[union-attr,operator]
+            with handler_span(delivery), fail_on_stray_cancellation("the handler"):
+                event = route.receive(delivery)
+                return await route.handler(event, transaction) or Done()  # type: ignore[operator]  # no effect comes here
         finally:
             current_cause.reset(cause)
 
-    async def _perform(self, unit: Unit, delivery: Delivery, route: Route[Any], effect: Effect[Any]) -> Outcome:
+    async def _perform(self, unit: Unit, delivery: Delivery, route: HandlerRoute[Any], effect: Effect[Any]) -> Outcome:
         seconds = self._bus.topology.stream(delivery.stream).deadline.total_seconds()
         cause = current_cause.set(delivery.envelope)
         try:
-            async with self._time_for_one(unit, delivery, seconds):
-                with handler_span(delivery):
-                    return await perform(self._bus, effect, delivery, route.receive(delivery), self._gates)
-        except (Conflict, Unavailable, LeaseLost):
-            raise
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            failure = self._failure(delivery, error)
+            with _handler_failures():
+                async with self._handler_deadline(unit, delivery, seconds):
+                    with handler_span(delivery):
+                        return await perform(self._bus, effect, delivery, route.receive(delivery), self._limiters)
+        except _HandlerFailed as failed:
+            failure = self._failure(delivery, failed.error)
             await self._settle_all(unit, {delivery: failure})
             return failure
         finally:
             current_cause.reset(cause)
 
-    def _verdict(self, unit: Unit, delivery: Delivery, route: "Route[Any] | Defer") -> Outcome | None:
-        """Return the outcome of a delivery that must not run."""
+    def _route(self, unit: Unit, delivery: Delivery) -> "HandlerRoute[Any] | Outcome":
+        """Return the handler of a delivery, or the outcome of a delivery that must not run."""
+        route = self._dispatcher.route(delivery)
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
         if quarantined := delivery.quarantine():
@@ -273,17 +301,16 @@ class Execution:
         if isinstance(route, Defer):
             self._metrics.no_handler(delivery)
             _log.warning("no handler", reason=route.reason, **delivery.envelope.log_fields())
-            return route
-        return None
+        return route
 
     def _reaction_seconds(self, stream: str) -> float:
-        """Return how long a reaction may take: less than the store lets its transaction idle."""
+        """Return how long a reaction may take. It must end before the store aborts its idle transaction."""
         deadline = self._bus.topology.stream(stream).deadline.total_seconds()
         return min(deadline, self._bus.idle_limit.total_seconds() * _IDLE_SHARE)
 
     @asynccontextmanager
-    async def _time_for_all(self, unit: Unit) -> AsyncIterator[None]:
-        """Give a group the time of one reaction; where that is not enough, each gets it alone."""
+    async def _group_deadline(self, unit: Unit) -> AsyncIterator[None]:
+        """Give a group the time of one reaction. If that is too short, each delivery runs alone."""
         seconds = self._reaction_seconds(unit.deliveries[0].stream)
         limit = self._timeout(seconds)
         unit.lease.deadlines[unit.deliveries[0].position] = time.monotonic() + seconds
@@ -298,8 +325,8 @@ class Execution:
             del unit.lease.deadlines[unit.deliveries[0].position]
 
     @asynccontextmanager
-    async def _time_for_one(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
-        """Cut a handler off at its deadline and note how long it took."""
+    async def _handler_deadline(self, unit: Unit, delivery: Delivery, seconds: float) -> AsyncIterator[None]:
+        """Cancel a handler at its deadline, and record how long it took."""
         limit, started = self._timeout(seconds), time.monotonic()
         unit.running = delivery.position
         unit.lease.deadlines[delivery.position] = started + seconds
@@ -315,14 +342,14 @@ class Execution:
             del unit.lease.deadlines[delivery.position]
             self._metrics.handled(delivery, time.monotonic() - started)
 
-    async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, Settlement]) -> None:
+    async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
         async with self._bus.transaction() as transaction:
             for delivery, outcome in outcomes.items():
                 await transaction.settle(delivery, outcome)
         for delivery in outcomes:
             unit.open.pop(delivery.position, None)
 
-    def _settled(self, unit: Unit, outcomes: dict[Delivery, Outcome]) -> None:
+    def _record_settled(self, unit: Unit, outcomes: dict[Delivery, Outcome]) -> None:
         for delivery, outcome in outcomes.items():
             self._metrics.settled(delivery, outcome)
             unit.open.pop(delivery.position, None)
@@ -339,13 +366,13 @@ class Execution:
                     **delivery.envelope.log_fields(),
                 )
 
-    def _drop(self, unit: Unit, positions: AbstractSet[int]) -> None:
+    def _drop_lost(self, unit: Unit, positions: AbstractSet[int]) -> None:
         for position in positions:
             if (delivery := unit.open.pop(position, None)) is not None:
                 self._metrics.lost(delivery)
 
     def _failure(self, delivery: Delivery, error: Exception) -> Outcome:
-        """Decide what an error of a handler means; only the kind of error matters."""
+        """Return the outcome for an error of a handler. Only the type of the error matters."""
         message = f"{type(error).__name__}: {error}"
         match error:
             case Permanent():

@@ -1,4 +1,4 @@
-"""Keeps leases alive from a thread of its own, so that no handler can starve the renewal."""
+"""Renew leases from a separate thread, so that no handler can starve the renewal."""
 
 import threading
 import time
@@ -11,18 +11,18 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError
 
-# A lease counts as lost when this share of it is left and no renewal came through.
+# A lease counts as lost when only this share of it is left.
 MARGIN_SHARE = 0.1
-# A renewal that failed is tried again after this time, or after half the margin where that is less.
+# A failed renewal is tried again after this time, or after half the margin if that is shorter.
 _PAUSE_SECONDS = 0.5
-# After its deadline a handler was cancelled; one that still runs this much later blocks, so its lease is let go.
+# A handler is cancelled at its deadline. If it still runs this much later it blocks the loop, so its lease is dropped.
 _DEADLINE_GRACE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease of this process, by the local monotonic clock, and until when each running handler may take."""
+    """A lease of this process, by the local monotonic clock, and the deadline of each running handler."""
 
     token: int
     length: timedelta
@@ -32,24 +32,24 @@ class HeldLease:
 
     @property
     def lost_at(self) -> float:
-        """Return the moment from which the lease cannot be relied on."""
+        """Return the time from which the lease counts as lost."""
         return self.renewed_at + self.length.total_seconds() * (1 - MARGIN_SHARE)
 
     @property
     def due_at(self) -> float:
-        """Return the moment of the next renewal: at half the lease, and a little after one that failed."""
+        """Return the time of the next renewal: at half the lease, or shortly after a failed renewal."""
         seconds = self.length.total_seconds()
         return max(self.renewed_at + seconds / 2, self.asked_at + min(_PAUSE_SECONDS, seconds * MARGIN_SHARE / 2))
 
-    def overdue(self, now: float) -> bool:
-        """Tell whether a handler is far beyond its hard deadline."""
+    def is_overdue(self, now: float) -> bool:
+        """Return whether a handler still runs well after its deadline."""
         return any(now > deadline + _DEADLINE_GRACE_SECONDS for deadline in list(self.deadlines.values()))
 
 
 class LeaseKeeper:
-    """Renews every lease at half its length; reports cancelled events, and leases that the store or we gave up.
+    """Renews every lease at half its length, and reports lost leases and cancelled events.
 
-    A lease whose time is over is noticed by the worker: the thread may hang in a renewal.
+    The worker itself watches for expired leases, because this thread may hang in a renewal.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="kingdom-lease-keeper", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the thread is alive."""
+        """Return whether the thread is alive."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class LeaseKeeper:
             self._thread.join()
 
     def keep(self, lease: HeldLease) -> None:
-        """Take care of a lease from now on."""
+        """Renew a lease from now on."""
         with self._lock:
             self._leases[lease.token] = lease
         self._changed.set()
@@ -103,16 +103,16 @@ class LeaseKeeper:
             now = time.monotonic()
             if leases:
                 try:
-                    self._tend(leases, now)
-                except Exception:  # noqa: BLE001 - nothing may end the renewal
-                    _log.exception("leases not tended, trying again")
+                    self._renew_due(leases, now)
+                except Exception:  # noqa: BLE001 - no error may end the renewal
+                    _log.exception("leases not renewed, trying again")
             next_due = min((lease.due_at for lease in leases), default=now + 60)
-            # At least once in a second, to see deadlines early.
+            # Wake at least once a second to notice handlers past their deadline.
             self._changed.wait(min(max(next_due - time.monotonic(), 0.01), 1.0))
             self._changed.clear()
 
-    def _tend(self, leases: list[HeldLease], now: float) -> None:
-        overdue = {lease.token for lease in leases if lease.overdue(now)}
+    def _renew_due(self, leases: list[HeldLease], now: float) -> None:
+        overdue = {lease.token for lease in leases if lease.is_overdue(now)}
         due = [lease for lease in leases if lease.token not in overdue and now >= lease.due_at]
         lost = overdue | (self._renew(due) if due else set())
         if lost:
@@ -121,7 +121,7 @@ class LeaseKeeper:
             self._on_lost(frozenset(lost))
 
     def _renew(self, due: list[HeldLease]) -> set[int]:
-        """Renew; returns the tokens that are lost by the store's word."""
+        """Renew leases, and return the tokens that the store no longer knows."""
         for lease in due:
             lease.asked_at = time.monotonic()
         try:

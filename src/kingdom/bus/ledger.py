@@ -1,4 +1,4 @@
-"""The ledger of one effect: every attempt, recorded before and after the call. Pure."""
+"""The ledger of one effect: every attempt, recorded before and after the call. This module does no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ import msgspec
 from kingdom.bus.effect import (
     Accepted,
     Acked,
-    Answer,
     Attempt,
-    Happened,
-    Honours,
+    CallResult,
+    Idempotency,
+    Present,
     Rejected,
     Target,
     Throttled,
@@ -24,7 +24,7 @@ from kingdom.bus.effect import (
 from kingdom.bus.record import Record, RecordKind, read_document
 from kingdom.ids import new_event_id
 
-# Of an effect whose target is away for days: the first attempt, and this many of the newest.
+# A ledger keeps the first attempt and this many of the newest.
 _NEWEST_KEPT = 20
 State = Literal["PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"]
 
@@ -41,8 +41,8 @@ EFFECTS = RecordKind(
 )
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt as it is stored; `inherited` once another worker took it over from one that may still wake up."""
+class LedgerAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored attempt. `inherited` means that its identifier may still be sent by an earlier worker."""
 
     number: int
     identifier: str
@@ -53,64 +53,64 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    # Empty where an earlier version wrote it.
+class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
+    # Empty in documents of an earlier version.
     key: str = ""
     target: str
     request: dict[str, Any]
-    attempts: tuple[Entry, ...]
+    attempts: tuple[LedgerAttempt, ...]
     response: dict[str, Any] | None = None
     awaiting: bool = False
     concluded: bool = False
-    # The ids of events that came to this effect and have not ended in Done.
+    # The ids of the events of this effect that have not ended in Done.
     events: tuple[str, ...] = ()
 
 
 def second_id(target: str, key: str) -> str:
-    """Return the id of an effect's record where another target has taken its key."""
+    """Return the record id of an effect whose key another target already uses."""
     return f"{quote(target, safe='')}:{key}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The stored history of one effect, and what may be done next; a gap in the numbers is what was not kept."""
+    """The stored history of one effect. A gap in the attempt numbers means that old attempts were removed."""
 
     record: Record
-    document: _Document
+    document: _LedgerDocument
 
     @classmethod
     def open(
         cls, key: str, target: str, request: Mapping[str, Any], owner: str, *, key_is_taken: bool = False
     ) -> "Ledger":
-        """Begin the ledger of an effect that was never tried; its id is the key, unless another target took that."""
-        first = Entry(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
-        document = _Document(key=key, target=target, request=dict(request), attempts=(first,))
+        """Open the ledger of a new effect. Its record id is the key, unless another target already uses that."""
+        first = LedgerAttempt(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
+        document = _LedgerDocument(key=key, target=target, request=dict(request), attempts=(first,))
         record_id = second_id(target, key) if key_is_taken else key
         return cls(Record(kind=EFFECTS.name, id=record_id, state="PREPARED", owner=owner), document)
 
     @classmethod
     def read(cls, record: Record) -> "Ledger":
         """Read the ledger from its record."""
-        return cls(record, read_document(record.doc, _Document))
+        return cls(record, read_document(record.doc, _LedgerDocument))
 
     @property
     def key(self) -> str:
-        """Return what must happen at most once on its target."""
+        """Return the key of the effect."""
         return self.document.key or self.record.id
 
     @property
-    def latest(self) -> Entry:
+    def latest(self) -> LedgerAttempt:
         """Return the newest attempt."""
         return self.document.attempts[-1]
 
     @property
     def finished(self) -> bool:
-        """Tell whether nothing is left to do for a worker: it happened and was concluded, or an event will close it."""
+        """Return whether a worker has nothing left to do: the effect is concluded, or an event will close it."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
     @property
     def unconcluded(self) -> Acked | Rejected | None:
-        """Return an answer that is known, but that nobody has drawn the conclusions from."""
+        """Return a recorded result whose consequences are not written yet."""
         if self.document.concluded:
             return None
         if self.latest.state == "ACKED":
@@ -118,15 +118,15 @@ class Ledger:
         return Rejected(self.latest.note) if self.latest.state == "REJECTED" else None
 
     def reopened(self, request: Mapping[str, Any]) -> "Ledger":
-        """Begin anew what was refused: it had no effect, and the event that comes again may ask for something else."""
-        return self._with(request=dict(request), concluded=False, response=None)._next(Honours.NOTHING)
+        """Start a new attempt after a refusal, which had no effect. The redriven event may have another request."""
+        return self._with(request=dict(request), concluded=False, response=None)._next(Idempotency.NOTHING)
 
     def conclude(self) -> "Ledger":
-        """Record that everything which follows from the answer was written."""
+        """Record that all consequences of the result are written."""
         return self._with(concluded=True)
 
     def needed_by(self, event_id: UUID) -> "Ledger":
-        """Record that an event must find this ledger if it is delivered again, also when it was dead for long."""
+        """Record that an event needs this ledger if it is delivered again, even after a long time as DEAD."""
         known = self.document.events
         return self if str(event_id) in known else self._with(events=(*known, str(event_id)))
 
@@ -136,28 +136,28 @@ class Ledger:
 
     @property
     def must_reconcile(self) -> bool:
-        """Tell whether a call was sent whose end nobody has recorded."""
+        """Return whether a call was sent and its result is not known."""
         return self.latest.state in ("SENT", "UNKNOWN")
 
     def attempt(self, fence: int) -> Attempt:
-        """Return the newest attempt as `call` and `reconcile` see it, under the fence of the present delivery."""
+        """Return the newest attempt for `call` and `reconcile`, with the fence of the current delivery."""
         return Attempt(self.latest.number, self.latest.identifier, self.document.request, fence)
 
     def sent(self, fence: int, at: datetime | None = None) -> "Ledger":
-        """Record that the call is about to be made; commit this before calling."""
+        """Record that the call is about to be sent. Commit this before sending."""
         inherited = self.latest.inherited or self.latest.state == "SENT"
         return self._latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
 
     def settles_in(self, target: Target, looked_at: datetime | None) -> timedelta | None:
-        """Return for how long a call that was not there may still turn up, where only time can tell."""
-        if target.honours is not Honours.TIME or self.latest.sent_at is None or looked_at is None:
+        """Return how long an absent call may still appear, if the target guarantees a time."""
+        if target.idempotency is not Idempotency.TIME or self.latest.sent_at is None or looked_at is None:
             return None
         left = self.latest.sent_at + target.settles_after - looked_at
         return left if left > timedelta() else None
 
-    def answered(self, answer: Answer, honours: Honours) -> "Ledger":
-        """Record what the target said; a throttled attempt is followed by a fresh one in the same step."""
-        match answer:
+    def answered(self, result: CallResult, idempotency: Idempotency) -> "Ledger":
+        """Record the result of the call. A throttled attempt is followed by a new one in the same step."""
+        match result:
             case Acked(response):
                 return self._latest(state="ACKED")._with(response=dict(response), awaiting=False)
             case Rejected(reason):
@@ -165,30 +165,30 @@ class Ledger:
             case Accepted():
                 return self._with(awaiting=True)
             case Throttled(_, reason):
-                return self._latest(state="THROTTLED", note=reason)._next(honours)
+                return self._latest(state="THROTTLED", note=reason)._next(idempotency)
             case Unknown(reason):
                 return self._latest(state="UNKNOWN", note=reason)
 
-    def found(self, finding: Happened) -> "Ledger":
+    def found(self, proof: Present) -> "Ledger":
         """Record proof that the newest attempt took effect."""
-        return self._latest(state="ACKED", note="found by reconcile")._with(response=dict(finding.response))
+        return self._latest(state="ACKED", note="found by reconcile")._with(response=dict(proof.response))
 
-    def taken_over(self, fence: int, honours: Honours) -> "Ledger | None":
-        """Prepare to send again what was proven absent, or None where a late sender cannot be excluded.
+    def taken_over(self, fence: int, idempotency: Idempotency) -> "Ledger | None":
+        """Prepare to send an absent call again, or return None if an earlier sender may still send it.
 
-        A target that dedups identifiers gets the same one again: whoever sends it, it counts once. A target that
-        honours fences has seen the higher fence in `reconcile`, so a new identifier is safe; under the fence that the
-        call was sent with it is not, as the call may still be on its way. Where time tells, it has passed by now.
+        A target that executes each identifier once gets the same identifier again. A target that enforces fences has
+        seen this fence in `reconcile`, so a new identifier is safe if the fence is higher than that of the earlier
+        call. For a target with a guaranteed time, that time has passed by now.
         """
-        fenced = honours in (Honours.FENCE, Honours.TIME)
-        if honours is Honours.NOTHING or (fenced and fence <= self.latest.fence):
+        fenced = idempotency in (Idempotency.FENCE, Idempotency.TIME)
+        if idempotency is Idempotency.NOTHING or (fenced and fence <= self.latest.fence):
             return None
-        return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(honours, absent=True)
+        return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(idempotency, absent=True)
 
-    def _next(self, honours: Honours, *, absent: bool = False) -> "Ledger":
-        """Open the next attempt; its identifier is new only if nobody can still send the old one."""
-        keep = honours is Honours.IDENTIFIER and (absent or self.latest.inherited)
-        entry = Entry(
+    def _next(self, idempotency: Idempotency, *, absent: bool = False) -> "Ledger":
+        """Open the next attempt. It keeps the identifier if an earlier sender may still use it."""
+        keep = idempotency is Idempotency.IDENTIFIER and (absent or self.latest.inherited)
+        entry = LedgerAttempt(
             number=self.latest.number + 1,
             identifier=self.latest.identifier if keep else str(new_event_id()),
             state="PREPARED",

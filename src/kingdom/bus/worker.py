@@ -1,4 +1,4 @@
-"""The loop of a worker process: one fetcher, local dispatch, leases kept alive, a graceful end."""
+"""The worker: one fetcher per process, local dispatch, lease renewal and a graceful stop."""
 
 import asyncio
 import os
@@ -9,15 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from kingdom.bus.cancellation import unasked_cancellation_fails
+from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.execution import Execution, Unit, groups_of, runs_of
+from kingdom.bus.execution import Execution, Unit, join_into_groups, split_into_runs
 from kingdom.bus.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError, Misconfigured
@@ -25,25 +24,25 @@ from kingdom.errors import KingdomError, Misconfigured
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
-# Reactions that share a transaction; more gains little and makes a rerun dearer.
+# Reactions that share a transaction. More would gain little and make a rerun more expensive.
 GROUP_SIZE = 32
-# A claim takes what this process can handle in about this time, so that others get the rest.
-_WORTH_SECONDS = 1.0
+# A claim takes what this process can handle in about this time. Other workers get the rest.
+_CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# A claim that has not come back so long after a stop is given up: what it may have got, others get after the lease.
+# After a stop, the last claim is abandoned after this time. Its events return when their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
 
-class Part(Protocol):
-    """What runs in a process until it is stopped, such as a worker."""
+class Runnable(Protocol):
+    """Something that runs in a process until it is stopped, such as a worker."""
 
     async def run(self) -> None:
         """Run until stopped."""
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end."""
+        """Ask it to end; `at_once` cancels what it is doing."""
 
 
 class Worker:
@@ -73,8 +72,12 @@ class Worker:
         self._poll_seconds = poll.total_seconds()
         self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
         self._grace = grace
-        # Loaded only now: whoever publishes or looks at the bus counts nothing.
-        self._metrics: WorkerMetrics = metrics or import_module("kingdom.bus.metrics").WorkerMetrics()
+        if metrics is None:
+            # Loaded only here, because a process that only publishes needs no metrics.
+            from kingdom.bus.metrics import WorkerMetrics  # noqa: PLC0415 - loaded on demand
+
+            metrics = WorkerMetrics()
+        self._metrics = metrics
         self._execution = Execution(bus, dispatcher, self._metrics, timeout)
         self._units: dict[Unit, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -84,7 +87,7 @@ class Worker:
         self._cutting_off = False
 
     async def run(self) -> None:
-        """Work until `stop` is called, then finish what runs and give the rest back."""
+        """Work until `stop` is called, then finish running handlers and release the other deliveries."""
         loop = asyncio.get_running_loop()
         self._keeper = LeaseKeeper(
             self._bus,
@@ -102,20 +105,20 @@ class Worker:
             await self._drain()
             guard.cancel()
             await asyncio.gather(guard, return_exceptions=True)
-            # It may be in the middle of a renewal.
+            # In a thread, because it may be in the middle of a renewal.
             await asyncio.to_thread(self._keeper.stop)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the worker to end gracefully, or to cut its handlers off; for a signal handler of the loop."""
+        """Ask the worker to end gracefully, or to cancel its handlers. A signal handler of the loop may call this."""
         self._stopping.set()
         self._changed.set()
         if at_once:
             self._cut_off()
 
     async def _fetch_until_stopped(self, *background: asyncio.Task[None]) -> None:
-        """Fetch until a stop, and wait for the last claim, but not as long as a pool waits for a lost server.
+        """Fetch until a stop, then wait a limited time for the last claim.
 
-        A background task that ends earlier ends the worker: without it events would be stuck silently.
+        The worker also stops if a background task ends, because events would be stuck without it.
         """
         fetching = asyncio.create_task(self._fetch_forever(), name="kingdom-fetcher")
         stopped = asyncio.create_task(self._stopping.wait())
@@ -123,10 +126,10 @@ class Worker:
             await asyncio.wait({fetching, stopped, *background}, return_when=asyncio.FIRST_COMPLETED)
             broken = next((task for task in background if task.done() and not self._stopping.is_set()), None)
             self._stopping.set()
-            self._cut_what_waits_for_a_slot()
+            self._cut_waiting_units()
             done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
             if not done:
-                _log.warning("the last claim did not come back, given up")
+                _log.warning("the last claim did not return, abandoned")
         finally:
             stopped.cancel()
             fetching.cancel()
@@ -134,7 +137,7 @@ class Worker:
         if broken:
             cause = None if broken.cancelled() else broken.exception()
             raise KingdomError(
-                f"worker {self.name} stops: its {broken.get_name()} has ended; start it again"
+                f"worker {self.name} stops because its {broken.get_name()} has ended; start the worker again"
             ) from cause
         if not fetching.cancelled():
             fetching.result()
@@ -142,18 +145,18 @@ class Worker:
     async def _fetch_forever(self) -> None:
         while not self._stopping.is_set():
             try:
-                with unasked_cancellation_fails("a claim"):
+                with fail_on_stray_cancellation("a claim"):
                     found = await self._claim_round()
                     if not found:
                         await self._wait_for_hint()
-            except Exception as error:  # noqa: BLE001 - nothing may end the fetching
+            except Exception as error:  # noqa: BLE001 - no error may end the fetching
                 _log_failure("claim", error)
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
     async def _claim_round(self) -> bool:
-        """Claim from every stream once, starting each round with another one; True if anything came."""
+        """Claim from every stream once, starting each round with another stream. Return whether events came."""
         self._streams.append(self._streams.pop(0))
-        # What changes from here on may come too late for the claims, so the wait after them must see it.
+        # A change from here on may be too late for these claims, so the wait after them must notice it.
         self._changed.clear()
         found = False
         for stream in list(self._streams):
@@ -162,7 +165,7 @@ class Worker:
         return found
 
     async def _fetch(self, stream: str) -> bool:
-        """Claim from a stream and start what came; True if anything did."""
+        """Claim from a stream and start the deliveries. Return whether there were any."""
         asked_at = time.monotonic()
         deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
         if not deliveries:
@@ -170,7 +173,7 @@ class Worker:
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
         suspect = deliveries[0].suspect
         if suspect and self._units:
-            # Held while others run, it would be blamed if one of them brought the process down.
+            # If it were held while others run, it would be blamed for a crash that another one causes.
             await self._execution.release(Unit(lease, deliveries, calls_outside=False))
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
@@ -184,16 +187,16 @@ class Worker:
             self._keeper.keep(lease)
         reacting: list[list[Delivery]] = []
         calling: list[list[Delivery]] = []
-        for run in runs_of(deliveries):
+        for run in split_into_runs(deliveries):
             (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
         units = [
             Unit(lease, group, calls_outside=False)
-            for group in groups_of(reacting, self._group_size(deliveries[0].stream))
+            for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
         ]
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
-            # The loop alone would let the garbage collector take a task that waits.
+            # Keep a reference, because the loop alone does not protect a waiting task from garbage collection.
             self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
         self._give_slots()
 
@@ -208,13 +211,13 @@ class Worker:
                 except asyncio.CancelledError:
                     if unit.lost or unit.cut_off or not unit.cancelled:
                         raise
-                    asyncio.current_task().uncancel()  # type: ignore[union-attr]
-                    # An operator cancelled the running event: run the rest, which settles that one as dead.
+                    # An operator cancelled the running event. Run the rest, which settles that event as DEAD.
+                    unit.uncancel()
         except asyncio.CancelledError:
             if not unit.lost:
                 await self._execution.release(unit)
-        except Exception:  # noqa: BLE001 - nothing may end the worker
-            # A bug of ours: the lease is let go, and the events come back to somebody.
+        except Exception:  # noqa: BLE001 - no error may end the worker
+            # This is a bug. The lease is no longer renewed, so its events return to their stream.
             _log.exception("unit failed", deliveries=len(unit.open))
         finally:
             self._finished(unit)
@@ -232,9 +235,9 @@ class Worker:
             self._changed.set()
 
     def _give_slots(self) -> None:
-        """Let units begin in the order they came: as many as there are slots, and at least one of each stream.
+        """Start units in their order: as many as there are slots, and at least one of each stream.
 
-        So slow calls, however many, hold up no other stream.
+        So even many slow calls do not delay another stream.
         """
         running = Counter(unit.stream for unit in self._units if unit.slot.is_set())
         count = running.total()
@@ -245,8 +248,8 @@ class Worker:
                 count += 1
 
     async def _drain(self) -> None:
-        """Give back what has not begun, wait for what has, cut off what takes too long."""
-        self._cut_what_waits_for_a_slot()
+        """Release units that have not started, wait for the others, and cancel those that take too long."""
+        self._cut_waiting_units()
         try:
             async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
                 await self._until_idle()
@@ -254,28 +257,28 @@ class Worker:
             self._cut_off()
             await self._until_idle()
 
-    def _cut_what_waits_for_a_slot(self) -> None:
+    def _cut_waiting_units(self) -> None:
         for unit in list(self._units):
             if not unit.slot.is_set():
                 unit.cut()
 
     def _cut_off(self) -> None:
-        """Cancel every handler; what it had not settled is given back."""
-        _log.warning("handlers cut off", units=len(self._units))
+        """Cancel every handler and release its unsettled deliveries."""
+        _log.warning("handlers cancelled", units=len(self._units))
         self._cutting_off = True
         for unit in list(self._units):
             unit.cut()
 
     async def _guard_leases(self) -> None:
-        """Give up leases whose time is over, also while their renewal hangs; several looks fit into the margin.
+        """Give up expired leases, even while their renewal hangs. It checks several times within the margin.
 
-        Ends only if the thread that renews them has died.
+        Ends only if the thread that renews the leases has died.
         """
         while self._keeper and self._keeper.is_running:
             await asyncio.sleep(max(self._shortest_lease * MARGIN_SHARE / 4, _GUARD_SECONDS_MIN))
             try:
                 self._give_up_expired()
-            except Exception as error:  # noqa: BLE001 - nothing may end the guard
+            except Exception as error:  # noqa: BLE001 - no error may end the guard
                 _log_failure("guarding leases", error)
 
     def _give_up_expired(self) -> None:
@@ -287,12 +290,12 @@ class Worker:
             self._lose(expired)
 
     async def _reap_forever(self) -> None:
-        # Not for ever: a cancellation can get lost in the wait for a connection.
+        # Checks the flag too, because a cancellation can be lost while waiting for a connection.
         while not self._stopping.is_set():
             try:
-                with unasked_cancellation_fails("the reaper"):
+                with fail_on_stray_cancellation("the reaper"):
                     if count := await self._bus.reap():
-                        _log.warning("deliveries of lost leases given back", deliveries=count)
+                        _log.warning("deliveries of lost leases returned", deliveries=count)
             except Exception as error:  # noqa: BLE001 - without a reaper the events of lost leases would be stuck
                 _log_failure("reaping", error)
             await self._pause(self._shortest_lease / 3)
@@ -313,24 +316,24 @@ class Worker:
                 unit.cancel()
 
     def _limit(self, stream: str) -> int:
-        # Where others fill the slots, this stream has one.
+        # If other streams fill the slots, this stream still has one.
         slots = 1 if self._is_full() else self._concurrency
         seconds = self._metrics.seconds_per_event.get(stream)
         if seconds is None:
             return min(slots, self._batch)
-        worth = int(_WORTH_SECONDS / max(seconds, 1e-6)) * slots
-        return max(1, min(self._batch, max(worth, self._concurrency - len(self._units))))
+        affordable = int(_CLAIM_SECONDS / max(seconds, 1e-6)) * slots
+        return max(1, min(self._batch, max(affordable, self._concurrency - len(self._units))))
 
     def _group_size(self, stream: str) -> int:
-        """Slow reactions share their transaction with fewer others."""
+        """Return how many reactions share a transaction. Slow reactions share it with fewer others."""
         seconds = self._metrics.seconds_per_event.get(stream, 0.0)
-        return max(1, min(GROUP_SIZE, int(_WORTH_SECONDS / max(seconds, 1e-6))))
+        return max(1, min(GROUP_SIZE, int(_CLAIM_SECONDS / max(seconds, 1e-6))))
 
     def _is_full(self) -> bool:
         return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
 
     def _has_room(self, stream: str) -> bool:
-        """Tell whether another claim is of use: too little is under way, or nothing of this stream."""
+        """Return whether to claim more: the worker is not full, or has nothing of this stream."""
         return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
@@ -342,7 +345,7 @@ class Worker:
         await self._changed.wait()
 
     async def _wait_for_hint(self) -> None:
-        """Wait for news from the store, or for a unit to end, which may have made the next of its key the head."""
+        """Wait for a hint from the store, or for a unit to end, which may make the next event of its key due."""
         at_most = timedelta(seconds=self._poll_seconds * _jitter())
         waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._changed.wait())}
         if streams := [stream for stream in self._streams if self._has_room(stream)]:
@@ -367,16 +370,18 @@ def _jitter() -> float:
 
 
 def _log_failure(what: str, error: Exception) -> None:
-    """Write one line about a failure after which the worker goes on; only a bug gets its traceback."""
+    """Log a failure after which the worker continues. Only a bug gets a traceback."""
     if isinstance(error, KingdomError):
         _log.warning(f"{what} failed, trying again", error=str(error))
     else:
         _log.error(f"{what} failed, trying again", exc_info=error)
 
 
-def _from_thread(loop: asyncio.AbstractEventLoop, call: object, argument: frozenset[int]) -> None:
+def _from_thread(
+    loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
+) -> None:
     try:
-        loop.call_soon_threadsafe(call, argument)  # type: ignore[arg-type]
+        loop.call_soon_threadsafe(call, argument)
     except RuntimeError:
-        # The loop has ended: the worker is gone, and so is what it held.
+        # The loop has ended, and the worker with it.
         return

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.court import COURT
 from kingdom.cli.shape import array, one
@@ -33,7 +33,7 @@ async def list_(
     workflow_id, retries, reason, budget_usd, cost_usd, started_at, ended_at}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        records = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name, state=status))]
+        records = [record async for record in each(transaction, RecordQuery(kind=ASSIGNMENTS.name, state=status))]
     found = [task for task in call.readable(records, Assignment) if general in ("", task.target_general)]
     shown = sorted(found, key=lambda task: task.turn)[-limit:]
     if call.output.json:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from kingdom.cli.nouns import ALIASES, WORDS
-from kingdom.sentence import plain
+from kingdom.text import plain
 
 # Said instead of words where the shell shall offer its files.
 FILES = ":files"

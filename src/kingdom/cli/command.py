@@ -17,10 +17,10 @@ import typer
 from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Record, readable
+from kingdom.bus.record import Record, read_documents
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.application import load_application
 from kingdom.cli.output import Output
@@ -65,9 +65,9 @@ class Call:
         realm: Realm = import_module("kingdom.realm").read_part(file, name)
         return realm
 
-    def readable(self, records: Iterable[Record], kind: type[T]) -> list[T]:
+    def read_documents(self, records: Iterable[Record], kind: type[T]) -> list[T]:
         """Return what records hold; one that cannot be read is told of, and does not hide the others."""
-        return list(readable(records, kind, self.leave_out))
+        return list(read_documents(records, kind, self.leave_out))
 
     def read(self, record: Record | None, kind: type[T]) -> T | None:
         """Return what one record holds, if there is one that can be read."""

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.cli.command import settings_of, storeless_command
 from kingdom.cli.output import Output
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.settings import settings_schema
 from kingdom.cli.shape import one
-from kingdom.realm import EXAMPLE, Realm, read_realm, without_secrets
+from kingdom.realm import EXAMPLE, Realm, mask_secrets, read_realm
 from kingdom.settings import FILE
 from kingdom.yaml_file import write_yaml
 
@@ -36,8 +36,8 @@ async def check(
     JSON: the settings, in the form of the file.
     """
     realm, settings = read_realm(Path(file)), settings_of(config=file)
-    generals = str(generals_of(settings, realm))
-    counting = without_secrets(msgspec.structs.replace(realm, database_url=settings.database_url, generals=generals))
+    generals = str(generals_directory_of(settings, realm))
+    counting = mask_secrets(msgspec.structs.replace(realm, database_url=settings.database_url, generals=generals))
     if output.json:
         output.document(counting)
     else:

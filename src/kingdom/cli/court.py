@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.cli.command import Call
@@ -31,7 +31,7 @@ EventId = Annotated[
 
 def terms_of(call: Call, rules: str) -> Terms:
     """Return what the King decides by; broken Generals are told of and left out."""
-    place = Path(rules) if rules else generals_of(call.settings, call.realm)
+    place = Path(rules) if rules else generals_directory_of(call.settings, call.realm)
     loaded = load_packages(place, hears_strangers=call.realm.sentinel.hears_strangers)
     for broken in loaded.broken:
         call.output.note(f"{broken.name} is broken and gets nothing: {broken.reason}")

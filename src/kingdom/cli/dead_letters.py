@@ -11,14 +11,14 @@ import typer
 from rich.syntax import Syntax
 
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
-from kingdom.bus.redrive import RedrivePlan, matching, redrive_all
+from kingdom.bus.redrive import RedrivePlan, find_dead_letters, redrive_all
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.inputs import payload
 from kingdom.cli.output import shape, words
 from kingdom.cli.shape import array, camel, one
 from kingdom.errors import Misconfigured, NotFound
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 app = typer.Typer()
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, patch, discard.")
@@ -209,7 +209,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
             for each in named:
                 yield each
             if everything:
-                async for each in matching(operations, which, limit, last):
+                async for each in find_dead_letters(operations, which, limit, last):
                     yield each
 
         groups, last = Counter[_Group](), 0

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.cli import exit_code
 from kingdom.cli.command import storeless_command
 from kingdom.cli.demo_stage import Lines, Screen, read_line

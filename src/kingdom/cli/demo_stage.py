@@ -15,7 +15,7 @@ from kingdom.court.asks import Ask
 from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.watching import Standing
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 _ANSWER_SECONDS = 45.0
 _READ_SECONDS = 4.0

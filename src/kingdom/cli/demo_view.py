@@ -14,7 +14,7 @@ from kingdom.demo.narration import Line, Tone
 from kingdom.demo.report import Report
 from kingdom.demo.story import TICKET
 from kingdom.demo.watching import Standing
-from kingdom.sentence import printable
+from kingdom.text import printable
 from kingdom.workflow.model.machine import WorkStatus
 from kingdom.workflow.model.workflow import Workflow
 

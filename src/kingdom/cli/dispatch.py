@@ -12,8 +12,8 @@ import typer
 from kingdom.cli import exit_code
 from kingdom.cli.nouns import WORDS, module_of
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
-from kingdom.sentence import plain
 from kingdom.settings import read_environment
+from kingdom.text import plain
 
 _PROGRAM = "kingdom"
 _HELP = ["--help", "-h"]

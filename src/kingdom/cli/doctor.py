@@ -12,14 +12,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.shape import one
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 app = typer.Typer(add_completion=False)
 _COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}

@@ -9,10 +9,10 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.maintenance import maintain, serving_metrics
+from kingdom.bus.log_output import configure_logs
+from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.bus.worker import Part, Worker
+from kingdom.bus.worker import Runnable, Worker
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.host import Agent, Directory, Name, Sandbox, Slots, chosen_host
@@ -65,13 +65,13 @@ async def engine(
     application, registry = declared(), CollectorRegistry()
     async with call.bus(application, connections=CONNECTIONS * (2 if host else 1)) as bus:
         metrics = WorkerMetrics(registry)
-        parts: list[Part] = [Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics)]
+        parts: list[Runnable] = [Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics)]
         if host:
             chosen = partial(chosen_host, name=name, slots=slots, agent=agent, sandbox=sandbox)
             parts.append(chosen(bus, call.settings, directory, metrics=metrics))
         refresh = partial(BacklogMetrics(registry).refresh, operations_of(bus), ENGINE_STREAMS)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             _log.info("engine started", streams=list(ENGINE_STREAMS), host=host)
-            upkeep = maintain(operations_of(bus), application.retention)
+            upkeep = run_retention(operations_of(bus), application.retention)
             cut_off = await run_until_stopped(parts, [watch(bus), upkeep])
     return exit_code.FAILED if cut_off else None

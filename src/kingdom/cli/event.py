@@ -8,7 +8,7 @@ import typer
 
 from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, read_document
+from kingdom.bus.record import RecordQuery, read_document
 from kingdom.cli import exit_code, inputs
 from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.court import COURT, EventId, terms_of
@@ -24,7 +24,7 @@ from kingdom.court.records import EVENTS, load, receive
 from kingdom.court.standing import Lookout
 from kingdom.errors import Permanent
 from kingdom.ids import new_id
-from kingdom.sentence import sentence
+from kingdom.text import sentence
 from kingdom.workflow.records import change, each
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What happened outside, as the court keeps it.")
@@ -46,7 +46,7 @@ async def list_(
     JSON: an array of {id, type, source, repo, payload, priority, created_at, status, outcome, reason, key, routes}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        records = [record async for record in each(transaction, Query(kind=EVENTS.name, state=status))]
+        records = [record async for record in each(transaction, RecordQuery(kind=EVENTS.name, state=status))]
     found = [event for event in call.readable(records, ExternalEvent) if outcome in ("", event.outcome)]
     events = sorted(found, key=lambda event: (event.created_at, event.id))[-limit:]
     if call.output.json:

@@ -8,7 +8,7 @@ from html import escape
 
 from kingdom.cli.output import ago
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
 _TOP, _LANE, _BAR = 34.0, 30.0, 14.0

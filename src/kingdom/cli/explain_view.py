@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kingdom.cli.output import ago, table
 from kingdom.court.explain.timeline import Kind, Moment, Strand, Timeline
-from kingdom.sentence import printable, sentence, with_reason
+from kingdom.text import printable, sentence, with_reason
 
 _STYLES = {
     Kind.DECISION: "cyan",

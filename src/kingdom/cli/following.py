@@ -8,15 +8,15 @@ from pathlib import Path
 from rich.text import Text
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor, LogEntry
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.port import Bus
 from kingdom.cli.sessions import Session, Subject, locate, session_begun, sessions_now
 from kingdom.cli.told_entries import told_entry
 from kingdom.cli.transcript_view import TranscriptView
 from kingdom.cli.workflow_follow import new_entries
 from kingdom.cli.workflow_id import short
-from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, read_page, tail_offset
+from kingdom.text import printable
 from kingdom.workflow.model.workflow import Workflow
 
 # So much of the end of a run's transcripts is shown unless all is asked for.
@@ -39,7 +39,7 @@ class Following:
         self.sessions: dict[str, Session] = {}
         self._bus = bus
         self._subject = subject
-        self._cursor = Cursor()
+        self._cursor = LogCursor()
         # Who works on a Work according to the log so far.
         self._soldiers: dict[str, str] = {}
 

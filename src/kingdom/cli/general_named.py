@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.cli.command import Call
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
@@ -19,7 +19,7 @@ GeneralsDirectory = Annotated[
 
 def generals_place(call: Call, directory: str) -> Path:
     """Return where the Generals are, unless a directory is named where they are."""
-    return Path(directory) if directory else generals_of(call.settings, call.part("generals"))
+    return Path(directory) if directory else generals_directory_of(call.settings, call.part("generals"))
 
 
 def hears_strangers(call: Call) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.bootstrap import house_directory_of
+from kingdom.bootstrap import data_directory_of
 from kingdom.cli.command import Call, command
 from kingdom.cli.shape import array, one
 from kingdom.errors import NotFound, ProgramFailed
@@ -180,7 +180,7 @@ async def _home_of_host(call: Call) -> Path:
 
 
 def _directory_of_hosts(settings: Settings, own: str) -> Path:
-    return Path(own or house_directory_of(settings)).absolute()
+    return Path(own or data_directory_of(settings)).absolute()
 
 
 async def _checked_branch(url: str, wanted: str, home: Path) -> str:

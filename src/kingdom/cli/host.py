@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
-from kingdom.bus.worker import Part
+from kingdom.bus.worker import Runnable
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.host_record import find_host
@@ -122,7 +122,7 @@ def chosen_host(
     agent: AgentName,
     sandbox: Profile,
     metrics: "WorkerMetrics | None" = None,
-) -> Part:
+) -> Runnable:
     """Return a host that is described by options alone; what runs agents is loaded only for one that is to run."""
     if agent == "command":
         raise Misconfigured(
@@ -131,7 +131,7 @@ def chosen_host(
         )
     chosen = SoldierSettings(name=name, slots=slots, agent=agent, sandbox=sandbox)
     soldiers = import_module("kingdom.roles.soldiers")
-    host: Part = soldiers.soldier_host(bus, settings, chosen, directory, metrics=metrics)
+    host: Runnable = soldiers.soldier_host(bus, settings, chosen, directory, metrics=metrics)
     return host
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of, embedded_is_installed, is_embedded, look_at_embedded
+from kingdom.bootstrap import directory_of, embedded_is_installed, inspect_embedded, is_embedded
 from kingdom.cli.command import storeless_command
 from kingdom.cli.init_files import GITHUB_API, GitHub, ignored_text, settings_text, zone_here
 from kingdom.cli.output import Output, at_the_keyboard
@@ -21,7 +21,7 @@ from kingdom.cli.shape import one
 from kingdom.court.package_files import install_package, load_packages, shipped
 from kingdom.doctor.programs import said_by
 from kingdom.errors import KingdomError, Misconfigured
-from kingdom.realm import read_realm, url_without_password
+from kingdom.realm import mask_password, read_realm
 from kingdom.settings import DEFAULT_URL, FILE, read_environment
 from kingdom.workflow.model.git import REPOSITORY, unique_name
 
@@ -147,7 +147,7 @@ async def init(
             raise typer.BadParameter("--github needs --repo, as acme/shop or acme/*: else strangers could have it work")
         if choices.embedded:
             # Whatever would keep it from running is said before anything is made.
-            await asyncio.to_thread(look_at_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
+            await asyncio.to_thread(inspect_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
     done = _make(directory, file, choices)
     _tell(output, directory, choices, done)
 
@@ -229,7 +229,7 @@ def _checked(said: str, form: re.Pattern[str]) -> str:
 
 def _checked_store(said: str) -> str:
     said = said.strip()
-    if url_without_password(said) != said:
+    if mask_password(said) != said:
         raise typer.BadParameter(
             "a password does not belong into a file: export DATABASE_URL, and say env:DATABASE_URL"
         )
@@ -338,7 +338,7 @@ def _tell(output: Output, directory: Path, choices: Choices, done: Made) -> None
             directory=str(directory.absolute()),
             made=[str(path) for path in done.made],
             kept=[str(path) for path in done.kept],
-            store=url_without_password(choices.store),
+            store=mask_password(choices.store),
             general=general,
             next=[command for command, _ in steps],
         )

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from kingdom.bootstrap import is_embedded, look_at_embedded, operations_of
+from kingdom.bootstrap import inspect_embedded, is_embedded, operations_of
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.cli.command import Call, undeclared
 from kingdom.cli.general_named import generals_place
 from kingdom.cli.output import Output
@@ -104,7 +104,7 @@ async def _look(
 
 def _is_asleep(url: str) -> bool:
     """Tell whether a look into a store would start a server, and with it whatever its settings name."""
-    return is_embedded(url) and not look_at_embedded(url).has_keeper
+    return is_embedded(url) and not inspect_embedded(url).has_keeper
 
 
 async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> AsyncIterator[tuple[str, str]]:
@@ -115,15 +115,17 @@ async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> Async
         if whole and whole.state in states:
             yield whole.id, whole.state.lower()
         for state in states:
-            for record in await _last(transaction, Query(kind=kind.name, state=state, after=begun, limit=_PAGE), begun):
+            for record in await _last(
+                transaction, RecordQuery(kind=kind.name, state=state, after=begun, limit=_PAGE), begun
+            ):
                 yield record.id, state.lower()
         # A word that begins otherwise is not worth the look.
         begun_so = states if newest and LAST.startswith(begun) else []
-        if any([await transaction.find(Query(kind=kind.name, state=each, limit=1)) for each in begun_so]):
+        if any([await transaction.find(RecordQuery(kind=kind.name, state=each, limit=1)) for each in begun_so]):
             yield LAST, newest
 
 
-async def _last(transaction: Transaction, query: Query, begun: str) -> list[Record]:
+async def _last(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
     """Return the records of the last ids that begin so, which are the newest, without a walk through all of them."""
     page = await _page(transaction, query, begun)
     if len(page) < query.limit:
@@ -143,7 +145,7 @@ async def _last(transaction: Transaction, query: Query, begun: str) -> list[Reco
     return few or page
 
 
-async def _last_id(transaction: Transaction, query: Query, begun: str, known: str) -> str:
+async def _last_id(transaction: Transaction, query: RecordQuery, begun: str, known: str) -> str:
     """Return the last id that begins so, from one that is known: each look finds a later one or one character of it."""
     at = len(begun)
     while at < len(known):
@@ -153,7 +155,7 @@ async def _last_id(transaction: Transaction, query: Query, begun: str, known: st
     return known
 
 
-async def _page(transaction: Transaction, query: Query, begun: str) -> list[Record]:
+async def _page(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
     # Ids that begin so come right behind it, and others behind them.
     return [record for record in await transaction.find(query) if record.id.startswith(begun)]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.command import Call, command
 from kingdom.cli.output import shape
@@ -52,13 +52,13 @@ async def tail(
                 await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _begin(operations: Operations, start: str) -> Cursor:
+async def _begin(operations: Operations, start: str) -> LogCursor:
     if start == "start":
-        return Cursor()
+        return LogCursor()
     if start == "now":
         return await operations.log_end()
     try:
-        return Cursor.parse(start)
+        return LogCursor.parse(start)
     except ValueError as error:
         raise typer.BadParameter(f"{start!r} is no cursor: write start, now, or one that --json shows.") from error
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.sentence import printable
 from kingdom.settings import read_environment
+from kingdom.text import printable
 
 _encode = msgspec.json.Encoder().encode
 # A pipe has no width: lines must not be cut for it.

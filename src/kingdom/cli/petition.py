@@ -9,7 +9,7 @@ import typer
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, read_document
+from kingdom.bus.record import RecordQuery, read_document
 from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import find_checkpoint, find_workflow
@@ -132,7 +132,7 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
         return read(record)
     if len(text) < _TAIL_MIN:
         raise NotFound(f"there is no petition {text!r}: write at least {_TAIL_MIN} letters of the end of its id")
-    found = [record async for record in each(transaction, Query(kind=PETITIONS.name)) if record.id.endswith(text)]
+    found = [record async for record in each(transaction, RecordQuery(kind=PETITIONS.name)) if record.id.endswith(text)]
     if not found:
         raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows those there are")
     if len(found) > 1:
@@ -177,7 +177,7 @@ async def _of_run(call: Call, bus: Bus, text: str, after: str, limit: int) -> li
 
 async def _of_all(call: Call, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
-        known = [record async for record in each(transaction, Query(kind=PETITIONS.name))]
+        known = [record async for record in each(transaction, RecordQuery(kind=PETITIONS.name))]
         found = call.readable(known, Petition)
         return await _marked(call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:])
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.cli.command import Call, Newest, command, undeclared
 from kingdom.cli.output import ago, table
 from kingdom.cli.shape import array
@@ -66,7 +66,7 @@ async def ps(
         async def look() -> _Seen:
             async with bus.transaction() as transaction:
                 entries = (await _entries(call, transaction, every=every))[-limit:]
-                waiting = Query(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
+                waiting = RecordQuery(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
                 is_told = not entries and not call.output.json
                 return _Seen(entries, events_wait=is_told and bool(await transaction.find(waiting)))
 
@@ -101,7 +101,7 @@ async def _entries(call: Call, transaction: Transaction, *, every: bool) -> list
 
 async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -> list[Record]:
     wanted = [state for state in kind.directories if state != DELETED and (every or state not in kind.final)]
-    return [record for state in wanted async for record in each(transaction, Query(kind=kind.name, state=state))]
+    return [record for state in wanted async for record in each(transaction, RecordQuery(kind=kind.name, state=state))]
 
 
 def _of_run(workflow: Workflow) -> Entry:

@@ -12,7 +12,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom import bootstrap
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli import exit_code
@@ -65,7 +65,7 @@ async def role(
     """
     realm = read_realm(call.settings.file)
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    directory = bootstrap.house_directory_of(call.settings)
+    directory = bootstrap.data_directory_of(call.settings)
     logs = [TextLog(path_of(directory, SYSTEM))]
     if name in _OF_ASSIGNMENTS:
         logs.append(TextLog(path_of(directory, TASKS)))
@@ -84,7 +84,7 @@ async def role(
             settings=call.settings,
             realm=realm,
             packages=LivePackages(
-                bootstrap.generals_of(call.settings, realm), hears_strangers=realm.sentinel.hears_strangers
+                bootstrap.generals_directory_of(call.settings, realm), hears_strangers=realm.sentinel.hears_strangers
             ),
             metrics=WorkerMetrics(registry),
             directory=directory,

@@ -14,7 +14,7 @@ import structlog
 import typer
 
 from kingdom.bootstrap import pending_migrations
-from kingdom.bus.worker import Part
+from kingdom.bus.worker import Runnable
 from kingdom.errors import Misconfigured
 from kingdom.settings import Settings
 
@@ -74,7 +74,7 @@ def hear_signals(stop: Callable[[bool], None]) -> Heard:
     return heard
 
 
-async def run_until_stopped(parts: Sequence[Part], beside: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
+async def run_until_stopped(parts: Sequence[Runnable], beside: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
     """Run parts together until a signal, and what goes on beside them; returns whether they were cut off.
 
     A part that ends by itself takes the others along, and its error is raised.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.cli.host_record import find_host
 from kingdom.cli.workflow_id import find_work, find_workflow
 from kingdom.errors import NotFound
@@ -102,7 +102,7 @@ async def locate(bus: Bus, session: Session, workflow: Workflow) -> None:
 
 async def _run_of_soldier(bus: Bus, soldier: str) -> Subject:
     async with bus.transaction() as transaction:
-        async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+        async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name)):
             workflow = Workflow.read(record.doc)
             if any(work.agent.session and soldier_of(work.agent.session) == soldier for work in workflow.works):
                 return Subject(workflow, soldier=soldier)

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of, generals_of, operations_of
+from kingdom.bootstrap import directory_of, generals_directory_of, operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
@@ -58,7 +58,7 @@ async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozense
 
 def lookout_of(settings: Settings, realm: Realm) -> Lookout:
     """Return what a look at the court needs."""
-    loaded = load_packages(generals_of(settings, realm), hears_strangers=realm.sentinel.hears_strangers)
+    loaded = load_packages(generals_directory_of(settings, realm), hears_strangers=realm.sentinel.hears_strangers)
     return Lookout(
         terms=Terms(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
         settings=realm.chamberlain,

@@ -10,7 +10,7 @@ from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.documents import AssignmentStatus
 from kingdom.court.standing import Standing, counted, many
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 _COLOURS: Mapping[str, str] = {
     Level.GREEN: "green",

@@ -9,15 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.bootstrap import movable_of
-from kingdom.bus.archive_file import new_archive, read_header, read_items
-from kingdom.bus.moving import AnyItem, Census, Manifest, Movable
+from kingdom.bootstrap import transfer_of
 from kingdom.cli.command import Call, command, undeclared
 from kingdom.cli.output import Advance
 from kingdom.cli.shape import one
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS
+from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.transfer import AnyItem, ItemCounts, Manifest, StoreTransfer
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The store behind it: move everything to another one."
@@ -29,14 +29,14 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "fro
 
     file: str
     source: str
-    exported: Census
+    exported: ItemCounts
 
 
 class Imported(Exported, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
     """What was in a file, and what a store of some kind has of it now."""
 
     target: str
-    imported: Census
+    imported: ItemCounts
 
 
 @command(app, "export", answer=one(Exported))
@@ -106,14 +106,14 @@ async def import_(
 
 
 @asynccontextmanager
-async def _opened(call: Call, *, create: bool) -> AsyncIterator[Movable]:
+async def _opened(call: Call, *, create: bool) -> AsyncIterator[StoreTransfer]:
     # Files lie where their kind says, and without another word the store is that of a court.
     house = call.application() or replace(undeclared(), kinds=KINDS)
     async with call.bus(house, create=create) as bus:
-        yield movable_of(bus)
+        yield transfer_of(bus)
 
 
-async def _has_changed(store: Movable, since: Manifest) -> bool:
+async def _has_changed(store: StoreTransfer, since: Manifest) -> bool:
     try:
         async with store.snapshot() as now:
             return now.manifest != since
@@ -128,6 +128,6 @@ async def _passing(items: Iterable[AnyItem], advance: Advance) -> AsyncIterator[
         advance()
 
 
-def _side_by_side(exported: Census, imported: Census) -> list[tuple[str, int, int]]:
+def _side_by_side(exported: ItemCounts, imported: ItemCounts) -> list[tuple[str, int, int]]:
     there = imported.numbers()
     return [(name, number, there[name]) for name, number in exported.numbers().items()]

@@ -14,7 +14,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
 from kingdom.cli.explain import timeline_of
@@ -31,8 +31,8 @@ from kingdom.clock import utc_now
 from kingdom.court.standing import Lookout
 from kingdom.errors import Misconfigured
 from kingdom.roles import declared
-from kingdom.sentence import printable
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.text import printable
 from kingdom.top.desk import Desk
 from kingdom.top.readers import Read, Readers
 from kingdom.workflow import lifecycle

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from rich.text import Text
 
-from kingdom.sentence import printable
 from kingdom.soldiers.transcript import Entry, typed
+from kingdom.text import printable
 
 _LABEL_WIDTH = 10
 _TIME_WIDTH = 8

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from rich.live import Live
 
 from kingdom import bootstrap
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
@@ -77,7 +77,7 @@ async def up(
         return _offer(call)
     realm = read_realm(file)
     await refuse_old_store(call.settings)
-    directory = bootstrap.house_directory_of(call.settings)
+    directory = bootstrap.data_directory_of(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
     with only_one(directory):
         lines = Lines(_nobody if is_screen else to_standard_error(json=call.output.json))

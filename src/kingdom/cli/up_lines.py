@@ -12,7 +12,7 @@ import structlog
 
 from kingdom.clock import utc_now
 from kingdom.court.text_logs import line
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 _CALM = frozenset({"debug", "info"})
 _OWN_FIELDS = frozenset({"event", "level", "at", "role"})

@@ -10,8 +10,8 @@ from kingdom.cli.output import ago, table
 from kingdom.cli.status_view import facts, troubles
 from kingdom.cli.up_lines import Line
 from kingdom.court.standing import Standing
-from kingdom.sentence import printable
 from kingdom.supervisor.processes import Child, State
+from kingdom.text import printable
 
 _COLOURS = {State.RUNNING: "green", State.WAITING: "yellow", State.ENDED: "dim"}
 

@@ -11,7 +11,7 @@ from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.output import Advance
 from kingdom.cli.shape import one
-from kingdom.verify import Report
+from kingdom.verify import TrialReport
 from kingdom.verify import verify as torment
 
 app = typer.Typer()
@@ -83,7 +83,7 @@ async def _tick(advance: Advance) -> None:
         advance()
 
 
-def _verdict(report: Report) -> Verdict:
+def _verdict(report: TrialReport) -> Verdict:
     return Verdict(
         ok=report.ok,
         seed=report.seed,
@@ -97,7 +97,7 @@ def _verdict(report: Report) -> Verdict:
     )
 
 
-def _show(call: Call, report: Report) -> None:
+def _show(call: Call, report: TrialReport) -> None:
     output = call.output
     output.table(("at", "fault", "what"), [(f"{f.at_seconds:.2f} s", f.kind, f.detail) for f in report.faults])
     output.table(("recorded action", "times"), report.actions.items())
@@ -110,5 +110,5 @@ def _show(call: Call, report: Report) -> None:
     )
 
 
-def _details(report: Report) -> list[str]:
+def _details(report: TrialReport) -> list[str]:
     return [f"{each.kind.value}: {each.subject}: {each.detail}" for each in report.findings[:20]]

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.app import Application
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.maintenance import maintain, serving_metrics
+from kingdom.bus.log_output import configure_logs
+from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.cli import exit_code
@@ -76,7 +76,7 @@ async def work(
         )
         refresh = partial(BacklogMetrics(registry).refresh, operations_of(bus), streams)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
-            upkeep = asyncio.create_task(maintain(operations_of(bus), application.retention))
+            upkeep = asyncio.create_task(run_retention(operations_of(bus), application.retention))
             try:
                 return await _run(worker, streams)
             finally:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from rich.live import Live
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor, LogEntry
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.cli import exit_code
@@ -36,7 +36,9 @@ _LONELY_SECONDS = 5.0
 _LOOKS_FOR_LONELINESS = 10
 
 
-async def follow(call: Call, bus: Bus, workflow_id: str, since: Cursor, wanted: WorkflowStatus) -> tuple[Workflow, int]:
+async def follow(
+    call: Call, bus: Bus, workflow_id: str, since: LogCursor, wanted: WorkflowStatus
+) -> tuple[Workflow, int]:
     """Show what a run does until it rests or ends; returns it with the exit code that tells how.
 
     What was `wanted` is no failure. Ctrl-C ends the looking and leaves the run alone.
@@ -52,7 +54,7 @@ async def follow(call: Call, bus: Bus, workflow_id: str, since: Cursor, wanted: 
     return workflow, 0 if workflow.status is wanted else _CODES[workflow.status]
 
 
-async def new_entries(operations: Operations, workflow_id: str, since: Cursor) -> tuple[list[LogEntry], Cursor]:
+async def new_entries(operations: Operations, workflow_id: str, since: LogCursor) -> tuple[list[LogEntry], LogCursor]:
     """Return what the log says of a run behind a cursor, and the cursor behind that."""
     entries: list[LogEntry] = []
     while page := await operations.read_log(since, _PAGE, workflow_id):
@@ -67,7 +69,7 @@ def _rests(workflow: Workflow) -> bool:
     return workflow.status in _CODES and not workflow.wanted and not about_to_start
 
 
-async def _until_rest(call: Call, bus: Bus, workflow_id: str, since: Cursor) -> Workflow:
+async def _until_rest(call: Call, bus: Bus, workflow_id: str, since: LogCursor) -> Workflow:
     if call.output.json or not call.output.console.is_terminal:
         async for workflow in _looks(call, bus, workflow_id):
             entries, since = await new_entries(operations_of(bus), workflow_id, since)

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind, read_document
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment
 from kingdom.court.general.staff import run_ids_since, run_of
@@ -63,12 +63,12 @@ async def meant_id(transaction: Transaction, kind: RecordKind, text: str) -> str
     if await transaction.get(kind.name, text):
         return text
     if text == LAST:
-        newest = await _latest(each(transaction, Query(kind=kind.name)))
+        newest = await _latest(each(transaction, RecordQuery(kind=kind.name)))
         return newest.id if newest else text
     prefix = BEGINNINGS[kind.name]
     there: dict[str, str] = {}
     for begun in (text, prefix + text):
-        page = await transaction.find(Query(kind=kind.name, after=begun, limit=_SHOWN + 1))
+        page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_SHOWN + 1))
         there |= {record.id: record.state for record in page if record.id.startswith(begun)}
     return choose_id(text, there, prefix=prefix) if there else text
 
@@ -83,7 +83,7 @@ async def _newest(transaction: Transaction) -> Record | None:
 
 
 async def _there(transaction: Transaction) -> AsyncIterator[Record]:
-    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+    async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state != DELETED:
             yield record
 
@@ -94,12 +94,12 @@ async def _there_lately(transaction: Transaction, since: datetime) -> AsyncItera
     for state in WORKFLOWS.directories:
         rests = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
         for after, end in begins if rests and state != DELETED else ():
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state, after=after)):
+            async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name, state=state, after=after)):
                 if record.id >= end:
                     break
                 yield record
         if not rests:
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state)):
+            async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name, state=state)):
                 yield record
 
 

@@ -13,13 +13,13 @@ from kingdom.cli.host_record import folders_here
 from kingdom.cli.shape import array
 from kingdom.cli.workflow_id import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
-from kingdom.sentence import plain, printable
 from kingdom.soldiers.briefing import document_of, tree_here
 from kingdom.soldiers.checkout import GitUse
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.soldiers.trees import Trees
+from kingdom.text import plain, printable
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.machine import WorkTreeStatus
 from kingdom.workflow.model.work import Task, Work

@@ -7,9 +7,9 @@ import msgspec
 import typer
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor, LogEntry
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.host_record import host_of
 from kingdom.cli.output import shape
@@ -65,10 +65,10 @@ async def list_(
         found = [
             record
             for state in (*wanted, *((DELETED,) if every else ()))
-            async for record in each(transaction, Query(kind=WORKFLOWS.name, state=state))
+            async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name, state=state))
             if state != DELETED or record.doc.get("status") in wanted
         ]
-        is_empty = not found and not await transaction.find(Query(kind=WORKFLOWS.name, limit=1))
+        is_empty = not found and not await transaction.find(RecordQuery(kind=WORKFLOWS.name, limit=1))
     shown = call.readable(sorted(found, key=age_key, reverse=True)[:limit], Workflow)
     if call.output.json:
         call.output.document(shown)
@@ -150,7 +150,7 @@ async def logs(
 
 
 async def _show_history(call: Call, bus: Bus, workflow: Workflow, work: Work | None, *, follow: bool) -> None:
-    operations, cursor = operations_of(bus), Cursor()
+    operations, cursor = operations_of(bus), LogCursor()
     while True:
         ended = not follow or (await lifecycle.show(bus, workflow.id)).ended_at is not None
         entries, cursor = await new_entries(operations, workflow.id, cursor)

@@ -11,7 +11,7 @@ from rich.tree import Tree
 from kingdom.bus.log import LogEntry
 from kingdom.cli.output import ago, table
 from kingdom.cli.workflow_id import short
-from kingdom.sentence import printable
+from kingdom.text import printable
 from kingdom.workflow.model.checkpoint import Checkpoint
 from kingdom.workflow.model.host import Host
 from kingdom.workflow.model.machine import (

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind, readable
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
 from kingdom.workflow.records import change, each
@@ -206,8 +206,8 @@ class Heart:
 
 async def each_sign(transaction: Transaction) -> list[Sign]:
     """Return the last sign of each process that is kept as a record, and that this version can read."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    return list(readable(records, Sign))
+    records = [record async for record in each(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    return list(read_documents(records, Sign))
 
 
 async def last_signs(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
@@ -220,8 +220,8 @@ async def last_signs(transaction: Transaction, directory: Path | None) -> dict[s
 
 async def forget_old_signs(transaction: Transaction, now: datetime) -> None:
     """Take processes off the list that died long ago and whose role was heard of since."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    signs = [(sign, record) for record in records for sign in readable([record], Sign)]
+    records = [record async for record in each(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    signs = [(sign, record) for record in records for sign in read_documents([record], Sign)]
     latest = {sign.role: sign.at for sign, _ in sorted(signs, key=lambda each: each[0].at)}
     for sign, record in signs:
         if sign.at < latest[sign.role] and now - sign.at > _FORGOTTEN_AFTER:

@@ -19,9 +19,9 @@ from typing import Literal
 
 import msgspec
 
+from kingdom.atomic_write import write_atomically
 from kingdom.court.prompt import newest_lines, one_line
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model.git import unique_name
 
 LOADED_BYTES_MAX = 50 * 1024
@@ -113,7 +113,7 @@ def take_over_file(directory: Path, file: Path, repo: str) -> None:
         kept = _kept(directory, _REPO, repo).splitlines()
         known = {_said(line) for line in kept}
         lines = [*(line for line in text.splitlines() if _said(line) not in known), *kept]
-        write_whole(
+        write_atomically(
             _inside(directory, _FOLDER) / _file(directory, _REPO, repo).name,
             newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX[_REPO]),
         )
@@ -154,7 +154,7 @@ def promote(directory: Path | str, words: str) -> Sentence:
         for file in {each.file for each in fitting}:
             lines = _text(directory, file, LOADED_BYTES_MAX).splitlines()
             left = "".join(f"{line}\n" for line in lines if _said(line) != chosen.text)
-            write_whole(_inside(directory, file), left)
+            write_atomically(_inside(directory, file), left)
     return chosen
 
 
@@ -176,7 +176,7 @@ def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     old = [line for line in _kept(directory, about, repo).splitlines() if _said(line) not in said]
     text = "".join(f"{line}\n" for line in [*old, *said.values()])
     file = _inside(directory, _FOLDER) / _file(directory, about, repo).name
-    write_whole(file, newest_lines(text, _BYTES_MAX[about]))
+    write_atomically(file, newest_lines(text, _BYTES_MAX[about]))
 
 
 def _kept(directory: Path, about: str, repo: str) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, read_document, readable
+from kingdom.bus.record import Record, RecordQuery, read_document, read_documents
 from kingdom.court.asks import ASKS, AskStatus
 from kingdom.court.chamberlain.budget import TokenStatus, status_of
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, Level, thresholds_named
@@ -167,7 +167,7 @@ async def look(bus: Bus, operations: Operations, lookout: Lookout) -> Standing:
             open_asks=await _count(transaction, ASKS.name, AskStatus.OPEN),
             dead_letters={row.stream: row.dead for row in streams if row.dead},
             paused={row.stream: row.paused for row in streams if row.paused},
-            hosts=tuple(map(_host, await transaction.find(Query(kind=HOSTS.name, limit=COUNT_MAX)))),
+            hosts=tuple(map(_host, await transaction.find(RecordQuery(kind=HOSTS.name, limit=COUNT_MAX)))),
             parked=await _parked(transaction, now),
         )
     return msgspec.structs.replace(standing, troubles=tuple(_troubles(standing, lookout)))
@@ -208,14 +208,14 @@ def _money(money: Quota, settings: ChamberlainSettings) -> MoneyNow:
 async def _slots(transaction: Transaction, now: datetime, terms: Terms) -> tuple[Slots, ...]:
     """Return the slots of all, and those of which somebody has some."""
     _, soldiers = await quota_now(transaction, SOLDIERS, now, terms)
-    found = await transaction.find(Query(kind=QUOTAS.name, limit=COUNT_MAX))
+    found = await transaction.find(RecordQuery(kind=QUOTAS.name, limit=COUNT_MAX))
     others = [as_of(read_quota(record.doc), now, terms) for record in found if record.id not in (SOLDIERS, MONEY)]
     shown = [soldiers, *(quota for quota in others if quota.holders)]
     return tuple(Slots(scope=each.scope, held=int(each.held), limit=int(each.limit)) for each in shown)
 
 
 async def _waiting(transaction: Transaction, now: datetime, terms: Terms) -> Waiting:
-    records = await transaction.find(Query(kind=PLACES.name, state=WAITING, limit=COUNT_MAX))
+    records = await transaction.find(RecordQuery(kind=PLACES.name, state=WAITING, limit=COUNT_MAX))
     if not records:
         return Waiting()
     gate = await gate_now(transaction, now, terms)
@@ -250,13 +250,15 @@ def _is_absent(record: Record, place: WaitingPlace) -> bool:
 
 
 async def _count(transaction: Transaction, kind: str, state: str) -> int:
-    return len(await transaction.find(Query(kind=kind, state=state, limit=COUNT_MAX)))
+    return len(await transaction.find(RecordQuery(kind=kind, state=state, limit=COUNT_MAX)))
 
 
 async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedNow, ...]:
     """Return the runs that go on by themselves at some time, the first of them first."""
-    query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX)
-    found = readable(await transaction.find(query), Workflow)
+    query = RecordQuery(
+        kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX
+    )
+    found = read_documents(await transaction.find(query), Workflow)
     parked = [
         ParkedNow(workflow=workflow.id, until=workflow.parked_until, reason=workflow.reason)
         for workflow in found

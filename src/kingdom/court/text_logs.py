@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 # All roles write the first, King and Generals the second, the Chamberlain the third.
 SYSTEM, TASKS, METRICS = "system", "tasks", "metrics"

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor, LogEntry
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.asks import ASKS, Ask
 from kingdom.court.documents import Assignment, ExternalEvent, Message
@@ -72,7 +72,7 @@ class Watcher:
         self._bus = bus
         self._realm = realm
         self._operations = operations_of(bus)
-        self._cursor = Cursor()
+        self._cursor = LogCursor()
         self._offsets: dict[Path, int] = {}
 
     async def news(self) -> list[Line]:
@@ -92,9 +92,9 @@ class Watcher:
     async def standing(self) -> Standing:
         """Return how everything stands now."""
         async with self._bus.transaction() as transaction:
-            events = [record async for record in each(transaction, Query(kind=EVENTS.name))]
-            assignments = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name))]
-            runs = [record async for record in each(transaction, Query(kind=WORKFLOWS.name))]
+            events = [record async for record in each(transaction, RecordQuery(kind=EVENTS.name))]
+            assignments = [record async for record in each(transaction, RecordQuery(kind=ASSIGNMENTS.name))]
+            runs = [record async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name))]
             asks = await open_asks(transaction)
             signs = await last_signs(transaction, self._realm)
         return Standing(
@@ -108,7 +108,9 @@ class Watcher:
     async def answered(self) -> Answered:
         """Return the question of the story and the answer that counted."""
         async with self._bus.transaction() as transaction:
-            found = [msgspec.convert(record.doc, Ask) async for record in each(transaction, Query(kind=ASKS.name))]
+            found = [
+                msgspec.convert(record.doc, Ask) async for record in each(transaction, RecordQuery(kind=ASKS.name))
+            ]
         (ask,) = found
         return Answered(question=ask.question, answer=ask.answer, answered_by=ask.answered_by)
 

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.doctor.facts import SETTINGS, Facts
 from kingdom.errors import Unavailable
@@ -26,7 +26,7 @@ async def ask(settings: Settings, clock: Callable[[], datetime]) -> Facts:
     query = (files(__package__) / "database.sql").read_text(encoding="utf-8")
     try:
         async with (
-            reached(settings.database_url, create=False) as url,
+            server_url(settings.database_url, create=False) as url,
             await psycopg.AsyncConnection.connect(
                 url,
                 connect_timeout=conninfo_to_dict(url).get("connect_timeout", _CONNECT_SECONDS),

@@ -1,6 +1,6 @@
 """An embedded server: its programs, its directory, and whether somebody looks after it."""
 
-from kingdom.bootstrap import embedded_is_installed, is_embedded, look_at_embedded
+from kingdom.bootstrap import embedded_is_installed, inspect_embedded, is_embedded
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 from kingdom.errors import Misconfigured
@@ -17,7 +17,7 @@ async def embedded_server(patient: Patient) -> Verdict:
     if not embedded_is_installed():
         return fail("the programs of an embedded PostgreSQL are not installed", _INSTALL)
     try:
-        look = await in_thread(lambda: look_at_embedded(url))
+        look = await in_thread(lambda: inspect_embedded(url))
     except Misconfigured as error:
         return fail(str(error), _ELSEWHERE)
     words = f"PostgreSQL {look.version}{f' under the account {look.account}' if look.account else ''}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from kingdom.bootstrap import look_at_files
+from kingdom.bootstrap import inspect_files
 from kingdom.doctor.check import Status, Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
 
@@ -59,7 +59,7 @@ async def lock(patient: Patient) -> Verdict:
     """Look who holds the store, if anybody does for longer than a write takes."""
     if patient.store is None:
         return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    look = await patient.once("files", lambda: in_thread(lambda: inspect_files(patient.settings.database_url)))
     return ok("nobody holds the store for long") if look.holders is None else _held(look.holders)
 
 
@@ -67,7 +67,7 @@ async def leases(patient: Patient) -> Verdict:
     """Look for work in the hands of processes that have ended."""
     if patient.store is None:
         return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    look = await patient.once("files", lambda: in_thread(lambda: inspect_files(patient.settings.database_url)))
     if not look.orphans:
         return ok("nothing is in the hands of a process that has ended")
     words = "{} of them, such as {} by process {}".format(len(look.orphans), *look.orphans[0])
@@ -78,7 +78,7 @@ async def event_files(patient: Patient) -> Verdict:
     """Look for files of open events that cannot be read: such an event waits until its file can be."""
     if patient.store is None:
         return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
+    look = await patient.once("files", lambda: in_thread(lambda: inspect_files(patient.settings.database_url)))
     if not look.unreadable:
         return ok("the files of open events can be read")
     path, reason = look.unreadable[0]

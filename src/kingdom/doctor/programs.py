@@ -4,8 +4,8 @@ import asyncio
 import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 
-from kingdom.sentence import with_reason
 from kingdom.soldiers.process_table import end_group
+from kingdom.text import with_reason
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
 _OUTPUT_MAX, _WORDS_MAX = 5000, 200

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.court.package_files import load_packages
 from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
 from kingdom.doctor.patient import Patient
@@ -47,7 +47,10 @@ async def secrets(patient: Patient) -> Verdict:
 
 async def generals(patient: Patient) -> Verdict:
     """Look whether there are Generals, and whether one of them is broken."""
-    place, hears_strangers = generals_of(patient.settings, patient.realm), patient.realm.sentinel.hears_strangers
+    place, hears_strangers = (
+        generals_directory_of(patient.settings, patient.realm),
+        patient.realm.sentinel.hears_strangers,
+    )
     loaded = await in_thread(lambda: load_packages(place, hears_strangers=hears_strangers))
     if loaded.broken:
         first = loaded.broken[0]

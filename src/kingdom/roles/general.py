@@ -5,8 +5,8 @@ from importlib import import_module
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.maintenance import maintain
-from kingdom.bus.worker import Part, Worker
+from kingdom.bus.maintenance import run_retention
+from kingdom.bus.worker import Runnable, Worker
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals
@@ -34,11 +34,11 @@ def cast(house: House) -> Cast:
         absent=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
     )
     generals.register(dispatcher, staff)
-    parts: list[Part] = [_Generals(house, dispatcher)]
+    parts: list[Runnable] = [_Generals(house, dispatcher)]
     if systems.github or systems.jira:
         # It brings an HTTP client along, which a realm without such systems does without.
         parts.append(import_module("kingdom.roles.performing").performer(house))
-    upkeep = maintain(operations_of(house.bus), store_retention(house.realm.chamberlain.retention))
+    upkeep = run_retention(operations_of(house.bus), store_retention(house.realm.chamberlain.retention))
     return Cast(parts=tuple(parts), beside=(watch_hosts(house.bus), watch_petitions(house.bus), upkeep))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
-from kingdom.bus.worker import Part
+from kingdom.bus.worker import Runnable
 from kingdom.court.live_packages import LivePackages
 from kingdom.realm import Realm
 from kingdom.settings import Settings
@@ -34,5 +34,5 @@ class House:
 class Cast:
     """What plays a role: parts that run until they are stopped, and what goes on beside them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Runnable, ...]
     beside: tuple[Coroutine[Any, Any, None], ...] = ()

@@ -17,8 +17,8 @@ from itertools import count, islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from kingdom.atomic_write import write_atomically_in
 from kingdom.errors import ProgramFailed
-from kingdom.whole_file import write_into
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -108,7 +108,7 @@ class AgentFile:
 
             def write() -> None:
                 try:
-                    write_into(folder, name, text)
+                    write_atomically_in(folder, name, text)
                 except IsADirectoryError:
                     _move_aside(folder, name)
                     raise

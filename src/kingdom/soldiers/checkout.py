@@ -18,6 +18,7 @@ from tempfile import TemporaryFile, mkdtemp
 from typing import IO, Any
 
 import kingdom
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import checkout_program
 from kingdom.soldiers.git import (
@@ -34,7 +35,6 @@ from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.repository import Repository
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
 from kingdom.soldiers.sandbox.soldier import Place
-from kingdom.whole_file import write_whole
 
 # Without `site`, and compiled already: it starts often.
 _CODE = f"import sys; sys.path.append(sys.argv[1]); from {checkout_program.__name__} import main; main()"
@@ -113,13 +113,13 @@ class Checkout:
         await asyncio.to_thread(self._make_git_directory, await self._repository.shown_refs())
         self._path.mkdir(exist_ok=True)
         await self._act_anyway("go_to", tip, commit=tip, head=tip)
-        write_whole(self._note, self._branch)
+        write_atomically(self._note, self._branch)
 
     async def adopt(self) -> None:
         """Take over the files that an earlier version has checked out here."""
         self._make_git_directory(await self._repository.shown_refs())
         await self._act_anyway("adopt", await self.tip())
-        write_whole(self._note, self._branch)
+        write_atomically(self._note, self._branch)
 
     async def commit(self, message: str) -> str:
         """Commit everything but ignored files, where anything has changed, and return the commit that is there then."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.errors import ProgramFailed
-from kingdom.sentence import with_reason
 from kingdom.soldiers import work_space
 from kingdom.soldiers.agent import Launch
 from kingdom.soldiers.answering import ERROR_MAX, Tools, answer, said_of
@@ -26,6 +25,7 @@ from kingdom.soldiers.reporter import Statement
 from kingdom.soldiers.result import read_result
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.calls import GUIDE
+from kingdom.text import with_reason
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.model.work import session_of, soldier_of
 

@@ -14,9 +14,9 @@ import msgspec
 import structlog
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.bus.worker import Worker
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
@@ -133,7 +133,7 @@ class SoldierHost:
         """Ask the host to end; for a signal handler of the loop."""
         self._worker.stop(at_once=at_once)
 
-    async def take_on(self, received: Received[Command], transaction: Transaction) -> None:
+    async def take_on(self, received: Event[Command], transaction: Transaction) -> None:
         """Accept a command that still counts; it is begun as soon as that is committed."""
         command = received.payload
         try:
@@ -236,7 +236,7 @@ class SoldierHost:
         return host is not None and host.instance != self._folders.instance()
 
     async def _give_up(self, transaction: Transaction) -> None:
-        async for record in each_record(transaction, Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
+        async for record in each_record(transaction, RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
             # Nobody asks a second time to remove the checkout of an ended run: that is found again as forgotten.
             if record.doc["type"] != ReleaseWorkTree.__name__:
                 await transaction.put(replace(record, state=ANSWERED))
@@ -333,7 +333,7 @@ class SoldierHost:
 
     async def _unknown_commands(self) -> dict[str, Record]:
         async with self._bus.transaction() as transaction:
-            query = Query(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)
+            query = RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)
             return {each.id: each async for each in each_record(transaction, query) if not self._duty.knows(each.id)}
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
-from kingdom.sentence import with_reason
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.process import start_program
@@ -20,7 +20,7 @@ from kingdom.soldiers.redaction import WELL_KNOWN, RedactedFile, Redaction, secr
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.worktree_include import Ignored, copy_included, read_patterns
-from kingdom.whole_file import write_whole
+from kingdom.text import with_reason
 
 PORTS_PER_RUN = 10
 PORT_VARIABLE = "KINGDOM_PORT_BASE"
@@ -73,7 +73,7 @@ async def fit_out(
         raise
     except ProgramFailed as error:
         raise OutfitFailed(f"the checkout of {tree.git_id} could not be fitted out: {error}") from error
-    write_whole(done, "")
+    write_atomically(done, "")
 
 
 def copied_secrets(tree: Tree, outfit: Outfit, *, folder: Path) -> set[str]:
@@ -96,7 +96,7 @@ def port_base(folders: Folders, workflow_id: str) -> int:
         # Far fewer agents run here than there are blocks: the run that asked longest ago has ended.
         base, oldest = min(others.items(), key=lambda item: _asked_at(item[1]))
         oldest.unlink(missing_ok=True)
-    write_whole(claim, f"{base}\n")
+    write_atomically(claim, f"{base}\n")
     return base
 
 
@@ -105,7 +105,7 @@ async def _copy(tree: Tree, outfit: Outfit, folder: Path, ignored: Ignored) -> N
     source = outfit.files / tree.git_id if outfit.files else None
     if source and source.is_dir():
         asked_for = await asyncio.to_thread(_env_files, source, tree.path)
-        write_whole(_note(tree, folder), "".join(f"{name}\n" for name in sorted(asked_for | _noted(tree, folder))))
+        write_atomically(_note(tree, folder), "".join(f"{name}\n" for name in sorted(asked_for | _noted(tree, folder))))
         await copy_included(source, tree.path, ignored=ignored)
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 
+from kingdom.atomic_write import write_atomically
 from kingdom.bus.record import Record
 from kingdom.soldiers.agent import AgentFailed, Answered, Asked, Petitioned, Prompt, Update
 from kingdom.soldiers.agents import Session
@@ -17,7 +18,6 @@ from kingdom.soldiers.result import as_reported, forget_refusal, is_refusal, rea
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.spoken import demand_result
 from kingdom.soldiers.voice.house import petition_id
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model import answers, commands
 from kingdom.workflow.records import ACTIVE, DOCUMENTS
 
@@ -87,7 +87,7 @@ async def generate_report(tools: Tools, briefing: Briefing[commands.GenerateRepo
         raise AgentFailed("the agent asked a question instead of writing the report", end.cost_usd)
     path = f"reports/{command.report_id}-a{command.attempt}.md"
     try:
-        write_whole(tools.folders.report(command.workflow_id, path), end.text)
+        write_atomically(tools.folders.report(command.workflow_id, path), end.text)
     except OSError as error:
         raise AgentFailed(f"the report could not be written: {error}", end.cost_usd) from error
     document = _document(command, document_of(path), end.text)

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record, storable
+from kingdom.bus.record import Record, to_storable
 from kingdom.errors import Conflict, KingdomError, Transient
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.workflow.model.answers import HostAnswer
@@ -124,8 +124,8 @@ class Reporter:
         for record in closes:
             await transaction.put(replace(record, state=ANSWERED))
         for record in documents:
-            await transaction.put(replace(record, doc=self._redaction.value(storable(record.doc))))
+            await transaction.put(replace(record, doc=self._redaction.value(to_storable(record.doc))))
         for answer in statement.answers:
             envelope = event_envelope(answer, "Workflow", statement.workflow_id)
-            payload = self._redaction.value(storable(envelope.payload))
+            payload = self._redaction.value(to_storable(envelope.payload))
             await transaction.publish(msgspec.structs.replace(envelope, payload=payload))

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import structlog
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.git import LOCAL_LIMIT, REMOTE_LIMIT, REMOTE_PAUSE, REMOTE_TRIES, GitFailed, git, retried
-from kingdom.whole_file import write_whole
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +118,7 @@ class Repository:
         _remove_locks(self.path)
         self._disown_changes()
         await git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
-        write_whole(self.path / "config", self._config)
+        write_atomically(self.path / "config", self._config)
         # Not by the name of the remote: the agents read the configuration, and shall find no password there.
         wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_kept_as(base)}"] if base.startswith(_REFS) else [])]
         await self._remotely(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
@@ -220,7 +220,7 @@ class Repository:
             return
         config = self.path / "config"
         if read_own(config) != self._config:
-            write_whole(config, self._config)
+            write_atomically(config, self._config)
             _log.warning("somebody else changed the configuration of git: it was brought back", file=str(config))
         for folder, names in _PLANTED.items():
             place = self.path / folder

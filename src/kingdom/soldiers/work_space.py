@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from kingdom.atomic_write import write_atomically
 from kingdom.soldiers.agent_files import AgentFile
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.trees import Tree
 from kingdom.soldiers.voice.report import RESULT
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import Work
 
 _REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
@@ -45,7 +45,7 @@ def lay_out(space: Path, run: Path, work: Work, trees: Iterable[Tree], reports: 
     for path, text in reports.items():
         file = run / path
         if not file.exists():
-            write_whole(file, text)
+            write_atomically(file, text)
         reading[f"{_REPORTS}/{file.name}"] = file
     space.parent.mkdir(parents=True, exist_ok=True)
     AgentFile(space.parent, space.name).make_folder()

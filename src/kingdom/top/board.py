@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
 from kingdom.errors import KingdomError
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.desk import Desk, Glance
 from kingdom.top.dialogs import Answer, Choose, Confirm, Help
 from kingdom.top.listing import Listing

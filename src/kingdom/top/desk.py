@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from kingdom.bootstrap import operations_of
 from kingdom.bus.operations import DeadFilter, DeadLetter, StreamStats
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.asks import Ask
 from kingdom.court.envoy.answers import Answer, Taken, open_asks, take_answer
@@ -126,7 +126,7 @@ class Desk:
         """Return the runs that are not over, those that failed lately, and those that ended while somebody looked."""
         found: dict[str, Record] = {}
         for status in _LIVE:
-            query = Query(kind=WORKFLOWS.name, state=status, limit=COUNT_MAX)
+            query = RecordQuery(kind=WORKFLOWS.name, state=status, limit=COUNT_MAX)
             found |= {record.id: record for record in await transaction.find(query)}
         since = self.clock() - _FAILED_SHOWN
         self._is_cut = False
@@ -155,7 +155,7 @@ async def _failed(transaction: Transaction, after: str, before: str) -> list[Rec
     """Return the last failed runs between two ids, and one more than are shown if there are more."""
     newest: list[Record] = []
     while True:
-        query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.FAILED, after=after, limit=_FAILED_MAX)
+        query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.FAILED, after=after, limit=_FAILED_MAX)
         page = await transaction.find(query)
         newest = [*newest, *(record for record in page if record.id < before)][-_FAILED_MAX - 1 :]
         if len(page) < _FAILED_MAX or page[-1].id >= before:

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from kingdom.errors import KingdomError
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.rows import BAD
 
 _BOX = """

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, RichLog, Static
 
 from kingdom.errors import KingdomError
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.dialogs import Help
 from kingdom.top.readers import Read
 from kingdom.top.rows import BAD

@@ -10,7 +10,7 @@ from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import Level
 from kingdom.court.standing import COUNT_MAX, Standing, counted, many
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.desk import Glance
 from kingdom.workflow.model.host import HostStatus
 from kingdom.workflow.model.machine import WorkflowStatus

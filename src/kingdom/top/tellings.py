@@ -7,7 +7,7 @@ from rich.text import Text
 
 from kingdom.bus.operations import DeadLetter, StreamStats
 from kingdom.court.asks import Ask
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.rows import ATTENTION, BAD, span
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.operations import Continue, FromBase, FromCheckpoint, ResumeFrom

@@ -2,7 +2,7 @@
 
 from kingdom.verify.checks import delivery, effects, ending, keeping, operator, order, ownership, recovery
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding
+from kingdom.verify.violation import Violation
 
 _CHECKS = (
     delivery.lost,
@@ -31,6 +31,6 @@ _CHECKS = (
 )
 
 
-def check(evidence: Evidence) -> list[Finding]:
+def check(evidence: Evidence) -> list[Violation]:
     """Return everything that went wrong."""
     return [finding for each in _CHECKS for finding in each(evidence)]

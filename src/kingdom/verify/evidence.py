@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kingdom.bus.stream import Stream
-from kingdom.bus.throwaway import StoredEvent
-from kingdom.verify.history import Entry
+from kingdom.trial_store import StoredEvent
+from kingdom.verify.history import HistoryEntry
 
 SECOND_NS = 1_000_000_000
 # An event in one stream: what goes to several streams has a copy in each.
-Copy = tuple[str, str]
+CopyId = tuple[str, str]
 Facts = Mapping[str, Any]
 _ENDS = {"done": "DONE", "doomed": "DEAD", "poison": "DEAD"}
 # What an operator asked for, and the word that says that it was done.
@@ -40,14 +40,14 @@ class Evidence:
     """
 
     streams: Mapping[str, Stream] = field(default_factory=dict)
-    history: Sequence[Entry] = ()
+    history: Sequence[HistoryEntry] = ()
     events: Sequence[StoredEvent] = ()
     applied: Sequence[Facts] = ()
     read: Sequence[Facts] | None = None
     tallies: Mapping[str, int] = field(default_factory=dict)
     records: Mapping[str, str] = field(default_factory=dict)
 
-    def entries(self, *names: str) -> Iterator[Entry]:
+    def entries(self, *names: str) -> Iterator[HistoryEntry]:
         """Return every action of these names, in the order of time."""
         return (entry for entry in self.history if entry.what in names)
 
@@ -56,7 +56,7 @@ class Evidence:
         return (entry.facts for entry in self.entries(what))
 
     @cached_property
-    def stored(self) -> dict[Copy, StoredEvent]:
+    def stored(self) -> dict[CopyId, StoredEvent]:
         """Return the stored events by stream and id."""
         return {(event.stream, event.event_id): event for event in self.events}
 

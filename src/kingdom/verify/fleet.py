@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from kingdom.verify.history import History
-from kingdom.verify.part import Part, Role
+from kingdom.verify.process_config import ProcessConfig, Role
 
 COMMAND = (sys.executable, "-P", "-m", "kingdom.verify.process")
 # Far more than a process needs, also on a machine that has much else to do.
@@ -22,7 +22,7 @@ _END_SECONDS = 300.0
 _RESTART_SECONDS = 0.1
 
 
-class Member:
+class FleetMember:
     """One place in the fleet, held by one process after another."""
 
     def __init__(self, role: Role, number: int) -> None:
@@ -44,30 +44,30 @@ class Fleet:
     """Every member's process gets a part of its own; a member that dies comes back until it is retired."""
 
     def __init__(
-        self, template: Part, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
+        self, template: ProcessConfig, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
     ) -> None:
         self._template = template
         self._history = history
         self._rng = rng
         self._command = tuple(command)
         self._incarnations = itertools.count(1)
-        self.members: list[Member] = []
+        self.members: list[FleetMember] = []
         # Never struck, and so not among those who are chosen from.
-        self.spared: list[Member] = []
+        self.spared: list[FleetMember] = []
 
-    def add(self, role: Role) -> Member:
+    def add(self, role: Role) -> FleetMember:
         """Start one more process that comes back when it dies."""
-        member = Member(role, sum(m.role == role for m in self.everybody) + 1)
+        member = FleetMember(role, sum(m.role == role for m in self.everybody) + 1)
         (self.spared if role == "steady" else self.members).append(member)
         member.keeper = asyncio.create_task(self._keep(member), name=f"verify-{member.slot}")
         return member
 
     @property
-    def everybody(self) -> list[Member]:
+    def everybody(self) -> list[FleetMember]:
         """Return all members, those that nobody strikes too."""
         return [*self.members, *self.spared]
 
-    def send(self, member: Member, what: signal.Signals) -> bool:
+    def send(self, member: FleetMember, what: signal.Signals) -> bool:
         """Send a signal; False where nobody is there to get it."""
         if member.process is None or member.process.returncode is not None:
             return False
@@ -77,7 +77,7 @@ class Fleet:
         member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
         return True
 
-    def at_work(self, pids: Collection[int]) -> Member | None:
+    def at_work(self, pids: Collection[int]) -> FleetMember | None:
         """Return a member whose process is one of these and is not stopped."""
         there = (member for member in self.members if member.process is not None and not member.stopped)
         return next((member for member in there if member.process and member.process.pid in pids), None)
@@ -98,7 +98,7 @@ class Fleet:
                     self.send(member, signal.SIGKILL)
             await asyncio.gather(*keepers)
 
-    async def _keep(self, member: Member) -> None:
+    async def _keep(self, member: FleetMember) -> None:
         while not member.retired:
             name = f"{member.slot}.{next(self._incarnations)}"
             part = msgspec.structs.replace(self._template, role=member.role, name=name, seed=self._rng.getrandbits(32))
@@ -107,7 +107,7 @@ class Fleet:
             self._history.write("exited", process=name, code=code, asked=member.retired)
             await asyncio.sleep(_RESTART_SECONDS)
 
-    async def _spawn(self, member: Member, part: Part) -> None:
+    async def _spawn(self, member: FleetMember, part: ProcessConfig) -> None:
         pipe = asyncio.subprocess.PIPE
         with (Path(part.directory) / f"{part.name}.stderr").open("wb") as errors:
             member.process = await asyncio.create_subprocess_exec(
@@ -118,7 +118,7 @@ class Fleet:
         if member.retired:
             self.send(member, signal.SIGKILL)
 
-    async def _finish(self, member: Member, part: Part) -> int:
+    async def _finish(self, member: FleetMember, part: ProcessConfig) -> int:
         """Hand the part over, wait for the word that the process is ready, and for its end."""
         process = member.process
         if process is None or process.stdin is None or process.stdout is None:

@@ -9,7 +9,7 @@ from kingdom.verify.evidence import SECOND_NS, Evidence, Facts
 Span = tuple[int, int]
 
 
-class Health:
+class MachineHealth:
     """Reads faults, deaths and delays out of the history; all times are those of its entries."""
 
     def __init__(self, evidence: Evidence) -> None:

@@ -12,7 +12,7 @@ import msgspec
 _SUFFIX = ".jsonl"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One action; `at` is the host's monotonic clock in nanoseconds, the same for all processes."""
 
     at: int
@@ -30,7 +30,7 @@ class History:
 
     def write(self, what: str, **facts: Any) -> None:
         """Append one action."""
-        entry = Entry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
+        entry = HistoryEntry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
         os.write(self._file, msgspec.json.encode(entry) + b"\n")
 
     @contextlib.contextmanager
@@ -47,12 +47,12 @@ class History:
         os.close(self._file)
 
 
-def read_history(directory: Path) -> list[Entry]:
+def read_history(directory: Path) -> list[HistoryEntry]:
     """Return the actions of all processes in the order of time."""
-    entries: list[Entry] = []
+    entries: list[HistoryEntry] = []
     for path in sorted(directory.glob(f"*{_SUFFIX}")):
         for line in path.read_bytes().splitlines():
             # The last line of a killed process may be torn.
             with contextlib.suppress(msgspec.DecodeError):
-                entries.append(msgspec.json.decode(line, type=Entry))
+                entries.append(msgspec.json.decode(line, type=HistoryEntry))
     return sorted(entries, key=lambda entry: entry.at)

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError
-from kingdom.verify.fleet import Fleet, Member
+from kingdom.trial_store import TrialStore
+from kingdom.verify.fleet import Fleet, FleetMember
 from kingdom.verify.history import History
 
 # Workers are what the promises are about; publishers must not get away either.
@@ -54,7 +54,7 @@ class Nemesis:
     def __init__(
         self,
         fleet: Fleet,
-        store: ThrowawayStore,
+        store: TrialStore,
         history: History,
         rng: random.Random,
         *,
@@ -134,7 +134,7 @@ class Nemesis:
             case _:
                 self._stop(victim, kind, long)
 
-    async def _ambush(self) -> Member | None:
+    async def _ambush(self) -> FleetMember | None:
         """Stop a process while it holds the store's lock; None where nobody could be caught in time."""
         end = time.monotonic() + _AMBUSH_SECONDS
         while time.monotonic() < end:
@@ -156,11 +156,11 @@ class Nemesis:
             self.rng.shuffle(self._deck)
         return self._deck.pop()
 
-    def _kill(self, victim: Member, kind: str) -> None:
+    def _kill(self, victim: FleetMember, kind: str) -> None:
         if self.fleet.send(victim, signal.SIGKILL):
             self._note(kind, process=victim.slot)
 
-    def _stop(self, victim: Member, kind: str, seconds: float) -> None:
+    def _stop(self, victim: FleetMember, kind: str, seconds: float) -> None:
         if self.fleet.send(victim, signal.SIGSTOP):
             self._note(kind, process=victim.slot, seconds=round(seconds, 2))
             waking = asyncio.create_task(self._wake_after(victim, seconds))
@@ -177,17 +177,17 @@ class Nemesis:
         self.struck[kind] += 1
         self._history.write("fault", kind=kind, **facts)
 
-    async def _wake_after(self, member: Member, seconds: float) -> None:
+    async def _wake_after(self, member: FleetMember, seconds: float) -> None:
         process = member.process
         await asyncio.sleep(seconds)
         if member.stopped and member.process is process:
             self._wake(member)
 
-    def _wake(self, member: Member) -> None:
+    def _wake(self, member: FleetMember) -> None:
         if self.fleet.send(member, signal.SIGCONT):
             self._history.write("continued", process=member.slot)
 
-    def victim(self) -> Member | None:
+    def victim(self) -> FleetMember | None:
         """Return a process at work, workers more often than publishers; None where there is none."""
         candidates = [member for member in self.fleet.members if member.running]
         if not candidates:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from kingdom.bus import Cursor, Envelope, Operations, Retention
+from kingdom.bus import Envelope, LogCursor, Operations, Retention
 from kingdom.bus.operations import DeadFilter, DeadLetter
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError
@@ -150,7 +150,7 @@ class LogReader:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._cursor = Cursor()
+        self._cursor = LogCursor()
         self.read: list[Mapping[str, Any]] = []
 
     async def run(self) -> None:

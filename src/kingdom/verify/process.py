@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.bootstrap import open_bus, throwaway_store
+from kingdom.bootstrap import open_bus, trial_store
 from kingdom.bus import Bus, Dispatcher, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.errors import Unavailable
 from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from kingdom.verify.publisher import Publisher
 from kingdom.verify.reactions import Reactions
-from kingdom.verify.script import Stagehand
-from kingdom.verify.witness import WitnessedBus, WitnessedLosses
+from kingdom.verify.recording_bus import RecordingBus, RecordingMetrics
+from kingdom.verify.script import ScriptRunner
 from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
@@ -29,7 +29,7 @@ _OPEN_AGAIN_SECONDS = 0.2
 _LEASES_FOR_STEADY_REACTIONS = 4
 
 
-async def play(part: Part) -> None:
+async def play(part: ProcessConfig) -> None:
     """Open the bus and work or publish until SIGTERM comes."""
     history = History(Path(part.directory), part.name)
     lease = timedelta(seconds=part.lease_seconds)
@@ -57,19 +57,19 @@ async def play(part: Part) -> None:
     history.write("ended")
 
 
-async def _publish(part: Part, bus: Bus, history: History, rng: random.Random) -> None:
+async def _publish(part: ProcessConfig, bus: Bus, history: History, rng: random.Random) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    publisher = Publisher(bus, throwaway_store(part.url, part.schema), history, rng)
+    publisher = Publisher(bus, trial_store(part.url, part.schema), history, rng)
     await publisher.run(stopping, pause_seconds=part.pause_seconds)
 
 
-async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> None:
-    stagehand = Stagehand(Path(part.directory))
+async def _work(part: ProcessConfig, bus: Bus, history: History, rng: random.Random) -> None:
+    stagehand = ScriptRunner(Path(part.directory))
     dispatcher = Dispatcher()
     Reactions(history, stagehand, rng, trouble=part.trouble).register(dispatcher)
     register_calls(dispatcher, history, stagehand, part.target_port)
-    witnessed, losses = WitnessedBus(bus, history), WitnessedLosses(history)
+    witnessed, losses = RecordingBus(bus, history), RecordingMetrics(history)
     streams = (STEADY,) if part.role == "steady" else COMMON
     worker = Worker(witnessed, dispatcher, streams, name=part.name, grace=_GRACE, metrics=losses)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
@@ -79,7 +79,7 @@ async def _work(part: Part, bus: Bus, history: History, rng: random.Random) -> N
 def main() -> None:
     """Read the part and play it."""
     configure_logs(json=True, level=logging.WARNING)
-    asyncio.run(play(msgspec.json.decode(sys.stdin.buffer.readline(), type=Part)))
+    asyncio.run(play(msgspec.json.decode(sys.stdin.buffer.readline(), type=ProcessConfig)))
 
 
 if __name__ == "__main__":

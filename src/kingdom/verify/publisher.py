@@ -10,9 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 from kingdom.bus import Bus, Envelope, Transaction
-from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.clock import utc_now
 from kingdom.errors import Conflict, KingdomError
+from kingdom.trial_store import TrialStore
 from kingdom.verify.history import History
 from kingdom.verify.script import die
 from kingdom.verify.target import STEPS
@@ -63,7 +63,7 @@ class _ChangedItsMindError(Exception):
 class Publisher:
     """Publishes random jobs until it is told to stop."""
 
-    def __init__(self, bus: Bus, store: ThrowawayStore, history: History, rng: random.Random) -> None:
+    def __init__(self, bus: Bus, store: TrialStore, history: History, rng: random.Random) -> None:
         self._bus = bus
         self._store = store
         self._history = history

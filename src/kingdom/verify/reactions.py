@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from kingdom.bus import Acked, Defer, Dispatcher, Outcome, Received, Record, Transaction, close_effect
+from kingdom.bus import Acked, Defer, Dispatcher, Event, Outcome, Record, Transaction, close_effect
 from kingdom.errors import Permanent, Transient
 from kingdom.verify.history import History
-from kingdom.verify.script import Stagehand, die
+from kingdom.verify.script import ScriptRunner, die
 from kingdom.verify.workload import CALLED_AND_CLOSED, CLOSED, FLEETING, REACTED, TALLY, TOLD, Job, applied, describe
 
 _ONCE_FOR = timedelta(hours=1)
@@ -20,7 +20,7 @@ _FLEETING_FOR = timedelta(milliseconds=1)
 class Reactions:
     """The reactions of one worker process; `trouble` is its chance to fail by itself."""
 
-    def __init__(self, history: History, stagehand: Stagehand, rng: random.Random, *, trouble: float) -> None:
+    def __init__(self, history: History, stagehand: ScriptRunner, rng: random.Random, *, trouble: float) -> None:
         self._history = history
         self._stagehand = stagehand
         self._rng = rng
@@ -32,12 +32,12 @@ class Reactions:
         dispatcher.reaction(TOLD)(self._react)
         dispatcher.reaction(CLOSED)(self._close)
 
-    async def _react(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+    async def _react(self, event: Event[Job], transaction: Transaction) -> Outcome | None:
         stream, name = event.envelope.stream, str(event.envelope.event_id)
         with self._history.handling(stream=stream, event=name, token=event.fence):
             return await self._handle(event, transaction)
 
-    async def _handle(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+    async def _handle(self, event: Event[Job], transaction: Transaction) -> Outcome | None:
         job, stream, name = event.payload, event.envelope.stream, str(event.envelope.event_id)
         await self._stagehand.act(job.script, name, f"react:{event.attempt}")
         if job.fate == "poison":
@@ -63,7 +63,7 @@ class Reactions:
         await self._apply(event, transaction, facts)
         return None
 
-    async def _apply(self, event: Received[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
+    async def _apply(self, event: Event[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
         job = event.payload
         tally = await transaction.get(TALLY.name, job.tally)
         if tally is None:
@@ -78,7 +78,7 @@ class Reactions:
         trace = applied(event, self._history.process, tally=job.tally, follow_ups=described, **facts)
         await transaction.append(trace)
 
-    async def _close(self, event: Received[Job], transaction: Transaction) -> None:
+    async def _close(self, event: Event[Job], transaction: Transaction) -> None:
         """Close a call that its target had only taken on."""
         closed = await close_effect(transaction, CALLED_AND_CLOSED.name, event.payload.call, Acked())
         await transaction.append(applied(event, self._history.process, closes=event.payload.call, closed=closed))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import SECOND_NS, Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.violation import Violation, ViolationKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class InjectedFault:
     """One thing the nemesis did, in seconds after the first action of the history."""
 
     at_seconds: float
@@ -19,7 +19,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TrialReport:
     """The summary of a checked history."""
 
     seed: int
@@ -27,8 +27,8 @@ class Report:
     drained_seconds: float
     actions: Mapping[str, int]
     statuses: Mapping[str, int]
-    faults: Sequence[Fault]
-    findings: Sequence[Finding]
+    faults: Sequence[InjectedFault]
+    findings: Sequence[Violation]
 
     @property
     def ok(self) -> bool:
@@ -44,14 +44,14 @@ class Report:
     def findings_by_kind(self) -> dict[str, int]:
         """Return how often each kind of thing went wrong, zeros too."""
         found = Counter(finding.kind for finding in self.findings)
-        return {kind.value: found[kind] for kind in Kind}
+        return {kind.value: found[kind] for kind in ViolationKind}
 
 
-def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> Report:
+def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> TrialReport:
     """Check the evidence and sum it up."""
     start = evidence.history[0].at if evidence.history else 0
     faults = [
-        Fault(
+        InjectedFault(
             at_seconds=(entry.at - start) / SECOND_NS,
             kind=entry.facts["kind"],
             detail=", ".join(f"{name} {value}" for name, value in entry.facts.items() if name != "kind"),
@@ -59,7 +59,7 @@ def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: flo
         for entry in evidence.history
         if entry.what == "fault"
     ]
-    return Report(
+    return TrialReport(
         seed=seed,
         seconds=seconds,
         drained_seconds=drained_seconds,

@@ -10,7 +10,7 @@ from pathlib import Path
 _LOOK_EVERY_SECONDS = 0.02
 
 
-class Stagehand:
+class ScriptRunner:
     """Carries out scripts in one process; what was done is remembered in a directory all processes see."""
 
     def __init__(self, directory: Path) -> None:

@@ -107,12 +107,12 @@ class CallTarget:
     def _accept(self, body: dict[str, Any]) -> int:
         key, identifier, fence = body["key"], body["identifier"], body["fence"]
         facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"], "stream": body["stream"]}
-        if body["honours"] == "fence":
+        if body["idempotency"] == "fence":
             if fence < self._fences[key]:
                 self._history.write("fenced_off", **facts)
                 return 412
             self._fences[key] = fence
-        elif body["honours"] == "identifier" and identifier in self._identifiers:
+        elif body["idempotency"] == "identifier" and identifier in self._identifiers:
             self._history.write("deduplicated", **facts)
             return 200
         self._identifiers.add(identifier)
@@ -123,7 +123,7 @@ class CallTarget:
 
     async def _find(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
         key, fence = body["key"], body["fence"]
-        if body["honours"] == "fence":
+        if body["idempotency"] == "fence":
             if fence < self._fences[key]:
                 return 412, {}, {}
             self._fences[key] = fence
@@ -151,7 +151,7 @@ def _content_length(head: str) -> int:
     return int(fields.get("content-length", "0"))
 
 
-class Request:
+class TargetRequest:
     """One POST to the target: connected first, so that sending is a single step that nothing can interrupt."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,7 +159,7 @@ class Request:
         self._writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> "Request":
+    async def connect(cls, port: int) -> "TargetRequest":
         """Open the connection."""
         return cls(*await asyncio.open_connection(LOOPBACK, port))
 

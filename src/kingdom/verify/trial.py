@@ -13,19 +13,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kingdom.bootstrap import open_bus, operations_of, reached, throwaway_store
-from kingdom.bus import Bus, Envelope, Query, Record, RecordKind
-from kingdom.bus.throwaway import ThrowawayStore
+from kingdom.bootstrap import open_bus, operations_of, server_url, trial_store
+from kingdom.bus import Bus, Envelope, Record, RecordKind, RecordQuery
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
+from kingdom.trial_store import TrialStore
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
-from kingdom.verify.history import Entry, History, read_history
+from kingdom.verify.history import History, HistoryEntry, read_history
 from kingdom.verify.nemesis import ExtraFault, Nemesis
 from kingdom.verify.operator import LogReader, Operator
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from kingdom.verify.publisher import draw_reaction
-from kingdom.verify.report import Report, judge
-from kingdom.verify.script import Stagehand
+from kingdom.verify.report import TrialReport, judge
+from kingdom.verify.script import ScriptRunner
 from kingdom.verify.target import CallTarget
 from kingdom.verify.workload import (
     ANY,
@@ -62,7 +62,7 @@ def _any(faults: Mapping[str, int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrialPlan:
     """How hard a trial is; `flood` events come in one transaction first, `command` starts one process under test.
 
     Without a `lease`, it is as short as the store can bear. Where not `enough` faults, counted by kind, have struck
@@ -90,18 +90,18 @@ class Trial:
     """A store, a target and a fleet; random trials and scripted ones are both played on it."""
 
     def __init__(
-        self, plan: Plan, store: ThrowawayStore, bus: Bus, target: CallTarget, directory: Path, history: History
+        self, plan: TrialPlan, store: TrialStore, bus: Bus, target: CallTarget, directory: Path, history: History
     ) -> None:
         self.plan = plan
         self.store = store
         self.bus = bus
         self.target = target
         self.directory = directory
-        self.stagehand = Stagehand(directory)
+        self.stagehand = ScriptRunner(directory)
         self.history = history
         self.lease = plan.lease or store.shortest_lease
         self.rng = random.Random(plan.seed)  # noqa: S311 - a seeded trial, no secret
-        part = Part(
+        part = ProcessConfig(
             role="worker",
             name="",
             url=store.url,
@@ -127,10 +127,10 @@ class Trial:
     async def ready(self) -> None:
         """Wait until every process has opened its bus; what came before does not count as a part of the trial."""
 
-        def are_ready(entries: list[Entry]) -> bool:
+        def are_ready(entries: list[HistoryEntry]) -> bool:
             return sum(entry.what == "ready" for entry in entries) >= len(self.fleet.everybody)
 
-        def has_failed(entries: list[Entry]) -> bool:
+        def has_failed(entries: list[HistoryEntry]) -> bool:
             return any(entry.what == "exited" and entry.facts["code"] > 0 for entry in entries)
 
         with contextlib.suppress(TimeoutError):
@@ -168,7 +168,7 @@ class Trial:
         situation = (await self._operations.situations(known.event_id))[0]
         self.history.write("clock", asked=asked, store=situation.now.timestamp())
 
-    async def until(self, seen: Callable[[list[Entry]], object], *, seconds: float | None = None) -> None:
+    async def until(self, seen: Callable[[list[HistoryEntry]], object], *, seconds: float | None = None) -> None:
         """Wait until the history shows something."""
         async with asyncio.timeout(seconds or self.plan.patience.total_seconds()):
             while not seen(read_history(self.directory)):  # noqa: ASYNC110 - other processes write it
@@ -243,7 +243,7 @@ class Trial:
             records={record.id: record.state for record in await self._records(FLEETING)},
         )
 
-    def judge(self, evidence: Evidence) -> Report:
+    def judge(self, evidence: Evidence) -> TrialReport:
         """Return the verdict on everything that happened."""
         seconds = self._drain_began - self._began
         return judge(evidence, seed=self.plan.seed, seconds=seconds, drained_seconds=self._drained_seconds)
@@ -251,7 +251,7 @@ class Trial:
     async def _records(self, kind: RecordKind) -> list[Record]:
         async def find() -> list[Record]:
             async with self.bus.transaction() as transaction:
-                return await transaction.find(Query(kind=kind.name, limit=_RECORDS_MAX))
+                return await transaction.find(RecordQuery(kind=kind.name, limit=_RECORDS_MAX))
 
         return await self._surely(find)
 
@@ -264,11 +264,11 @@ class Trial:
 
 
 @asynccontextmanager
-async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIterator[Trial]:
+async def open_trial(url: str, plan: TrialPlan, directory: Path | None = None) -> AsyncIterator[Trial]:
     """Make everything that a trial needs, and remove it afterwards whatever happens; a given directory stays."""
     async with contextlib.AsyncExitStack() as stack:
-        server = await stack.enter_async_context(reached(url))
-        store = throwaway_store(server, f"kingdom_verify_{secrets.token_hex(4)}")
+        server = await stack.enter_async_context(server_url(url))
+        store = trial_store(server, f"kingdom_verify_{secrets.token_hex(4)}")
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kingdom-verify-")))
         elif read_history(directory):
@@ -289,9 +289,9 @@ async def staged(url: str, plan: Plan, directory: Path | None = None) -> AsyncIt
         yield trial
 
 
-async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report:
+async def run_trial(url: str, plan: TrialPlan, directory: Path | None = None) -> TrialReport:
     """Play a random trial and return the verdict."""
-    async with staged(url, plan, directory) as trial:
+    async with open_trial(url, plan, directory) as trial:
         for _ in range(plan.workers):
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
@@ -333,15 +333,17 @@ async def torment(url: str, plan: Plan, directory: Path | None = None) -> Report
         return trial.judge(await trial.evidence())
 
 
-async def verify(url: str, *, seconds: float = 10.0, seed: int | None = None, directory: Path | None = None) -> Report:
+async def verify(
+    url: str, *, seconds: float = 10.0, seed: int | None = None, directory: Path | None = None
+) -> TrialReport:
     """Kill and check in a throwaway schema of the user's own database, or a throwaway directory; always dropped."""
-    plan = Plan(
+    plan = TrialPlan(
         seconds=seconds,
         seed=secrets.randbits(32) if seed is None else seed,
         poisons=1,
         fault_every=timedelta(seconds=min(1.0, seconds / 8)),
     )
-    return await torment(url, plan, directory)
+    return await run_trial(url, plan, directory)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kingdom.bus import Envelope, EventType, Honours, LogEntry, Received, RecordKind, RetryPolicy, Stream, Topology
+from kingdom.bus import Envelope, Event, EventType, Idempotency, LogEntry, RecordKind, RetryPolicy, Stream, Topology
 
 ANY = "verify.any"
 LINE = "verify.line"
@@ -56,12 +56,12 @@ CALLED_UNDER_FENCE = EventType(name="verify.CalledUnderFence", payload=Job)
 CALLED_IN_TIME = EventType(name="verify.CalledInTime", payload=Job)
 CALLED_UNSURE = EventType(name="verify.CalledUnsure", payload=Job)
 CALLED_AND_CLOSED = EventType(name="verify.CalledAndClosed", payload=Job)
-HONOURS = {
-    CALLED.name: Honours.IDENTIFIER,
-    CALLED_UNDER_FENCE.name: Honours.FENCE,
-    CALLED_IN_TIME.name: Honours.TIME,
-    CALLED_UNSURE.name: Honours.NOTHING,
-    CALLED_AND_CLOSED.name: Honours.IDENTIFIER,
+IDEMPOTENCY = {
+    CALLED.name: Idempotency.IDENTIFIER,
+    CALLED_UNDER_FENCE.name: Idempotency.FENCE,
+    CALLED_IN_TIME.name: Idempotency.TIME,
+    CALLED_UNSURE.name: Idempotency.NOTHING,
+    CALLED_AND_CLOSED.name: Idempotency.IDENTIFIER,
 }
 _TOLD_TO = (ANY, LINE)
 
@@ -85,20 +85,20 @@ def topology(lease: timedelta, steady_lease: timedelta | None = None) -> Topolog
 
 def describe(envelope: Envelope, *, due: datetime | None = None) -> dict[str, Any]:
     """Return what a checker must know of a published event."""
-    honours = HONOURS.get(envelope.type)
+    idempotency = IDEMPOTENCY.get(envelope.type)
     return {
         "event": str(envelope.event_id),
         "streams": [envelope.stream] if envelope.stream else list(_TOLD_TO),
         "key": envelope.partition_key,
         "fate": envelope.payload["fate"],
-        "call": envelope.payload["call"] if honours else "",
+        "call": envelope.payload["call"] if idempotency else "",
         "closes": envelope.payload["call"] if envelope.type == CLOSED.name else "",
-        "honours": honours.value if honours else "",
+        "idempotency": idempotency.value if idempotency else "",
         "due": due.timestamp() if due else None,
     }
 
 
-def applied(event: Received[Job], process: str, **facts: Any) -> LogEntry:
+def applied(event: Event[Job], process: str, **facts: Any) -> LogEntry:
     """Return the trace of a handler, for the transaction that settles its event."""
     envelope = event.envelope
     data = {"stream": envelope.stream, "event": str(envelope.event_id), "token": event.fence, **facts}

@@ -3,7 +3,7 @@
 import structlog
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.errors import NotFound, Unreadable
 from kingdom.workflow.hosts import find_host, known_hosts
 from kingdom.workflow.model.events import HostRunsLeft, WorkflowDisplaced
@@ -29,7 +29,7 @@ async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reas
     _, host = await find_host(transaction, host_id)
     if host and host.epoch != epoch:
         return 0
-    query = Query(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_AT_ONCE)
+    query = RecordQuery(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_AT_ONCE)
     found = await transaction.find(query)
     waiting = [workflow for workflow in map(_read, found) if workflow and waits_for_host(workflow)]
     for workflow in waiting:
@@ -52,7 +52,7 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
     for host in hosts:
         if host.status is HostStatus.LOST:
             for state in _AT_WORK:
-                query = Query(kind=WORKFLOWS.name, state=state, owner=host.id)
+                query = RecordQuery(kind=WORKFLOWS.name, state=state, owner=host.id)
                 async for record in each(transaction, query):
                     if free <= 0:
                         return

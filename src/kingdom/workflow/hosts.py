@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, read_document
+from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.errors import Misconfigured
 from kingdom.workflow.lookout import Lookout, Sign, boot_time
 from kingdom.workflow.model.host import Host, HostStatus, Renewal
@@ -95,7 +95,7 @@ async def lose_hosts(bus: Bus, lookout: Lookout) -> list[Host]:
     """Look at every host that is up, and count as lost those that were silent for a whole lease; returns these."""
 
     async def act(transaction: Transaction) -> list[Host]:
-        up = [record async for record in each(transaction, Query(kind=HOSTS.name, state=HostStatus.UP))]
+        up = [record async for record in each(transaction, RecordQuery(kind=HOSTS.name, state=HostStatus.UP))]
         overdue = lookout.look({record.id: _sign(record) for record in up})
         return [await _lose(transaction, record) for record in up if record.id in overdue]
 
@@ -108,7 +108,7 @@ async def lose_hosts(bus: Bus, lookout: Lookout) -> list[Host]:
 
 async def known_hosts(transaction: Transaction) -> list[Host]:
     """Return every host that is remembered."""
-    return [read_document(record.doc, Host) async for record in each(transaction, Query(kind=HOSTS.name))]
+    return [read_document(record.doc, Host) async for record in each(transaction, RecordQuery(kind=HOSTS.name))]
 
 
 async def find_host(transaction: Transaction, host_id: str) -> tuple[Record | None, Host | None]:

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.errors import IllegalTransition, Transient
 from kingdom.ids import new_id
@@ -136,7 +136,7 @@ async def show(bus: Bus, workflow_id: str) -> Workflow:
 
 async def continue_due(bus: Bus) -> list[str]:
     """Go on with runs that were parked until now, in the session that each has; returns their ids."""
-    query = Query(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
+    query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
     async with bus.transaction() as transaction:
         due = [record.id for record in await transaction.find(query)]
 
@@ -164,7 +164,7 @@ async def release_due(bus: Bus) -> list[str]:
     others_wait = False
     async with bus.transaction() as transaction:
         for state in sorted({*WORKFLOW.final, DELETED}):
-            query = Query(kind=WORKFLOWS.name, state=state, due_by=utc_now())
+            query = RecordQuery(kind=WORKFLOWS.name, state=state, due_by=utc_now())
             found = [record.id for record in await transaction.find(query)]
             due += found
             others_wait = others_wait or len(found) == query.limit

@@ -12,9 +12,9 @@ import msgspec
 
 from kingdom.bus.app import Application
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import Query, RecordKind
+from kingdom.bus.record import RecordKind, RecordQuery
 from kingdom.errors import NotFound
 from kingdom.workflow.displacement import (
     displace_runs,
@@ -75,7 +75,7 @@ ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
 }
 
 
-async def find_placement(received: Received[events.WorkflowDisplaced], transaction: Transaction) -> None:
+async def find_placement(received: Event[events.WorkflowDisplaced], transaction: Transaction) -> None:
     """Place a run anew; one that no host can take waits for its own."""
     lost = received.payload
     record, workflow = await load_workflow(transaction, lost.workflow_id)
@@ -92,38 +92,38 @@ async def find_placement(received: Received[events.WorkflowDisplaced], transacti
         await save_step(transaction, step, record, ENGINE)
 
 
-async def host_began_anew(received: Received[events.HostRegistered], transaction: Transaction) -> None:
+async def host_began_anew(received: Event[events.HostRegistered], transaction: Transaction) -> None:
     """Let what ran on a host before go on, and what was left by lost hosts go on there."""
     host = received.payload
     own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} began anew")
     await displace_stranded_runs(transaction, taken=own)
 
 
-async def host_lost(received: Received[events.HostLost], transaction: Transaction) -> None:
+async def host_lost(received: Event[events.HostLost], transaction: Transaction) -> None:
     """Let the runs of a lost host find another one."""
     lost = received.payload
     await displace_runs(transaction, lost.host, lost.epoch, f"{lost.host} is lost")
 
 
-async def host_runs_left(received: Received[events.HostRunsLeft], transaction: Transaction) -> None:
+async def host_runs_left(received: Event[events.HostRunsLeft], transaction: Transaction) -> None:
     """Go on with the runs of a host that has too many for one transaction."""
     left = received.payload
     await displace_runs(transaction, left.host, left.epoch, left.reason, left.after)
 
 
-async def git_deleted(received: Received[events.GitDeleted], transaction: Transaction) -> None:
+async def git_deleted(received: Event[events.GitDeleted], transaction: Transaction) -> None:
     """Take a deleted Git out of every template."""
     git_id = received.payload.git_id
     await _cascade(transaction, GITS, git_id, lambda template: template.without_git(git_id))
 
 
-async def mcp_server_unregistered(received: Received[events.McpServerUnregistered], transaction: Transaction) -> None:
+async def mcp_server_unregistered(received: Event[events.McpServerUnregistered], transaction: Transaction) -> None:
     """Take an unregistered McpServer out of every template."""
     server_id = received.payload.mcp_server_id
     await _cascade(transaction, MCP_SERVERS, server_id, lambda template: template.without_mcp_server(server_id))
 
 
-REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awaitable[None]]] = {
+REACTIONS: Mapping[type[DomainEvent], Callable[[Event[Any], Transaction], Awaitable[None]]] = {
     events.WorkflowDisplaced: find_placement,
     events.HostRegistered: host_began_anew,
     events.HostLost: host_lost,
@@ -133,7 +133,7 @@ REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awa
 }
 
 
-async def take_step(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
+async def take_step(received: Event[answers.HostAnswer], transaction: Transaction) -> None:
     """Let what a host says take its run a step further; of what does not count only the cost does, and it is logged."""
     answer, envelope = received.payload, received.envelope
     try:
@@ -184,7 +184,7 @@ async def _cascade(
     thing = await transaction.get(kind.name, thing_id)
     if thing and thing.state == ACTIVE:
         return
-    async for record in each(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
+    async for record in each(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
         template = msgspec.convert(record.doc, WorkflowTemplate)
         changed, said = change(template)
         if said:

@@ -12,7 +12,7 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind, read_document
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
 from kingdom.errors import Conflict, NotFound
 from kingdom.workflow.model import events
 from kingdom.workflow.model.answers import AgentPetitioned, HostAnswer, QueryFailed
@@ -220,7 +220,7 @@ async def save(transaction: Transaction, thing: Thing, record: Record | None) ->
     )
 
 
-async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
+async def each(transaction: Transaction, query: RecordQuery) -> AsyncIterator[Record]:
     """Yield every record that a query matches, page by page, by id."""
     after = query.after or ""
     while True:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import LeaveOut, Query, Record, RecordKind, hide, readable
+from kingdom.bus.record import OnUnreadable, Record, RecordKind, RecordQuery, ignore_unreadable, read_documents
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.workflow.model.events import DomainEvent
 from kingdom.workflow.model.git import Git, unique_name
@@ -47,8 +47,8 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
     """Make a repository known, unless events that name it work in another one already."""
 
     async def act(transaction: Transaction) -> Git:
-        found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-        for other in readable(found, Git):
+        found = [record async for record in each(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+        for other in read_documents(found, Git):
             if other.is_of(git.repo) and other.id != git.id:
                 asked = f"events of {git.repo} work in it, so {git.id} cannot be of {git.repo} too"
                 allowed = (f"delete {other.id} first", f'create {git.id} with --repo "", for no events')
@@ -70,7 +70,7 @@ async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
     return await _delete(bus, deletion, git_id, actor)
 
 
-async def list_gits(bus: Bus, leave_out: LeaveOut = hide) -> list[Git]:
+async def list_gits(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[Git]:
     """Return every repository that is known."""
     return await list_things(bus, GITS, Git, leave_out)
 
@@ -87,8 +87,8 @@ async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
     """Return what finds the id of the Git of a repository."""
-    found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-    gits = list(readable(found, Git))
+    found = [record async for record in each(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+    gits = list(read_documents(found, Git))
 
     def find(repo: str) -> str:
         for git in gits:
@@ -117,7 +117,7 @@ async def unregister_mcp_server(bus: Bus, server_id: str, *, actor: str) -> McpS
     return await _delete(bus, deletion, server_id, actor)
 
 
-async def list_mcp_servers(bus: Bus, leave_out: LeaveOut = hide) -> list[McpServer]:
+async def list_mcp_servers(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[McpServer]:
     """Return every MCP server that is known."""
     return await list_things(bus, MCP_SERVERS, McpServer, leave_out)
 
@@ -153,11 +153,11 @@ async def free_place(
     return record
 
 
-async def list_things(bus: Bus, kind: RecordKind, of: type[Thing], leave_out: LeaveOut) -> list[Thing]:
+async def list_things(bus: Bus, kind: RecordKind, of: type[Thing], leave_out: OnUnreadable) -> list[Thing]:
     """Return all of one kind that are not deleted and can be read."""
     async with bus.transaction() as transaction:
-        found = [record async for record in each(transaction, Query(kind=kind.name))]
-    return list(readable((record for record in found if record.state != DELETED), of, leave_out))
+        found = [record async for record in each(transaction, RecordQuery(kind=kind.name))]
+    return list(read_documents((record for record in found if record.state != DELETED), of, leave_out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bo
     """Return the runs that keep something from being deleted."""
     users: list[str] = []
     # State by state one would miss a run that changes its state meanwhile.
-    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+    async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
             workflow = Workflow.read(record.doc)
             if workflow.is_using and has(workflow):
@@ -236,6 +236,6 @@ async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bo
 
 
 async def _templates_with(transaction: Transaction, has: Callable[[WorkflowTemplate], bool]) -> tuple[str, ...]:
-    query = Query(kind=TEMPLATES.name, state=ACTIVE)
+    query = RecordQuery(kind=TEMPLATES.name, state=ACTIVE)
     found = [record async for record in each(transaction, query)]
     return tuple(record.id for record in found if has(msgspec.convert(record.doc, WorkflowTemplate)))

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import LeaveOut, hide
+from kingdom.bus.record import OnUnreadable, ignore_unreadable
 from kingdom.errors import NotFound
 from kingdom.workflow.model.git import Git
 from kingdom.workflow.model.mcp import McpServer
@@ -69,7 +69,7 @@ async def delete_template(bus: Bus, template_id: str, *, actor: str) -> Workflow
     return await change(bus, act)
 
 
-async def list_templates(bus: Bus, leave_out: LeaveOut = hide) -> list[WorkflowTemplate]:
+async def list_templates(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[WorkflowTemplate]:
     """Return every template that can be used."""
     return await list_things(bus, TEMPLATES, WorkflowTemplate, leave_out)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench.court.house import CHANNEL, House, eventually
-from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
+from kingdom.bus import Bus, LogCursor, LogEntry, Operations, RecordQuery
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.workflow.records import each
@@ -33,7 +33,7 @@ class Court:
     async def documents(self, kind: type[_D]) -> list[_D]:
         """Return all events, assignments or messages, in the order of their ids."""
         async with self.bus.transaction() as transaction:
-            found = each(transaction, Query(kind=_KINDS[kind].name))
+            found = each(transaction, RecordQuery(kind=_KINDS[kind].name))
             return [msgspec.convert(record.doc, kind) async for record in found]
 
     async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ async def wait(ready: Callable[[], Awaitable[T | None]], what: str) -> T:
 async def whole_log(operations: Operations) -> list[LogEntry]:
     """Return everything in the log of a store."""
     entries: list[LogEntry] = []
-    cursor = Cursor()
+    cursor = LogCursor()
     while page := await operations.read_log(cursor, _PAGE):
         entries += [logged.entry for logged in page]
         cursor = page[-1].cursor

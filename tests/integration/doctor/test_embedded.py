@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from kingdom.doctor.database_checks import database_checks
 from tests.integration.doctor.scene import look, look_at
 from tests.integration.embedded import keeper_and_server, open_room, until_nothing_is_left
@@ -30,7 +30,7 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
     assert {finding.status for finding in before.values()} <= {"ok", "skipped"}
     assert "made by whoever opens it first" in before[NAME].found
     assert not place.exists()
-    async with reached(url):
+    async with server_url(url):
         running = await look(NAME, *AROUND, url=url)
         keeper, server = await keeper_and_server(place)
         assert f"process {server.pid}; it ends when nobody uses it" in running[NAME].found

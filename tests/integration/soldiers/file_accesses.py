@@ -42,7 +42,7 @@ _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
 _LOOKS = ("access", "lstat", "readlink", "stat", "statvfs")
 _HOUSE = ("kingdom.", "tests.")
 # Who writes whole files does it for another module.
-_HELPERS = {__name__, "kingdom.whole_file"}
+_HELPERS = {__name__, "kingdom.atomic_write"}
 _SANDBOX = "bwrap"
 
 

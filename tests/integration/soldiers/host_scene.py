@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worker
+from kingdom.bus import Bus, LogCursor, LogEntry, Record, RecordQuery, Transaction, Worker
 from kingdom.clock import utc_now
 from kingdom.soldiers.agent import AgentClient
 from kingdom.soldiers.folders import Folders
@@ -288,7 +288,7 @@ class HostScene:
         """Return what was logged of a run, of some types if any are named."""
         names = [kind.__name__ for kind in types]
         entries: list[LogEntry] = []
-        cursor = Cursor()
+        cursor = LogCursor()
         while page := await self.operations.read_log(cursor, _LOG_PAGE, workflow.id):
             entries += [logged.entry for logged in page]
             cursor = page[-1].cursor
@@ -307,7 +307,7 @@ class HostScene:
     async def accepted(self) -> list[Record]:
         """Return the commands that hosts have taken on and not answered."""
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+            return await transaction.find(RecordQuery(kind=COMMANDS.name, state=ACCEPTED))
 
     async def until_all_answered(self) -> None:
         """Wait until no host has anything left to do."""

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import work_space
 from kingdom.soldiers.agent_files import AgentFile, files_below
 from kingdom.soldiers.removal import remove_tree
 from kingdom.soldiers.result import read_result
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work
 from tests.integration.soldiers import swapping
@@ -80,7 +80,7 @@ RACES = {
     "write": Race(
         "folder",
         lambda space: AgentFile(space, "folder/deep/new").write(OWN),
-        lambda space: write_whole(space / "folder" / "deep" / "new", OWN),
+        lambda space: write_atomically(space / "folder" / "deep" / "new", OWN),
     ),
     "lay out": Race("reports", lay_out, link_plainly),
     "list": Race("folder", lambda space: [*files_below(space, leaving_out=".git")], list_plainly),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
 from kingdom.court.general.staff import run_of_root
 from kingdom.court.king.resting import BILLS
@@ -107,7 +107,7 @@ async def until_ledger_has(court: CourtScene, usd: float) -> None:
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:
-            bills = await transaction.find(Query(kind=BILLS.name))
+            bills = await transaction.find(RecordQuery(kind=BILLS.name))
             money = await transaction.get(QUOTAS.name, MONEY)
         billed = sum((Decimal(record.doc["usd"]) for record in bills), Decimal(0))
         of_the_day = Decimal(money.doc.get("spent", 0)) if money else None

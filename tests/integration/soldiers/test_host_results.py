@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.bus import Dispatcher, Received, Transaction
+from kingdom.bus import Dispatcher, Event, Transaction
 from kingdom.soldiers.outfit import Outfit
 from kingdom.soldiers.redaction import REDACTED
 from kingdom.workflow import lifecycle
@@ -90,7 +90,7 @@ async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) 
     heard: list[str] = []
     dispatcher = Dispatcher()
 
-    async def hear(received: Received[dict[str, Any]], _: Transaction) -> None:
+    async def hear(received: Event[dict[str, Any]], _: Transaction) -> None:
         heard.append(received.envelope.type)
 
     for kind in TOLD:

@@ -60,7 +60,7 @@ class LostReply:
     async def _forget(self, transaction: Transaction) -> None:
         if not self.happened and accepts(transaction, self._command):
             self.happened = True
-            transaction.changes.afterwards.clear()
+            transaction.changes.after_commit.clear()
 
 
 class LostAnswer:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from kingdom.bus import Bus, Cursor, Dispatcher, Envelope, LogEntry, Operations, Received, Transaction, Worker
+from kingdom.bus import Bus, Dispatcher, Envelope, Event, LogCursor, LogEntry, Operations, Transaction, Worker
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
 from kingdom.workflow.model import answers, commands
@@ -54,7 +54,7 @@ class FakeHost:
             dispatcher.reaction(event_type, stream=stream)(self._take)
         return dispatcher
 
-    async def _take(self, received: Received[commands.Command], transaction: Transaction) -> None:
+    async def _take(self, received: Event[commands.Command], transaction: Transaction) -> None:
         command = received.payload
         if self._obeys:
             await transaction.publish(*(spoken(answer, command.workflow_id) for answer in succeed(command)))
@@ -165,10 +165,10 @@ class Scene:
     async def show(self, workflow_id: str) -> Workflow:
         return await lifecycle.show(self.bus, workflow_id)
 
-    async def log(self, after: Cursor | None = None) -> list[LogEntry]:
+    async def log(self, after: LogCursor | None = None) -> list[LogEntry]:
         """Return everything that was logged behind a cursor."""
         entries: list[LogEntry] = []
-        cursor = after or Cursor()
+        cursor = after or LogCursor()
         while page := await self.operations.read_log(cursor, _LOG_PAGE):
             entries += [logged.entry for logged in page]
             cursor = page[-1].cursor

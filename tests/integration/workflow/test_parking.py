@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.workflow import lifecycle
@@ -52,7 +52,7 @@ async def test_before_its_time_a_parked_run_is_left_alone(scene: Scene) -> None:
     assert await lifecycle.continue_due(scene.bus) == []
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
-        due = await transaction.find(Query(kind=WORKFLOWS.name, due_by=utc_now()))
+        due = await transaction.find(RecordQuery(kind=WORKFLOWS.name, due_by=utc_now()))
     assert record is not None
     assert due == []
     assert record.due_at == (await scene.show(run)).parked_until
@@ -75,7 +75,7 @@ async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: 
     long_ago = utc_now() - timedelta(hours=1)
     spoilt = Record(kind=WORKFLOWS.name, id="", state=WorkflowStatus.AWAITING, due_at=long_ago, doc={})
     async with scene.bus.transaction() as transaction:
-        for number in range(Query(kind=WORKFLOWS.name).limit):
+        for number in range(RecordQuery(kind=WORKFLOWS.name).limit):
             await transaction.put(replace(spoilt, id=f"wf-spoilt-{number}"))
     assert await lifecycle.continue_due(scene.bus) == []
     assert await lifecycle.continue_due(scene.bus) == [run]

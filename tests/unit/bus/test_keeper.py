@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from kingdom.bus import Bus, Delivery, Topology, Transaction
 from kingdom.bus import keeper as keeping_leases
 from kingdom.bus.keeper import HeldLease, LeaseKeeper
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.port import Renewal
+from kingdom.bus.log_output import configure_logs
+from kingdom.bus.port import LeaseRenewal
 from kingdom.errors import Unavailable
 from tests.patience import PATIENCE_SECONDS
 
@@ -35,14 +35,14 @@ class Store(Bus):
         self.go_on.set()
         self.asked: list[dict[int, timedelta]] = []
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         self.asked.append(dict(leases))
         self.blocked.set()
         assert self.go_on.wait(PATIENCE_SECONDS)
         self.blocked.clear()
         if not self.reachable:
             raise Unavailable("the store is away")
-        return Renewal(frozenset(self.alive & leases.keys()), self.cancelled)
+        return LeaseRenewal(frozenset(self.alive & leases.keys()), self.cancelled)
 
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError
@@ -183,8 +183,8 @@ def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_let_go() -> None:
 def test_a_deadline_that_has_just_passed_is_left_to_the_loop() -> None:
     held = lease(1)
     held.deadlines = {10: 100.0}
-    assert not held.overdue(100.9)
-    assert held.overdue(101.1)
+    assert not held.is_overdue(100.9)
+    assert held.is_overdue(101.1)
 
 
 def test_cancellations_are_reported_as_they_are_seen() -> None:

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Dispatcher, Stream, Topology, Transaction, Worker
 from kingdom.bus import worker as working
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.port import Renewal
+from kingdom.bus.log_output import configure_logs
+from kingdom.bus.port import LeaseRenewal
 from kingdom.errors import KingdomError, Unavailable
 from tests.patience import PATIENCE_SECONDS
 
@@ -47,8 +47,8 @@ class Empty(Bus):
         self._note("wait")
         await asyncio.sleep(at_most.total_seconds())
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        return LeaseRenewal(frozenset(leases), frozenset())
 
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError

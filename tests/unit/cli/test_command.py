@@ -68,7 +68,7 @@ def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkey
     assert settings_of().database_url == "file:mine"
 
 
-@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "cannot be read as YAML")])
+@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
 def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
     here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
 ) -> None:

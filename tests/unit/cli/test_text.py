@@ -13,7 +13,7 @@ from kingdom.cli.application import load_application
 from kingdom.cli.inputs import attributes, duration, envelopes, payload
 from kingdom.cli.output import ago, shape
 from kingdom.errors import MalformedEvent, Misconfigured
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 
 @pytest.mark.parametrize(

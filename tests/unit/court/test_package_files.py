@@ -73,7 +73,7 @@ def test_a_broken_package_disables_only_itself(tmp_path: Path) -> None:
     loaded = load_packages(tmp_path)
     assert [package.name for package in loaded.packages] == ["gen-good"]
     assert [broken.name for broken in loaded.broken] == ["gen-bad", "gen-day", "gen-deep", "gen-empty", "gen-gone"]
-    assert "gen-day/general.yaml:2:14: this cannot be read as YAML: month must be in 1..12" in loaded.broken[1].reason
+    assert "gen-day/general.yaml:2:14: this is not valid YAML: month must be in 1..12" in loaded.broken[1].reason
     assert "gen-empty/general.yaml is missing" in loaded.broken[3].reason
 
 
@@ -99,12 +99,12 @@ def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repos
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"colour": "red"}, "general.yaml:1: colour: there is no such field; there are: name, description, order"),
+        ({"colour": "red"}, "general.yaml:1: colour: unknown field; known fields: name, description, order"),
         ({"timeout_seconds": 5}, "timeout_seconds: must be a whole number of at least 30"),
-        ({"policy": {"retry": 1}}, "policy.retry: there is no such field; there are: retries, retry_after_seconds"),
+        ({"policy": {"retry": 1}}, "policy.retry: unknown field; known fields: retries, retry_after_seconds"),
         (
             {"policy": {"petitions": [{"kind": "github.review", "often": 2}]}},
-            "policy.petitions[0].often: there is no such field; there are: kind, targets, at_most",
+            "policy.petitions[0].often: unknown field; known fields: kind, targets, at_most",
         ),
         ({"subscribes": [{"type": "x", "where": {"reason": "y"}}]}, "subscribes[0]: 'reason' is no field of an event"),
         ({"subscribes": [{"type": "x", "supersedes": "{number}"}]}, "subscribes[0]: 'number' is no field of an event"),
@@ -112,11 +112,14 @@ def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repos
         ({"schedules": [{**MORNING, "cron": "* * * * * *"}]}, "is no timetable of five fields such as '0 9 * * 1-5'"),
         ({"schedules": [{**MORNING, "time_zone": "Mars/Base"}]}, "schedules[0]: time_zone 'Mars/Base' is not known"),
         ({"schedules": [{**MORNING, "time_zone": "../passwd"}]}, "is not known: write one such as Europe/Berlin"),
-        ({"schedules": [{**MORNING, "catch_up": "twice"}]}, "schedules[0].catch_up: 'twice' is none of the values"),
+        (
+            {"schedules": [{**MORNING, "catch_up": "twice"}]},
+            "schedules[0].catch_up: 'twice' is not one of the allowed values",
+        ),
         ({"schedules": [MORNING, MORNING]}, "two schedules are named morning"),
         ({"memory": ["../other/notes.md"]}, "../other/notes.md leads out of the package"),
         ({"name": "gen-y"}, "name is 'gen-y': call its folder so, or change the name"),
-        ({"name": "Looker"}, "name: must be text that fits the pattern"),
+        ({"name": "Looker"}, "name: must be text that matches the pattern"),
     ],
 )
 def test_what_is_wrong_in_general_yaml_is_told_with_its_place(

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kingdom.bus import Envelope
-from kingdom.bus.received import Received
+from kingdom.bus.event import Event
 from kingdom.court.general.staff import Staff
 
 NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
@@ -18,5 +18,5 @@ def test_what_has_just_come_is_looked_at_again_soon_and_what_waits_for_long_less
 ) -> None:
     staff = Staff(packages=dict, channel="", zone=ZoneInfo("UTC"), clock=lambda: NOW)
     envelope = Envelope(type="AssignmentGiven", occurred_at=NOW - timedelta(seconds=waited))
-    deferred = staff.look_again(Received(None, envelope, attempt=1, fence=1), "no host has room")
+    deferred = staff.look_again(Event(None, envelope, attempt=1, fence=1), "no host has room")
     assert (deferred.after.total_seconds(), deferred.reason) == (again, "no host has room")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers import work_space
 from kingdom.soldiers.trees import Tree
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
 from kingdom.workflow.model.work import Work
 
@@ -128,7 +128,7 @@ def test_links_of_an_agent_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_report_that_is_there_is_not_written_again(tmp_path: Path) -> None:
-    write_whole(tmp_path / REPORT, "# As it was\n")
+    write_atomically(tmp_path / REPORT, "# As it was\n")
     space = laid_out(tmp_path, reports={REPORT: "# Another\n"})
     assert (space / REPORT).read_text() == "# As it was\n"
 
@@ -145,8 +145,8 @@ def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> N
 
 
 def test_a_file_is_written_whole_and_leaves_no_draft(tmp_path: Path) -> None:
-    write_whole(tmp_path / "reports" / "one.md", "first\n")
-    write_whole(tmp_path / "reports" / "one.md", "second\n")
+    write_atomically(tmp_path / "reports" / "one.md", "first\n")
+    write_atomically(tmp_path / "reports" / "one.md", "second\n")
     assert [path.name for path in (tmp_path / "reports").iterdir()] == ["one.md"]
     assert (tmp_path / "reports" / "one.md").read_text() == "second\n"
 
@@ -155,12 +155,12 @@ def test_a_file_is_not_written_into_a_folder_that_is_a_link(tmp_path: Path) -> N
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "reports").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ProgramFailed, match=r"reports/one\.md could not be written"):
-        write_whole(tmp_path / "reports" / "one.md", "first\n")
+        write_atomically(tmp_path / "reports" / "one.md", "first\n")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
     (tmp_path / "one.md").mkdir()
     with pytest.raises(ProgramFailed):
-        write_whole(tmp_path / "one.md", "first\n")
+        write_atomically(tmp_path / "one.md", "first\n")
     assert [path.name for path in tmp_path.iterdir()] == ["one.md"]

@@ -11,7 +11,7 @@ from kingdom.bus.operations import StreamStats
 from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.standing import HealthNow, HostNow, MoneyNow, RoleNow, Slots, Standing, Trouble, Waiting
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.desk import Glance
 from kingdom.top.rows import COLUMNS, Pane, Row, brief, count_of, fitted, headline, rows_of, span, summary
 from kingdom.top.tellings import letters_told, question_told, ways_back

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bootstrap import throwaway_store
+from kingdom.bootstrap import trial_store
 from kingdom.verify.fleet import Fleet
 from kingdom.verify.history import History, read_history
 from kingdom.verify.nemesis import ExtraFault, Nemesis
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from tests.patience import PATIENCE_SECONDS
 
 NOBODY_LISTENS = "host=127.0.0.1 port=1 user=nobody"
-PART = Part(
+PART = ProcessConfig(
     role="worker",
     name="",
     url=NOBODY_LISTENS,
@@ -41,7 +41,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 def nemesis_with(strike: Strike, history: History) -> Nemesis:
     """Return a nemesis that finds no process and no store, only a fault that was added to its own."""
     rng = random.Random(1)
-    store, fleet = throwaway_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
+    store, fleet = trial_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
     faults = [ExtraFault(kind="server_killed", weight=1, strike=strike)]
     return Nemesis(fleet, store, history, rng, lease_seconds=1, extra_faults=faults)
 

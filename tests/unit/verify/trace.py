@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from kingdom.bus.throwaway import StoredEvent
+from kingdom.trial_store import StoredEvent
 from kingdom.verify.evidence import SECOND_NS, Evidence
-from kingdom.verify.history import Entry
+from kingdom.verify.history import HistoryEntry
 from kingdom.verify.workload import ANY, LINE, topology
 
 LEASE = timedelta(seconds=2)
@@ -15,10 +15,10 @@ WORKER = "worker-1.1"
 
 
 def described(
-    event: str, *, key: str | None = None, fate: str = "done", call: str = "", honours: str = "", **facts: Any
+    event: str, *, key: str | None = None, fate: str = "done", call: str = "", idempotency: str = "", **facts: Any
 ) -> dict[str, Any]:
     fields = {"event": event, "streams": [LINE if key else ANY], "key": key, "fate": fate, "call": call}
-    return {**fields, "honours": honours or ("identifier" if call else ""), "due": None, **facts}
+    return {**fields, "idempotency": idempotency or ("identifier" if call else ""), "due": None, **facts}
 
 
 def stored(
@@ -63,7 +63,7 @@ class Trace:
         self._at = 0
 
     def line(self, what: str, *, by: str = WORKER, **facts: Any) -> "Trace":
-        entry = Entry(at=self._at, process=by, what=what, facts=facts)
+        entry = HistoryEntry(at=self._at, process=by, what=what, facts=facts)
         return self._with(self._at + 1, history=[*self._evidence.history, entry])
 
     def later(self, *, leases: float) -> "Trace":

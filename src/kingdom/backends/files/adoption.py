@@ -19,7 +19,7 @@ from kingdom.backends.files.layout import file_name, id_of_name, is_unfinished
 from kingdom.backends.files.store import Store
 from kingdom.bus.envelope import STORE_KEY
 from kingdom.bus.log import LogEntry
-from kingdom.bus.port import Copy
+from kingdom.bus.port import EventCopy
 from kingdom.bus.record import Adoption, Record, RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, Unavailable
@@ -130,7 +130,7 @@ class Adopter:
             raise _Refused(f"{read.id} is known already: it is {known.state}")
         record = replace(read, kind=box.kind.name, state=box.adoption.state, version=1)
         envelope = box.adoption.announce(record)
-        copies = [Copy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
+        copies = [EventCopy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
         due = record.due_at.timestamp() if record.due_at else None
         card = Card(box.kind.name, record.id, 1, record.state, record.owner, due, draft.now, draft.now, None)
         draft.entry.records = [Stored(card, document(record.doc), box.kind.directories[record.state], None)]

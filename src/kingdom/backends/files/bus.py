@@ -24,7 +24,7 @@ from kingdom.backends.files.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
-from kingdom.bus.port import Bus, Renewal
+from kingdom.bus.port import Bus, LeaseRenewal
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Stream, Topology
 from kingdom.errors import KingdomError, MalformedEvent
@@ -102,7 +102,7 @@ class FilesBus(Bus):
         finally:
             transaction.end()
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
-        transaction.committed()
+        transaction.run_after_commit()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
@@ -112,7 +112,7 @@ class FilesBus(Bus):
             return self._claim(declared, limit, worker, wait=False)
         return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases in their files; see the port."""
         alive, cancelled = set(), set()
         with self.store.exclusive() as draft:
@@ -124,7 +124,7 @@ class FilesBus(Bus):
                     self.store.tree.write_lease(lease)
                     alive.add(token)
                     cancelled.update(lease.cancelled)
-        return Renewal(frozenset(alive), frozenset(cancelled))
+        return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
         """Give back the events of expired leases, and take in what people have dropped; see the port."""

@@ -29,7 +29,7 @@ from kingdom.backends.files.lock import boot_clock, own_process
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
-from kingdom.bus.port import Copy, Settled
+from kingdom.bus.port import EventCopy, Settlement
 from kingdom.bus.stream import Stream
 
 # An editor takes no longer to put a file back.
@@ -63,7 +63,7 @@ class Draft:
         """Add to the log."""
         self.said += entries
 
-    def publish(self, copies: Sequence[Copy]) -> list[Copy]:
+    def publish(self, copies: Sequence[EventCopy]) -> list[EventCopy]:
         """Enqueue copies, each at a position of its own; returns those that their stream had already."""
         duplicates = []
         for each in copies:
@@ -90,14 +90,14 @@ class Draft:
             self.entry.bodies[row.position] = body_of(each.envelope, each.stream.name)
         return duplicates
 
-    def lost(self, settled: Sequence[Settled], held: Sequence[Delivery]) -> set[int]:
+    def lost(self, settled: Sequence[Settlement], held: Sequence[Delivery]) -> set[int]:
         """Return the positions that are not under their token any more."""
         needed = {(s.stream.name, s.position, s.token) for s in settled}
         needed.update((d.stream, d.position, d.token) for d in held)
         owns = self.books.owns
         return {position for stream, position, token in needed if not owns(stream, position, token)}
 
-    def settle(self, settled: Sequence[Settled], body: Callable[[Row], msgspec.Raw]) -> None:
+    def settle(self, settled: Sequence[Settlement], body: Callable[[Row], msgspec.Raw]) -> None:
         """Write down what became of deliveries, all of which are still ours."""
         lines: dict[tuple[str, str], None] = {}
         for each in sorted(settled, key=lambda s: (not isinstance(s.outcome, Release), s.position)):
@@ -109,7 +109,7 @@ class Draft:
         for token in {s.token for s in settled}:
             self._close_if_empty(token)
 
-    def _settle(self, each: Settled, body: Callable[[Row], msgspec.Raw]) -> Row:
+    def _settle(self, each: Settlement, body: Callable[[Row], msgspec.Raw]) -> Row:
         if isinstance(each.outcome, Done):
             # Nothing comes after it, so nothing is copied.
             row = self.books.stream(each.stream.name).rows[each.position]

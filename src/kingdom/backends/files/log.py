@@ -13,7 +13,7 @@ from kingdom.backends.files.bodies import careful
 from kingdom.backends.files.entry import LogPart
 from kingdom.backends.files.layout import Layout
 from kingdom.backends.files.lines import first_number, lines_from
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 
 # As the source document says; a day's file beyond it is kept in parts.
 LOG_BYTES = 100 << 20
@@ -59,7 +59,7 @@ def log_part(layout: Layout, entries: Sequence[LogEntry], *, first: int, place: 
 
 
 def read_log(
-    layout: Layout, after: Cursor, limit: int, about: str | None = None, *, let_go: Callable[[], None] | None = None
+    layout: Layout, after: LogCursor, limit: int, about: str | None = None, *, let_go: Callable[[], None] | None = None
 ) -> list[LoggedEntry]:
     """Return entries behind the cursor, only those about one aggregate if its id is given.
 
@@ -77,7 +77,7 @@ def read_log(
             except msgspec.MsgspecError:
                 # A person has spoilt it, or it never was ours.
                 continue
-            cursor = Cursor(read.n, read.seq)
+            cursor = LogCursor(read.n, read.seq)
             if cursor > after and about in (None, read.aggregate_id):
                 found.append(LoggedEntry(cursor, _entry(read)))
                 if len(found) >= limit:

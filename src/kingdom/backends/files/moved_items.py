@@ -14,10 +14,20 @@ from kingdom.backends.files.layout import is_unfinished
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.store import Store
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry
-from kingdom.bus.moving import AnyItem, Block, Census, DedupKey, Entry, Event, Pause, StoredRecord, Tally
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.record import Record
 from kingdom.errors import MalformedEvent, Misconfigured, Permanent
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounter,
+    ItemCounts,
+    LogEntryItem,
+    PauseItem,
+    RecordItem,
+)
 
 _LOG_BATCH = 1000
 # Enough to see what is wrong.
@@ -47,20 +57,20 @@ class Contents:
             yield from self._ended(book.name, unreadable)
             for key, line in book.lines.items():
                 if line.blocked_by is not None:
-                    yield Block(stream=book.name, key=key, blocked_by=line.blocked_by)
+                    yield BlockItem(stream=book.name, key=key, blocked_by=line.blocked_by)
         yield from self._records()
         yield from self._keys(unreadable)
         for pause in self._store.books.pauses.values():
-            yield Pause(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=moment(pause.since))
+            yield PauseItem(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=moment(pause.since))
         yield from self._log()
         _refuse([*unreadable, *self._damaged_records()])
 
-    def census(self) -> Census:
+    def census(self) -> ItemCounts:
         """Count everything."""
-        tally = Tally()
+        tally = ItemCounter()
         for item in self.items():
             tally.add(item)
-        return tally.census
+        return tally.counts
 
     def event_files(self) -> Iterator[str]:
         """Yield where the files of all events are."""
@@ -81,7 +91,7 @@ class Contents:
                 if heads == 0 and line.blocked_by is None:
                     yield f"no head: {book.name}/{key}"
 
-    def stored(self, item: StoredRecord) -> Stored:
+    def stored(self, item: RecordItem) -> Stored:
         """Return a record with the place that it gets; refuses where that is not free."""
         kind = self._store.kinds.get(item.kind)
         directory = kind.directories.get(item.state) if kind else None
@@ -96,7 +106,7 @@ class Contents:
             raise comes_twice(f"record {item.id} of {item.kind}")
         raise Permanent(f"{path} is in the way of a record: move it elsewhere, and import again; nothing was kept")
 
-    def key(self, item: DedupKey) -> tuple[str, str, float]:
+    def key(self, item: DedupKeyItem) -> tuple[str, str, float]:
         """Return a dedup key as an entry has it; refuses one that is there."""
         if os.path.exists(self._store.layout.once_key(item.scope, item.key)):
             raise comes_twice(f"key {item.key} of {item.scope}")
@@ -105,13 +115,13 @@ class Contents:
     def _books(self) -> Iterator[StreamBook]:
         return map(self._store.books.stream, self._store.stream_names())
 
-    def _ended(self, stream: str, unreadable: list[str]) -> Iterator[Event]:
+    def _ended(self, stream: str, unreadable: list[str]) -> Iterator[EventItem]:
         try:
             yield from (_ended_event(stream, line) for line in self._store.tree.ended_events(stream))
         except (msgspec.MsgspecError, MalformedEvent) as error:
             unreadable.append(f"a line in {self._store.layout.stream(stream)}/done ({error})")
 
-    def _records(self) -> Iterator[StoredRecord]:
+    def _records(self) -> Iterator[RecordItem]:
         for kind in self._store.kinds:
             for card in self._store.shelf.cards(kind):
                 if record := self._store.shelf.get(kind, card.id):
@@ -130,18 +140,18 @@ class Contents:
                         except msgspec.MsgspecError as error:
                             yield f"{path} ({error})"
 
-    def _keys(self, unreadable: list[str]) -> Iterator[DedupKey]:
+    def _keys(self, unreadable: list[str]) -> Iterator[DedupKeyItem]:
         for scope, directory in self._store.layout.once_scopes().items():
             with os.scandir(directory) as found:
                 for path in (entry.path for entry in found if entry.is_file(follow_symlinks=False)):
                     key, expires = self._store.tree.read_key(scope, path)
                     if key:
-                        yield DedupKey(scope=scope, key=key, expires_at=moment(expires))
+                        yield DedupKeyItem(scope=scope, key=key, expires_at=moment(expires))
                     else:
                         unreadable.append(f"{path} (neither its name nor its content tells the key)")
 
-    def _log(self) -> Iterator[Entry]:
-        cursor = Cursor()
+    def _log(self) -> Iterator[LogEntryItem]:
+        cursor = LogCursor()
         while found := read_log(self._store.layout, cursor, _LOG_BATCH):
             cursor = found[-1].cursor
             yield from (_logged(logged.entry) for logged in found)
@@ -161,8 +171,8 @@ def _refuse(unreadable: list[str]) -> None:
         )
 
 
-def _event(row: Row, envelope: Envelope) -> Event:
-    return Event(
+def _event(row: Row, envelope: Envelope) -> EventItem:
+    return EventItem(
         stream=row.stream,
         position=row.position,
         ordered=row.key is not None,
@@ -185,8 +195,8 @@ def _event(row: Row, envelope: Envelope) -> Event:
     )
 
 
-def _ended_event(stream: str, line: EndedEvent) -> Event:
-    return Event(
+def _ended_event(stream: str, line: EndedEvent) -> EventItem:
+    return EventItem(
         stream=stream,
         position=line.position,
         ordered=line.ordered,
@@ -206,7 +216,7 @@ def _ended_event(stream: str, line: EndedEvent) -> Event:
     )
 
 
-def row_of(event: Event, event_id: str) -> Row:
+def row_of(event: EventItem, event_id: str) -> Row:
     """Return where an event stands."""
     return Row(
         stream=event.stream,
@@ -231,8 +241,8 @@ def row_of(event: Event, event_id: str) -> Row:
     )
 
 
-def _record(card: Card, record: Record) -> StoredRecord:
-    return StoredRecord(
+def _record(card: Card, record: Record) -> RecordItem:
+    return RecordItem(
         kind=record.kind,
         id=record.id,
         version=record.version,
@@ -246,7 +256,7 @@ def _record(card: Card, record: Record) -> StoredRecord:
     )
 
 
-def _card(item: StoredRecord) -> Card:
+def _card(item: RecordItem) -> Card:
     return Card(
         kind=item.kind,
         id=item.id,
@@ -260,8 +270,8 @@ def _card(item: StoredRecord) -> Card:
     )
 
 
-def _logged(entry: LogEntry) -> Entry:
-    return Entry(
+def _logged(entry: LogEntry) -> LogEntryItem:
+    return LogEntryItem(
         type=entry.type,
         actor=entry.actor,
         data=dict(entry.data),
@@ -272,7 +282,7 @@ def _logged(entry: LogEntry) -> Entry:
     )
 
 
-def log_entry_of(item: Entry) -> LogEntry:
+def log_entry_of(item: LogEntryItem) -> LogEntry:
     """Return an entry for the log."""
     return LogEntry(
         type=item.type,

@@ -16,27 +16,27 @@ from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.thread import DiskThread
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.moving import (
-    AnyItem,
-    Block,
-    Census,
-    DedupKey,
-    Entry,
-    Event,
-    Manifest,
-    Movable,
-    Pause,
-    Snapshot,
-    StoredRecord,
-)
 from kingdom.errors import Permanent, Transient
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounts,
+    LogEntryItem,
+    Manifest,
+    PauseItem,
+    RecordItem,
+    Snapshot,
+    StoreTransfer,
+)
 
 # Things that travel together: what is held in memory at any moment.
 _BATCH = 1000
 T = TypeVar("T")
 
 
-class FilesMovable(Movable):
+class FilesTransfer(StoreTransfer):
     """The whole directory of a FilesBus, given away or taken in; nobody else gets in meanwhile, nor does its bus."""
 
     store = "files"
@@ -54,7 +54,7 @@ class FilesMovable(Movable):
             manifest = await holding.run(self._manifest)
             yield Snapshot(manifest, _batches(holding, self._contents.items()))
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
         async with _Holding(self._store) as holding:
             if (there := await holding.run(self._contents.census)).total:
@@ -125,7 +125,7 @@ class _Arrival:
         self._store = store
         self._contents = contents
         self._manifest = manifest
-        self._blocks: list[Block] = []
+        self._blocks: list[BlockItem] = []
         # All that was written but the files of events, of which the books know.
         self._files: set[str] = set()
 
@@ -141,30 +141,30 @@ class _Arrival:
         seen: set[tuple[str, str, str]] = set()
         for item in items:
             match item:
-                case Event():
+                case EventItem():
                     self._add_event(draft, item)
-                case Block():
+                case BlockItem():
                     self._blocks.append(item)
-                case StoredRecord():
+                case RecordItem():
                     _refuse_twice(seen, "record", item.kind, item.id)
                     draft.entry.records.append(self._contents.stored(item))
-                case DedupKey():
+                case DedupKeyItem():
                     _refuse_twice(seen, "key", item.scope, item.key)
                     draft.entry.once.append(self._contents.key(item))
-                case Pause():
+                case PauseItem():
                     if item.stream in draft.books.pauses:
                         raise comes_twice(f"pause of {item.stream}")
                     paused = PausedStream(item.stream, item.reason, item.actor, item.since.timestamp())
                     draft.entry.pauses.append(paused)
                     draft.books.pauses[item.stream] = paused
-                case Entry():
+                case LogEntryItem():
                     draft.say(log_entry_of(item))
         self._files.update(self._files_of(draft))
         self._store.commit(draft, durable=False)
         if draft.entry.log and draft.entry.log.keep_as:
             self._files.add(f"{self._store.layout.logs}/{draft.entry.log.keep_as}")
 
-    def finish(self) -> Census:
+    def finish(self) -> ItemCounts:
         """Check what has come, make it last, and remove the note."""
         draft = self._store.draft()
         for block in self._blocks:
@@ -213,7 +213,7 @@ class _Arrival:
         if draft.said:
             yield layout.log
 
-    def _add_event(self, draft: Draft, event: Event) -> None:
+    def _add_event(self, draft: Draft, event: EventItem) -> None:
         book, event_id = draft.books.stream(event.stream), str(event.envelope.get("eventId"))
         if event.position in book.rows or (event.status in ("PENDING", "DEAD") and event_id in book.by_event):
             raise comes_twice(f"event {event_id} of {event.stream}")

@@ -16,7 +16,7 @@ from kingdom.backends.files.faults import translated
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.retention import retain
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
     DeadFilter,
@@ -227,7 +227,7 @@ class FilesOperations(Operations):
         data = {"event_id": str(event_id), "stream": stream}
         return "cancelled" if await self._change("event.cancelled", actor, data, cancel) else "requested"
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
 
         def read() -> list[LoggedEntry]:
@@ -238,14 +238,14 @@ class FilesOperations(Operations):
         # In a thread of its own, as below: who looks for one thing reads months of it.
         return await asyncio.to_thread(read)
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         """See the port."""
 
-        def end() -> Cursor:
+        def end() -> LogCursor:
             with self._store.shared():
                 # Claims are not waited for: a loss of power could give their places to entries of the log.
                 self._store.journal.sync()
-                return Cursor(self._store.journal.end, 0) if self._store.books.log_sequence else Cursor()
+                return LogCursor(self._store.journal.end, 0) if self._store.books.log_sequence else LogCursor()
 
         return await self._bus.in_thread(end)
 

@@ -14,7 +14,7 @@ from kingdom.backends.files.disk import read_file
 from kingdom.backends.files.entry import Card, Entry
 from kingdom.backends.files.layout import id_of_name
 from kingdom.backends.files.tree import Tree
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.errors import Transient
 
 _SUFFIX = ".json"
@@ -52,7 +52,7 @@ class _Index:
         if card.due_at is not None:
             _take_out(self.by_due, (card.due_at, record_id))
 
-    def candidates(self, query: Query) -> Iterator[str]:
+    def candidates(self, query: RecordQuery) -> Iterator[str]:
         if query.due_by is not None:
             end = bisect_right(self.by_due, (query.due_by.timestamp(), "\U0010ffff"))
             yield from (record_id for _, record_id in self.by_due[:end])
@@ -96,7 +96,7 @@ class Shelf:
             index.drop(record_id)
         return None
 
-    def find(self, query: Query) -> list[Record]:
+    def find(self, query: RecordQuery) -> list[Record]:
         """Return matching records."""
         if query.kind not in self._kinds:
             return []

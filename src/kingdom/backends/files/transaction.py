@@ -13,8 +13,8 @@ from kingdom.backends.files.entry import Card, Stored
 from kingdom.backends.files.keyring import Keyring
 from kingdom.backends.files.store import Store
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Copy, Put, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.port import EventCopy, Put, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost
 
@@ -49,7 +49,7 @@ class FilesTransaction(Transaction):
     async def apply(self) -> None:
         """Write everything that was collected, if there is anything."""
         changes = self.changes
-        if changes.puts or changes.copies or changes.settled or changes.entries or self._taken:
+        if changes.puts or changes.copies or changes.settlements or changes.entries or self._taken:
             await self._in_thread(self._commit)
 
     def end(self) -> None:
@@ -61,7 +61,7 @@ class FilesTransaction(Transaction):
         # Encoded before the lock is taken: whoever waits for it waits less.
         documents = {key: document(put.record.doc) for key, put in changes.puts.items()}
         with store.exclusive() as draft:
-            settled = list(changes.settled.values())
+            settled = list(changes.settlements.values())
             # What is held but not settled must be ours too: no lock was kept since it was asked for.
             if lost := draft.lost(settled, self.held):
                 raise LeaseLost(lost)
@@ -77,7 +77,7 @@ class FilesTransaction(Transaction):
             draft.say(*changes.entries)
             store.commit(draft)
 
-    def _has_ended(self, copy: Copy) -> bool:
+    def _has_ended(self, copy: EventCopy) -> bool:
         """Tell whether an event was handled already; nobody else can have an id that we have made."""
         envelope = copy.envelope
         return envelope.event_id_given and self._store.tree.has_ended(copy.stream.name, str(envelope.event_id))
@@ -114,7 +114,7 @@ class FilesTransaction(Transaction):
         found: list[Record] = await self._in_thread(read)
         return found
 
-    async def _search(self, query: Query) -> list[Record]:
+    async def _search(self, query: RecordQuery) -> list[Record]:
         def search() -> list[Record]:
             with self._store.shared():
                 return self._store.shelf.find(query)

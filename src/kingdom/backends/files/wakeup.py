@@ -37,7 +37,7 @@ class Wakeups:
 
     def published(self, streams: Collection[str]) -> None:
         """Wake the waiters of this process now, and those of others within milliseconds."""
-        self._hints.give(streams)
+        self._hints.notify(streams)
         now = time.time()
         for stream in streams:
             path = self._layout.bell(stream)
@@ -77,10 +77,10 @@ class Wakeups:
                     recursive=False,
                     yield_on_timeout=True,
                 )
-                self._hints.give_all()
+                self._hints.notify_all()
                 async for batch in changes:
                     # It forgets a change that comes while it hands over others or ends its wait: the bells know.
-                    self._hints.give(self._rung())
+                    self._hints.notify(self._rung())
                     if dropped := {path for _, path in batch if not path.startswith(bells)}:
                         self._dropped(dropped)
             except Exception as error:  # noqa: BLE001 - a file name that is no text ends the watcher, and not the work

@@ -30,7 +30,7 @@ from kingdom.backends.postgres.wakeup import Wakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
 from kingdom.bus.outcome import Release
-from kingdom.bus.port import Bus, Renewal, Settled
+from kingdom.bus.port import Bus, LeaseRenewal, Settlement
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
@@ -169,7 +169,7 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            ours: list[Delivery | Settled] = [*hold, *transaction.changes.settled.values()]
+            ours: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
             self._leases.settle(item for item in ours if item.position in lost.positions)
             raise
         finally:
@@ -180,9 +180,9 @@ class PostgresBus(Bus):
             finally:
                 # A second cancellation may hit the rollback; the pool closes what it gets back half done.
                 await self.pool.putconn(connection)
-        self._leases.settle(transaction.changes.settled.values())
+        self._leases.settle(transaction.changes.settlements.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
-        transaction.committed()
+        transaction.run_after_commit()
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
@@ -197,7 +197,7 @@ class PostgresBus(Bus):
         )
         yield transaction
         await transaction.apply(commit=False)
-        for settled in transaction.changes.settled.values():
+        for settled in transaction.changes.settlements.values():
             # The caller may still roll back, so only the reaper may end this lease.
             self._leases.pop(settled.token, None)
 
@@ -226,7 +226,7 @@ class PostgresBus(Bus):
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
-        runs = len({d.line or d.position for d in deliveries})
+        runs = len({d.ordering_key or d.position for d in deliveries})
         alone = bool(deliveries) and deliveries[0].suspect
         full = alone or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
@@ -248,7 +248,7 @@ class PostgresBus(Bus):
                 return []
         return deliveries
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases on a connection of its own; see the port."""
         lengths: dict[timedelta, list[int]] = defaultdict(list)
         for token, length in leases.items():
@@ -261,7 +261,7 @@ class PostgresBus(Bus):
                     rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
                 alive |= {row["token"] for row in rows}
                 cancelled.update(*(row["cancelled"] for row in rows))
-        return Renewal(frozenset(alive), frozenset(cancelled))
+        return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
         """Give back the events of expired leases; see the port."""

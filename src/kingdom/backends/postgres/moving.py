@@ -14,20 +14,20 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.rows import read_envelope, to_json
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.moving import (
-    AnyItem,
-    Block,
-    Census,
-    DedupKey,
-    Entry,
-    Event,
-    Manifest,
-    Movable,
-    Pause,
-    Snapshot,
-    StoredRecord,
-)
 from kingdom.errors import Permanent, Transient
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounts,
+    LogEntryItem,
+    Manifest,
+    PauseItem,
+    RecordItem,
+    Snapshot,
+    StoreTransfer,
+)
 
 # Rows that travel together, in either direction: what is held in memory at any moment.
 _BATCH = 1000
@@ -40,7 +40,7 @@ class _Row(NamedTuple):
     values: tuple[Any, ...]
 
 
-class PostgresMovable(Movable):
+class PostgresTransfer(StoreTransfer):
     """The whole schema of a PostgresBus, given away or taken in."""
 
     store = "postgresql"
@@ -63,7 +63,7 @@ class PostgresMovable(Movable):
                     async with aclosing(self._items(connection)) as items:
                         yield Snapshot(await self._manifest(connection), items)
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
         with _refusals():
             async with self._bus.pool.connection() as connection, connection.transaction():
@@ -101,8 +101,8 @@ class PostgresMovable(Movable):
         census = await self._census(connection)
         return Manifest(census=census, **await self._row(connection, "last_numbers"))
 
-    async def _census(self, connection: Connection) -> Census:
-        return Census(**await self._row(connection, "census"))
+    async def _census(self, connection: Connection) -> ItemCounts:
+        return ItemCounts(**await self._row(connection, "census"))
 
     async def _items(self, connection: Connection) -> AsyncGenerator[AnyItem, None]:
         for name, item in _EXPORTS.items():
@@ -151,8 +151,8 @@ def _refusals() -> Iterator[None]:
         raise
 
 
-def _event(row: DictRow) -> Event:
-    return Event(
+def _event(row: DictRow) -> EventItem:
+    return EventItem(
         stream=row["stream"],
         position=row["id"],
         ordered=row["ordered"],
@@ -175,7 +175,7 @@ def _event(row: DictRow) -> Event:
     )
 
 
-def _event_row(event: Event) -> _Row:
+def _event_row(event: EventItem) -> _Row:
     envelope = Envelope.from_wire(event.envelope)
     row = (
         event.position,
@@ -212,9 +212,9 @@ def _event_row(event: Event) -> _Row:
 
 
 def _row_of(item: AnyItem) -> _Row:
-    if isinstance(item, Event):
+    if isinstance(item, EventItem):
         return _event_row(item)
-    if isinstance(item, Entry):
+    if isinstance(item, LogEntryItem):
         item = replace(item, logged_at=item.logged_at or item.at)
     return _Row(_IMPORTS[type(item)], _columns(item))
 
@@ -227,16 +227,16 @@ def _columns(item: AnyItem) -> tuple[Any, ...]:
 _EXPORTS: dict[str, Callable[[DictRow], AnyItem]] = {
     "export_live": _event,
     "export_archive": _event,
-    "export_blocks": lambda row: Block(**row),
-    "export_records": lambda row: StoredRecord(**row),
-    "export_dedup_keys": lambda row: DedupKey(**row),
-    "export_pauses": lambda row: Pause(**row),
-    "export_log": lambda row: Entry(**row),
+    "export_blocks": lambda row: BlockItem(**row),
+    "export_records": lambda row: RecordItem(**row),
+    "export_dedup_keys": lambda row: DedupKeyItem(**row),
+    "export_pauses": lambda row: PauseItem(**row),
+    "export_log": lambda row: LogEntryItem(**row),
 }
 _IMPORTS: dict[type[AnyItem], str] = {
-    Block: "import_blocks",
-    StoredRecord: "import_records",
-    DedupKey: "import_dedup_keys",
-    Pause: "import_pauses",
-    Entry: "import_log",
+    BlockItem: "import_blocks",
+    RecordItem: "import_records",
+    DedupKeyItem: "import_dedup_keys",
+    PauseItem: "import_pauses",
+    LogEntryItem: "import_log",
 }

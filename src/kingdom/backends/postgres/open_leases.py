@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Settled
+from kingdom.bus.port import Settlement
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class OpenLeases(dict[int, OpenLease]):
         """Note a new lease."""
         self[token] = OpenLease(set(positions))
 
-    def settle(self, items: Iterable[Delivery | Settled]) -> None:
+    def settle(self, items: Iterable[Delivery | Settlement]) -> None:
         """Note what one transaction settled; a lease of which nothing is left can be closed.
 
         An event may be ours again under a newer lease, which a late settlement under the old one must not close.

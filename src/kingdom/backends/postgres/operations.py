@@ -13,7 +13,7 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.retention import retain
 from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
     DeadFilter,
@@ -117,16 +117,16 @@ class PostgresOperations(Operations):
             raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
         return rows[0]
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
         parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit, "about": about}
         query = "read_log" if about is None else "read_log_about"
         return [read_entry(row) for row in await self._read(query, parameters)]
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         """See the port."""
         row = (await self._read("log_end", {}))[0]
-        return Cursor(int(row["xid"]), row["seq"])
+        return LogCursor(int(row["xid"]), row["seq"])
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See the port."""

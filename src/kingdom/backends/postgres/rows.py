@@ -7,8 +7,8 @@ import msgspec
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
-from kingdom.bus.port import Copy
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
+from kingdom.bus.port import EventCopy
 from kingdom.bus.record import Record
 
 _encode = msgspec.json.Encoder().encode
@@ -19,7 +19,7 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def copy_row(number: int, copy: Copy) -> dict[str, Any]:
+def copy_row(number: int, copy: EventCopy) -> dict[str, Any]:
     """Return one published copy as a row of the publish statements."""
     envelope = copy.envelope
     return {
@@ -42,7 +42,7 @@ def copy_row(number: int, copy: Copy) -> dict[str, Any]:
     }
 
 
-def staged_row(number: int, copy: Copy) -> tuple[Any, ...]:
+def staged_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
     """Return one published copy as a line of COPY."""
     row = copy_row(number, copy)
     row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
@@ -75,7 +75,7 @@ def read_record(row: dict[str, Any]) -> Record:
 
 def read_entry(row: dict[str, Any]) -> LoggedEntry:
     """Return a row of the log as an entry with its cursor."""
-    cursor = Cursor(int(row.pop("xid")), row.pop("seq"))
+    cursor = LogCursor(int(row.pop("xid")), row.pop("seq"))
     return LoggedEntry(cursor, LogEntry(**row))
 
 
@@ -118,7 +118,7 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
         return deliveries
     runs: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
-        if delivery.line:
-            runs.setdefault(delivery.line, []).append(delivery.position)
+        if delivery.ordering_key:
+            runs.setdefault(delivery.ordering_key, []).append(delivery.position)
     tuples = {line: tuple(positions) for line, positions in runs.items()}
-    return [msgspec.structs.replace(d, run=tuples[d.line]) if d.line else d for d in deliveries]
+    return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]

@@ -14,8 +14,8 @@ from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
-from kingdom.bus.port import Copy, Put, Settled, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.port import EventCopy, Put, Settlement, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 
@@ -24,7 +24,7 @@ Queries = Mapping[str, LiteralString]
 COPY_FROM_ROWS = 1000
 # A pipeline spares round trips and costs turns of the event loop: it pays from here on.
 PIPELINE_FROM_STATEMENTS = 3
-_T = TypeVar("_T", Delivery, Settled)
+_T = TypeVar("_T", Delivery, Settlement)
 _Check = Callable[[list[DictRow]], None]
 _Statement = tuple[LiteralString, Mapping[str, Any], _Check]
 
@@ -60,9 +60,9 @@ class PostgresTransaction(Transaction):
             behind |= {row["id"]: row["behind"] for row in rows}
             self.held_at = rows[0]["now"] if rows else self.held_at
         owned = [d for d in deliveries if d.position in behind]
-        heads = {d.line: d.position for d in reversed(owned) if d.line}
+        heads = {d.ordering_key: d.position for d in reversed(owned) if d.ordering_key}
         overtaking = {line for line, head in heads.items() if behind[head]}
-        self.held = tuple(d for d in owned if d.line not in overtaking)
+        self.held = tuple(d for d in owned if d.ordering_key not in overtaking)
 
     async def apply(self, *, commit: bool) -> None:
         """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""
@@ -70,7 +70,7 @@ class PostgresTransaction(Transaction):
             await self._apply(commit=commit)
 
     async def _apply(self, *, commit: bool) -> None:
-        if self._joined and any(s.line for s in self.changes.settled.values()):
+        if self._joined and any(s.ordering_key for s in self.changes.settlements.values()):
             await self._require_fresh_sight()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
@@ -80,7 +80,7 @@ class PostgresTransaction(Transaction):
             return
         # Only a settlement, a record or some publishes may have to be taken back after their answer.
         copies = self.changes.copies.values()
-        final = not (self.changes.puts or self.changes.settled or any(map(_may_be_taken_back, copies)))
+        final = not (self.changes.puts or self.changes.settlements or any(map(_may_be_taken_back, copies)))
         if commit and final and len(statements) == 1 and self._opening and self._may_skip_opening:
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
@@ -108,7 +108,7 @@ class PostgresTransaction(Transaction):
             await self._execute(statement)
 
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
-        settled = list(self.changes.settled.values())
+        settled = list(self.changes.settlements.values())
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
             yield self._queries["fence"], {"tokens": sorted(tokens)}, _nothing
@@ -173,9 +173,9 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], {"rows": to_json(rows)}, check
 
-    def _publishing(self, settled: list[Settled], *, staged: bool) -> Iterable[_Statement]:
+    def _publishing(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
         ordered = [c for c in self.changes.copies.values() if _in_line(c)]
-        lines = sorted({s.line for s in settled if s.line and isinstance(s.outcome, Done | Dead)})
+        lines = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in lines], "lock_keys": [key for _, key in lines]}
         if ordered:
             yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._noting(ordered)
@@ -185,13 +185,13 @@ class PostgresTransaction(Transaction):
         if unordered:
             yield self._queries["publish"], {"rows": _rows(unordered)}, self._noting(unordered)
 
-    def _settling(self, token: int, group: list[Settled]) -> Iterable[_Statement]:
+    def _settling(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
         done = [s for s in group if isinstance(s.outcome, Done)]
         for name, part in (
             ("release", released),
-            ("done", [s for s in done if not s.line]),
-            ("done_ordered", [s for s in done if s.line]),
+            ("done", [s for s in done if not s.ordering_key]),
+            ("done_ordered", [s for s in done if s.ordering_key]),
         ):
             if part:
                 yield self._settle_many(name, token, [s.position for s in part])
@@ -206,7 +206,7 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], {"token": token, "ids": positions}, check
 
-    def _settle_one(self, settled: Settled) -> _Statement:
+    def _settle_one(self, settled: Settlement) -> _Statement:
         parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
         match settled.outcome:
             case Retry(after, code, message):
@@ -216,9 +216,9 @@ class PostgresTransaction(Transaction):
                 name = "again"
                 parameters |= {"undo": 1, "until": until, "after": after, "code": "deferred", "message": reason}
             case Dead(message, code):
-                name = "dead_ordered" if settled.line else "dead"
+                name = "dead_ordered" if settled.ordering_key else "dead"
                 parameters |= {"code": code, "message": message}
-                if settled.line:
+                if settled.ordering_key:
                     parameters["skip"] = settled.stream.on_dead == "skip"
             case _:
                 raise AssertionError(settled.outcome)
@@ -229,10 +229,10 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], parameters, check
 
-    def _unordered(self) -> list[Copy]:
+    def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not _in_line(c)]
 
-    def _noting(self, copies: Sequence[Copy]) -> _Check:
+    def _noting(self, copies: Sequence[EventCopy]) -> _Check:
         def check(rows: list[DictRow]) -> None:
             self.changes.duplicates.extend(copies[row["n"]] for row in rows)
 
@@ -259,7 +259,7 @@ class PostgresTransaction(Transaction):
             streams, keys = zip(*sorted(lines), strict=True)
             await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
 
-    async def _publish_staged(self, copies: Sequence[Copy]) -> None:
+    async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
         await self._open()
         await self._execute(self._queries["stage"])
         async with self._connection.cursor(row_factory=dict_row) as cursor:
@@ -279,7 +279,7 @@ class PostgresTransaction(Transaction):
         kinds, ids = [kind for kind, _ in keys], [record_id for _, record_id in keys]
         return [read_record(row) for row in await self._fetch("get_records", {"kinds": kinds, "ids": ids})]
 
-    async def _search(self, query: Query) -> list[Record]:
+    async def _search(self, query: RecordQuery) -> list[Record]:
         parameters = {
             "kind": query.kind,
             "state": query.state,
@@ -302,7 +302,7 @@ class PostgresTransaction(Transaction):
         return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
 
 
-def _search_name(query: Query) -> str:
+def _search_name(query: RecordQuery) -> str:
     if query.due_by is not None:
         return "find_due"
     if query.state is not None:
@@ -310,15 +310,15 @@ def _search_name(query: Query) -> str:
     return "find_by_owner" if query.owner is not None else "find_by_kind"
 
 
-def _in_line(copy: Copy) -> bool:
+def _in_line(copy: EventCopy) -> bool:
     return copy.stream.ordered and copy.envelope.partition_key is not None
 
 
-def _may_be_taken_back(copy: Copy) -> bool:
+def _may_be_taken_back(copy: EventCopy) -> bool:
     return _in_line(copy) or copy.envelope.event_id_given
 
 
-def _rows(copies: Sequence[Copy]) -> str:
+def _rows(copies: Sequence[EventCopy]) -> str:
     return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
 
 

@@ -33,7 +33,7 @@ class Wakeups:
         """Wake waiters of this process now and all others within milliseconds."""
         if not streams:
             return
-        self._hints.give(streams)
+        self._hints.notify(streams)
         self._unsent |= set(streams)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
@@ -74,9 +74,9 @@ class Wakeups:
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
                     # What was sent before is lost, so everybody looks once.
-                    self._hints.give_all()
+                    self._hints.notify_all()
                     async for notice in connection.notifies():
-                        self._hints.give([notice.payload])
+                        self._hints.notify([notice.payload])
             except Exception as error:  # noqa: BLE001 - whatever it was, polling alone is no way to go on for good
                 _log.warning("wake-ups interrupted, polling goes on", error=str(error))
                 await asyncio.sleep(_RECONNECT_SECONDS)

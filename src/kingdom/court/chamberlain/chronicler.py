@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from kingdom.bus.log import Cursor, LoggedEntry
+from kingdom.bus.log import LogCursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
 from kingdom.court.chamberlain.anomalies import Alert
@@ -59,14 +59,14 @@ async def read_news(
             return LogReading(tuple(alerts), found.many_timeouts)
 
 
-async def _start(bus: Bus, operations: Operations) -> tuple[str, Cursor]:
+async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
     """Return how far the log was read, and where to read on.
 
     A store that was moved numbers its log anew: what is in it was read before, at its old place.
     """
     async with bus.transaction() as transaction:
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
-    cursor, end = Cursor.parse(statistics.cursor), await operations.log_end()
+    cursor, end = LogCursor.parse(statistics.cursor), await operations.log_end()
     return statistics.cursor, end if cursor.epoch > end.epoch else cursor
 
 
@@ -77,7 +77,7 @@ class _Part:
     now: datetime
     king_silent: timedelta | None
     known: str
-    start: Cursor
+    start: LogCursor
     entries: Sequence[LoggedEntry]
     judges_waiting: bool
 

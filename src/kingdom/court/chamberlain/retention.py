@@ -10,7 +10,7 @@ import msgspec
 
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import known_sessions
@@ -135,7 +135,7 @@ async def _lives(transaction: Transaction, files: Iterable[SideFile]) -> Lives:
             ended_at[file.task_id] = (_ended_at(record) or file.written_at) if is_over else None
     soldiers = set(await known_sessions(transaction))
     for status in set(WorkflowStatus) - _OVER:
-        async for record in each(transaction, Query(kind=WORKFLOWS.name, state=status)):
+        async for record in each(transaction, RecordQuery(kind=WORKFLOWS.name, state=status)):
             tokens = [work.agent.session for work in Workflow.read(record.doc).works]
             soldiers |= {soldier_of(token) for token in tokens if token}
     return Lives(ended_at, frozenset(soldiers))

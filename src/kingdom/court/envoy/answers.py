@@ -7,7 +7,7 @@ from textwrap import shorten
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import LeaveOut, Query, Record, hide, read_document, readable
+from kingdom.bus.record import OnUnreadable, Record, RecordQuery, ignore_unreadable, read_document, read_documents
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import HumanResponded
 from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
@@ -65,10 +65,10 @@ async def _find(transaction: Transaction, task_id: str) -> tuple[Record, Ask] | 
     return await load_ask(transaction, root_id)
 
 
-async def open_asks(transaction: Transaction, leave_out: LeaveOut = hide) -> list[Ask]:
+async def open_asks(transaction: Transaction, leave_out: OnUnreadable = ignore_unreadable) -> list[Ask]:
     """Return every question that waits for an answer and can be read, the oldest first."""
-    found = [record async for record in each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))]
-    return sorted(readable(found, Ask, leave_out), key=lambda ask: ask.asked_at)
+    found = [record async for record in each(transaction, RecordQuery(kind=ASKS.name, state=AskStatus.OPEN))]
+    return sorted(read_documents(found, Ask, leave_out), key=lambda ask: ask.asked_at)
 
 
 async def unheard_answer(transaction: Transaction, ask: Ask) -> Record | None:

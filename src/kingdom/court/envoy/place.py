@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import structlog
 
-from kingdom.bus.effect import Absent, Acked, Answer, Finding, Honours, Target
+from kingdom.bus.effect import Absent, Acked, CallResult, Idempotency, ReconcileResult, Target
 from kingdom.court.documents import Message, Urgency
 from kingdom.court.envoy.records import Awaited, Thread
 
@@ -41,11 +41,11 @@ class Place(ABC):
     target: Target
 
     @abstractmethod
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post) -> CallResult:
         """Say something once."""
 
     @abstractmethod
-    async def find(self, post: Post) -> Finding:
+    async def find(self, post: Post) -> ReconcileResult:
         """Find out whether something was said by any attempt."""
 
     @abstractmethod
@@ -84,9 +84,9 @@ class OneWayPlace(Place):
 class LogPlace(OneWayPlace):
     """The log, where nothing else is set up; what was said may stand there twice."""
 
-    target = Target(name="log", honours=Honours.IDENTIFIER)
+    target = Target(name="log", idempotency=Idempotency.IDENTIFIER)
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post) -> CallResult:
         """See the port."""
         message = post.message
         level = logging.WARNING if message.urgency is not Urgency.NORMAL else logging.INFO
@@ -94,7 +94,7 @@ class LogPlace(OneWayPlace):
         _log.log(level, message.content, message=message.id, type=message.type, task=task_id)
         return Acked()
 
-    async def find(self, post: Post) -> Finding:
+    async def find(self, post: Post) -> ReconcileResult:
         """See the port."""
         del post
         return Absent()

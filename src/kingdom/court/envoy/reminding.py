@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.court.asks import ASKS, WARNED_AFTER, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import MessageType, Urgency
 from kingdom.court.envoy.answers import OVER, how_it_ended
@@ -27,7 +27,7 @@ _log = structlog.get_logger("kingdom.court")
 
 async def remind(transaction: Transaction, now: datetime, channel: str, zone: ZoneInfo) -> int:
     """Tell people again of questions that wait for long; returns of how many. What is due for good the King decides."""
-    due = await transaction.find(Query(kind=ASKS.name, state=AskStatus.OPEN, due_by=now, limit=_AT_ONCE))
+    due = await transaction.find(RecordQuery(kind=ASKS.name, state=AskStatus.OPEN, due_by=now, limit=_AT_ONCE))
     reminded = 0
     for record in due:
         ask = msgspec.convert(record.doc, Ask)

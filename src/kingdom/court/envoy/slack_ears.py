@@ -18,7 +18,7 @@ from kingdom.court.envoy.hearing import Clicked, hear, hear_click, read_message
 from kingdom.court.envoy.place import Mark
 from kingdom.court.envoy.slack_place import SlackPlace
 from kingdom.court.envoy.slack_words import ANSWER_ACTION, plain, read_choice
-from kingdom.sentence import sentence
+from kingdom.text import sentence
 from kingdom.workflow.records import change
 
 # How often the client looks after its connection.

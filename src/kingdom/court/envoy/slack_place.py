@@ -10,8 +10,18 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from kingdom.bus.effect import Absent, Acked, Answer, Finding, Happened, Honours, Target, Throttled, Unclear
-from kingdom.bus.http_outcome import retry_after
+from kingdom.bus.effect import (
+    Absent,
+    Acked,
+    CallResult,
+    Idempotency,
+    Present,
+    ReconcileResult,
+    Target,
+    Throttled,
+    Unclear,
+)
+from kingdom.bus.http_result import retry_after
 from kingdom.court.envoy.place import Mark, Place, Post
 from kingdom.court.envoy.records import Awaited
 from kingdom.court.envoy.settings import SlackSettings
@@ -38,7 +48,7 @@ class SlackPlace(Place):
     """Posts by the Web API; one that hides nothing it ever took, so time tells what was not sent."""
 
     def __init__(self, settings: SlackSettings, *, page: int = _PAGE) -> None:
-        self.target = Target(name="slack", honours=Honours.TIME, settles_after=settings.settles_after)
+        self.target = Target(name="slack", idempotency=Idempotency.TIME, settles_after=settings.settles_after)
         self._settings = settings
         self._page = page
         self._session: aiohttp.ClientSession | None = None
@@ -80,7 +90,7 @@ class SlackPlace(Place):
         if self._session:
             await self._session.close()
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post) -> CallResult:
         """See the port."""
         try:
             sent = await self._send(post)
@@ -91,7 +101,7 @@ class SlackPlace(Place):
             return Throttled(_UNREACHABLE_WAIT, f"Slack cannot be reached: {error}")
         return Acked({"channel": sent["channel"], "ts": sent["ts"]})
 
-    async def find(self, post: Post) -> Finding:
+    async def find(self, post: Post) -> ReconcileResult:
         """See the port."""
         try:
             channel = post.thread.channel if post.thread else await self._channel_id(post.channel)
@@ -99,7 +109,7 @@ class SlackPlace(Place):
                 metadata = message.get("metadata") or {}
                 payload = metadata.get("event_payload") or {}
                 if metadata.get("event_type") == METADATA_TYPE and payload.get("key") == post.key:
-                    return Happened({"channel": channel, "ts": message["ts"]})
+                    return Present({"channel": channel, "ts": message["ts"]})
         except SlackApiError as error:
             return Unclear(f"Slack does not show what was said: {_error(error) or _status(error)}")
         return Absent()

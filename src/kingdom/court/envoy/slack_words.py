@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.bus.effect import Answer, Rejected, Throttled, Unknown
+from kingdom.bus.effect import CallResult, Rejected, Throttled, Unknown
 from kingdom.court.documents import Message, MessageType
 
 METADATA_TYPE = "kingdom_message"
@@ -99,7 +99,7 @@ def read_choice(value: str) -> Choice | None:
         return None
 
 
-def refused(error: str, status: int, retry_after: timedelta | None, attempt: int) -> Answer:
+def refused(error: str, status: int, retry_after: timedelta | None, attempt: int) -> CallResult:
     """Return what a refusal of Slack means for the message that was refused."""
     said = f"Slack refused the message: {error or f'HTTP {status}'}"
     if error == "ratelimited" or status == 429:  # noqa: PLR2004 - the status of HTTP itself

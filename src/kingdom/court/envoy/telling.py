@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from kingdom.bus.effect import Acked, Answer, Attempt, Effect, Finding, Rejected
+from kingdom.bus.effect import Acked, Attempt, CallResult, Effect, ReconcileResult, Rejected
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Dead, Done, Outcome
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import MessageSent
 from kingdom.court.asks import AskStatus, ask_no_more, load_ask
@@ -52,17 +52,17 @@ class Tell(Effect[MessageQueued]):
         self._asides = asides
         self._channel = channel
 
-    def key(self, event: Received[MessageQueued]) -> str:
+    def key(self, event: Event[MessageQueued]) -> str:
         """See the port."""
         return event.payload.message_id
 
-    def request(self, event: Received[MessageQueued]) -> Mapping[str, Any]:
+    def request(self, event: Event[MessageQueued]) -> Mapping[str, Any]:
         """See the port."""
         # Ids of messages begin anew with another store, that of the event is nobody else's.
         key = str(event.envelope.event_id)
         return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         """See the port."""
         try:
             post = await self._post(attempt)
@@ -70,12 +70,12 @@ class Tell(Effect[MessageQueued]):
             return Rejected(f"nothing is left to be said: {error}")
         return await self._place.post(post)
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         """See the port."""
         return await self._place.find(await self._post(attempt))
 
     async def conclude(
-        self, event: Received[MessageQueued], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[MessageQueued], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         """Write where the message stands and what is awaited from now on; a refused one waits for a person."""
         if isinstance(answer, Rejected):

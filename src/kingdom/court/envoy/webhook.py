@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from kingdom.bus.effect import Absent, Acked, Answer, Finding, Honours, Rejected, Target, Throttled
-from kingdom.bus.http_outcome import http_answer
+from kingdom.bus.effect import Absent, Acked, CallResult, Idempotency, ReconcileResult, Rejected, Target, Throttled
+from kingdom.bus.http_result import classify_response
 from kingdom.court.envoy.place import OneWayPlace, Post
 from kingdom.court.envoy.settings import WebhookSettings
 
@@ -23,7 +23,7 @@ _SHOWN_MAX = 200
 class WebhookPlace(OneWayPlace):
     """Posts to one address; what `task_id` says in the context is its thread."""
 
-    target = Target(name="webhook", honours=Honours.IDENTIFIER)
+    target = Target(name="webhook", idempotency=Idempotency.IDENTIFIER)
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
@@ -38,7 +38,7 @@ class WebhookPlace(OneWayPlace):
         if self._session:
             await self._session.close()
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post) -> CallResult:
         """See the port."""
         if self._session is None:
             raise RuntimeError("open the place before anything is posted")
@@ -51,7 +51,7 @@ class WebhookPlace(OneWayPlace):
         url = self._settings.url
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                answer = http_answer(response.status, response.headers)
+                answer = classify_response(response.status, response.headers)
                 words = (await response.text(errors="replace"))[:_SHOWN_MAX]
         except aiohttp.ClientConnectorError as error:
             # Nobody listened, so nothing was said.
@@ -62,7 +62,7 @@ class WebhookPlace(OneWayPlace):
             )
         return Acked({"channel": post.channel}) if isinstance(answer, Acked) else answer
 
-    async def find(self, post: Post) -> Finding:
+    async def find(self, post: Post) -> ReconcileResult:
         """See the port."""
         # Whoever listens does an identifier only once, so it may be sent again.
         del post

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kingdom.bus.ledger import Ledger
-from kingdom.bus.log import Cursor, LoggedEntry
+from kingdom.bus.log import LogCursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.perform import find_ledger
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, read_document
+from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import Assignment, ExternalEvent, Route
 from kingdom.court.general.staff import ASKER, root_of, run_of_root
@@ -56,13 +56,13 @@ async def gather(bus: Bus, operations: Operations, about: str) -> Material:
     """Return everything about an event, an assignment or a run, given by its whole id."""
     async with bus.transaction() as transaction:
         event_id, only = await _beginning(transaction, about)
-    told = await read_all(operations, event_id, Cursor()) if event_id else []
+    told = await read_all(operations, event_id, LogCursor()) if event_id else []
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
         event = read_document(record.doc, ExternalEvent) if record else None
         found = [await _strand(transaction, each) for each in _routes(event, told, only)]
     # Whatever follows from an event is logged behind it; without one the whole log is looked through.
-    start = told[0].cursor if told else Cursor()
+    start = told[0].cursor if told else LogCursor()
     strands = [await _with_entries(operations, strand, start) for strand in found]
     known = [strand for strand in strands if strand.entries or strand.assignments or strand.workflow or strand.place]
     if event is None and not told and not known:
@@ -71,12 +71,12 @@ async def gather(bus: Bus, operations: Operations, about: str) -> Material:
             " what there is"
         )
     starts = [logged.cursor for strand in strands for logged in strand.entries[:1]]
-    first = start if told else min(starts, default=Cursor())
+    first = start if told else min(starts, default=LogCursor())
     around = [logged for role in ROLES for logged in await read_all(operations, role, first)]
     return Material(about=about, event_id=event_id, event=event, entries=told, strands=known, around=around)
 
 
-async def read_all(operations: Operations, about: str, after: Cursor) -> list[LoggedEntry]:
+async def read_all(operations: Operations, about: str, after: LogCursor) -> list[LoggedEntry]:
     """Return every entry about one thing behind a cursor."""
     entries: list[LoggedEntry] = []
     while page := await operations.read_log(after, _PAGE, about):
@@ -122,7 +122,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         return StrandMaterial(id=strand_id, route=route, place=read_place(record) if record else None)
     assignments = [
         read_document(record.doc, Assignment)
-        async for record in each(transaction, Query(kind=ASSIGNMENTS.name, owner=strand_id))
+        async for record in each(transaction, RecordQuery(kind=ASSIGNMENTS.name, owner=strand_id))
     ]
     run = await _first(transaction, WORKFLOWS.name, run_of_root(strand_id), strand_id)
     petitions = await petitions_of(transaction, strand_id)
@@ -146,7 +146,7 @@ async def _first(transaction: Transaction, kind: str, *ids: str) -> Record | Non
     return None
 
 
-async def _with_entries(operations: Operations, strand: StrandMaterial, start: Cursor) -> StrandMaterial:
+async def _with_entries(operations: Operations, strand: StrandMaterial, start: LogCursor) -> StrandMaterial:
     if strand.route and strand.route.waiting:
         return strand
     run = strand.workflow.id if strand.workflow else run_of_root(strand.id)

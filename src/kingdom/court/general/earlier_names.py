@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, readable
+from kingdom.bus.record import RecordQuery, read_documents
 from kingdom.court.documents import Assignment
 from kingdom.court.memory import earlier_files, take_over_file
 from kingdom.court.package import Package
@@ -46,8 +46,8 @@ async def take_over_slugs(bus: Bus, packages: Collection[Package], sentinel: Sen
         for file in earlier_files(Path(package.directory), package.general.memory)
     ]
     async with bus.transaction() as transaction:
-        stored = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-        found = list(readable(stored, Git))
+        stored = [record async for record in each(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+        found = list(read_documents(stored, Git))
         gits = [_with_address(git, sentinel.forge) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned(transaction)
@@ -62,8 +62,8 @@ async def take_over_slugs(bus: Bus, packages: Collection[Package], sentinel: Sen
 
 
 async def _assigned(transaction: Transaction) -> frozenset[str]:
-    found = [record async for record in each(transaction, Query(kind=ASSIGNMENTS.name))]
-    return frozenset(assignment.repo for assignment in readable(found, Assignment) if assignment.repo)
+    found = [record async for record in each(transaction, RecordQuery(kind=ASSIGNMENTS.name))]
+    return frozenset(assignment.repo for assignment in read_documents(found, Assignment) if assignment.repo)
 
 
 def _known(

@@ -2,14 +2,14 @@
 
 import msgspec
 
+from kingdom.bus.event import Event
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.court.documents import Assignment, MessageType
 from kingdom.court.general.ending import drop_sessions
 from kingdom.court.general.staff import Staff, root_of
 from kingdom.court.records import ASSIGNMENTS, load, save, tell_people
 from kingdom.court.streams import assignment_rested
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 from kingdom.workflow.model import events
 from kingdom.workflow.model.workflow import Workflow
 
@@ -28,7 +28,7 @@ async def tell_parked(staff: Staff, transaction: Transaction, workflow: Workflow
     )
 
 
-async def cost_corrected(_: Staff, received: Received[events.WorkflowCostCorrected], transaction: Transaction) -> None:
+async def cost_corrected(_: Staff, received: Event[events.WorkflowCostCorrected], transaction: Transaction) -> None:
     """Have booked what a run cost that is known only now."""
     corrected = received.payload
     _record, root = await load(transaction, Assignment, root_of(corrected.workflow_id))

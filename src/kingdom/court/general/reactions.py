@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.court.general import money, runs, taking_on
 from kingdom.court.general.staff import ASKER, Staff
 from kingdom.court.streams import (
@@ -23,7 +23,7 @@ from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.catalogue import EVENT_TYPES
 from kingdom.workflow.streams import told_stream
 
-Handler = Callable[[Staff, Received[Any], Transaction], Awaitable[Outcome | None]]
+Handler = Callable[[Staff, Event[Any], Transaction], Awaitable[Outcome | None]]
 
 # Of what a run tells whoever asked for it.
 TOLD: Mapping[type[events.DomainEvent], Handler] = {

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
 from kingdom.court.asks import APPROVE, REJECT, Ask, AskStatus, ask_people, load_ask, save_ask
@@ -25,7 +25,7 @@ from kingdom.court.records import ASSIGNMENTS, load, save
 from kingdom.court.sessions import Session, drop_session, note_session
 from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
 from kingdom.errors import NotFound
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model import answers, events
 from kingdom.workflow.model.machine import WorkflowStatus
@@ -36,7 +36,7 @@ from kingdom.workflow.records import load_workflow
 _QUESTION_LENGTH_MAX = 2000
 
 
-async def work_started(staff: Staff, received: Received[events.WorkStarted], transaction: Transaction) -> None:
+async def work_started(staff: Staff, received: Event[events.WorkStarted], transaction: Transaction) -> None:
     """Note which soldier works for the assignment from now on."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
@@ -56,7 +56,7 @@ async def work_started(staff: Staff, received: Received[events.WorkStarted], tra
         keep_sessions(transaction, staff.directory, root.id, workflow)
 
 
-async def work_completed(_: Staff, received: Received[events.WorkCompleted], transaction: Transaction) -> None:
+async def work_completed(_: Staff, received: Event[events.WorkCompleted], transaction: Transaction) -> None:
     """Note how a soldier ended; one that reports that there is nothing to do ends the run."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
@@ -70,7 +70,7 @@ async def work_completed(_: Staff, received: Received[events.WorkCompleted], tra
         await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason="there is nothing to do")
 
 
-async def query_failed(_: Staff, received: Received[answers.QueryFailed], transaction: Transaction) -> None:
+async def query_failed(_: Staff, received: Event[answers.QueryFailed], transaction: Transaction) -> None:
     """Note that a soldier took too long."""
     failed = received.payload
     if not failed.timed_out:
@@ -82,7 +82,7 @@ async def query_failed(_: Staff, received: Received[answers.QueryFailed], transa
 
 
 async def agent_petitioned(
-    staff: Staff, received: Received[answers.AgentPetitioned], transaction: Transaction
+    staff: Staff, received: Event[answers.AgentPetitioned], transaction: Transaction
 ) -> Outcome | None:
     """Decide on what an agent asks for, by the policy that counts now."""
     workflow, root = await _context(transaction, received.envelope.aggregate_id)
@@ -104,13 +104,13 @@ async def agent_petitioned(
 
 
 async def petition_settled(
-    staff: Staff, received: Received[PetitionSettled | PetitionsDue], transaction: Transaction
+    staff: Staff, received: Event[PetitionSettled | PetitionsDue], transaction: Transaction
 ) -> None:
     """Go on with the petitions that waited, and end an assignment that waited for nothing else."""
     await _conclude(staff, transaction, run_of_root(received.payload.root))
 
 
-async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], transaction: Transaction) -> None:
+async def run_awaits(staff: Staff, received: Event[events.WorkflowAwaiting], transaction: Transaction) -> None:
     """Ask a person, and give the slot back until they have answered."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     found = await open_assignments(transaction, root.id)
@@ -133,7 +133,7 @@ async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], 
     await ask_people(transaction, ask, channel=staff.channel_of(root.target_general), today=staff.today)
 
 
-async def run_resumed(_: Staff, received: Received[events.WorkflowResumed], transaction: Transaction) -> None:
+async def run_resumed(_: Staff, received: Event[events.WorkflowResumed], transaction: Transaction) -> None:
     """Ask no more what a person has answered at the run itself, past the court."""
     root_id = root_of(received.payload.workflow_id)
     known = await load_ask(transaction, root_id)
@@ -145,12 +145,12 @@ async def run_resumed(_: Staff, received: Received[events.WorkflowResumed], tran
     await save(transaction, msgspec.structs.replace(current, status=AssignmentStatus.IN_PROGRESS, reason=""), record)
 
 
-async def run_completed(staff: Staff, received: Received[events.WorkflowCompleted], transaction: Transaction) -> None:
+async def run_completed(staff: Staff, received: Event[events.WorkflowCompleted], transaction: Transaction) -> None:
     """End the assignment, once everything that was asked for on the way is done too."""
     await _conclude(staff, transaction, received.payload.workflow_id)
 
 
-async def run_cancelled(staff: Staff, received: Received[events.WorkflowCancelled], transaction: Transaction) -> None:
+async def run_cancelled(staff: Staff, received: Event[events.WorkflowCancelled], transaction: Transaction) -> None:
     """End the assignment: its agent had nothing to do, a person said no, or somebody gave the run up."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     if is_skipped(workflow):
@@ -161,9 +161,7 @@ async def run_cancelled(staff: Staff, received: Received[events.WorkflowCancelle
     await end(staff, transaction, root.id, status, reason, workflow)
 
 
-async def run_failed(
-    staff: Staff, received: Received[events.WorkflowFailed], transaction: Transaction
-) -> Outcome | None:
+async def run_failed(staff: Staff, received: Event[events.WorkflowFailed], transaction: Transaction) -> Outcome | None:
     """Try again after a while as often as the policy allows, then give up."""
     workflow, root = await _context(transaction, received.payload.workflow_id)
     package = staff.packages().get(root.target_general)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
+from kingdom.atomic_write import write_atomically
 from kingdom.bus.port import Transaction
 from kingdom.court.memory import apply_memory_updates
-from kingdom.whole_file import write_whole
 from kingdom.workflow.model.work import session_of, soldier_of
 from kingdom.workflow.model.workflow import Workflow
 
@@ -25,7 +25,7 @@ def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workfl
         for work in workflow.works
     ]
     file = directory / "state" / "prompts" / f"{root_id}.md"
-    transaction.after_commit(partial(write_whole, file, "\n".join(sections)))
+    transaction.after_commit(partial(write_atomically, file, "\n".join(sections)))
 
 
 def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
@@ -34,7 +34,7 @@ def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workf
     results = directory / "state" / "results"
     for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
         text = "".join(f"{line}\n" for line in lines)
-        transaction.after_commit(partial(write_whole, results / f"{root_id}-{name}", text))
+        transaction.after_commit(partial(write_atomically, results / f"{root_id}-{name}", text))
 
 
 def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:

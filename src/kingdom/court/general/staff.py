@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Defer
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
@@ -49,12 +49,12 @@ class Staff:
         package = self.packages().get(general)
         return (package.general.channel if package else "") or self.channel
 
-    def look_again(self, received: Received[Any], reason: str) -> Defer:
+    def look_again(self, received: Event[Any], reason: str) -> Defer:
         """Let it wait as long again as it has waited: what has just come may only be ahead of its host."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 
-    def without_package(self, received: Received[Any], assignment: Assignment) -> Defer:
+    def without_package(self, received: Event[Any], assignment: Assignment) -> Defer:
         """Let it wait: a package that is being mended must not cost its assignments anything."""
         return self.look_again(received, f"{assignment.target_general} has no package here, or a broken one")
 
@@ -85,7 +85,7 @@ def root_of(workflow_id: str) -> str:
 
 async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple[Record, Assignment]]:
     """Return what is not finished of a root and its resumptions, the current one last."""
-    found = await transaction.find(Query(kind=ASSIGNMENTS.name, owner=root_id))
+    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=root_id))
     unfinished = [
         (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
     ]

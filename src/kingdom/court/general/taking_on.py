@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.chronicle.catalogue import chronicle
 from kingdom.chronicle.events import TaskStarted
 from kingdom.court.asks import REJECT
@@ -32,7 +32,7 @@ from kingdom.workflow.registry import git_finder
 from kingdom.workflow.templates import with_base_branches
 
 
-async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction: Transaction) -> Outcome | None:
+async def take_on(staff: Staff, received: Event[AssignmentGiven], transaction: Transaction) -> Outcome | None:
     """Begin what an assignment asks for; what cannot begin yet waits, what never can ends with the reason."""
     record, assignment = await load(transaction, Assignment, received.payload.task_id)
     if assignment.status is not AssignmentStatus.PENDING:
@@ -61,7 +61,7 @@ async def take_on(staff: Staff, received: Received[AssignmentGiven], transaction
     return None
 
 
-async def try_again(staff: Staff, received: Received[RetryDue], transaction: Transaction) -> Outcome | None:
+async def try_again(staff: Staff, received: Event[RetryDue], transaction: Transaction) -> Outcome | None:
     """Let the run of an assignment go on, at first where it stopped and then behind its last checkpoint."""
     _record, root = await load(transaction, Assignment, received.payload.task_id)
     _record, workflow = await load_workflow(transaction, run_of(root))

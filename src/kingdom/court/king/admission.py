@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
 from kingdom.court.king.assigning import Need, as_of, assign, needs, quota_now
 from kingdom.court.king.gates import Gate, budget_gate, health_gate, strictest
@@ -41,7 +41,7 @@ async def admit(transaction: Transaction, now: datetime, terms: Terms) -> Admiss
     gate = await gate_now(transaction, now, terms)
     while not done.has_more and not await _full(transaction, Need(SOLDIERS), now, terms):
         await _wake(transaction, gate, now, terms)
-        page = await transaction.find(Query(kind=PLACES.name, owner=READY, limit=_PAGE))
+        page = await transaction.find(RecordQuery(kind=PLACES.name, owner=READY, limit=_PAGE))
         if not page or not gate.admits(read_place(page[0]).rank, now):
             break
         for record in page:
@@ -72,7 +72,7 @@ async def free_absent(transaction: Transaction, terms: Terms) -> int:
     freed = 0
     for package in terms.packages():
         owner = absent_owner(package.name)
-        for record in await transaction.find(Query(kind=PLACES.name, owner=owner, limit=LOOKS_MAX)):
+        for record in await transaction.find(RecordQuery(kind=PLACES.name, owner=owner, limit=LOOKS_MAX)):
             await move_place(transaction, record, READY)
             freed += 1
     return freed
@@ -80,7 +80,7 @@ async def free_absent(transaction: Transaction, terms: Terms) -> int:
 
 async def _admit_answers(transaction: Transaction, done: Admission, now: datetime, terms: Terms) -> None:
     """Let those go on whom a person answered: no gate and no slot holds them, only money."""
-    async for record in each(transaction, Query(kind=PLACES.name, owner=ANSWER)):
+    async for record in each(transaction, RecordQuery(kind=PLACES.name, owner=ANSWER)):
         if done.has_more:
             return
         place = read_place(record)
@@ -122,11 +122,11 @@ async def _full(transaction: Transaction, need: Need, now: datetime, terms: Term
 
 async def _wake(transaction: Transaction, gate: Gate, now: datetime, terms: Terms) -> None:
     """Make the first who is parked under each quota with room ready again."""
-    async for record in each(transaction, Query(kind=QUOTAS.name, owner=WANTED)):
+    async for record in each(transaction, RecordQuery(kind=QUOTAS.name, owner=WANTED)):
         quota = as_of(read_quota(record.doc), now, terms)
         if not quota.room:
             continue
-        parked = await transaction.find(Query(kind=PLACES.name, owner=quota.scope, limit=1))
+        parked = await transaction.find(RecordQuery(kind=PLACES.name, owner=quota.scope, limit=1))
         if not parked:
             await save_quota(transaction, quota, record, wanted=False)
             continue

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.outcomes import IGNORED, end_event
@@ -62,7 +62,7 @@ async def take_answer(transaction: Transaction, record: Record, event: ExternalE
 
 async def answer_for_nobody(transaction: Transaction, now: datetime, limit: int) -> int:
     """Go on without people where the time for an answer is over, by the default or not at all; returns how often."""
-    due = await transaction.find(Query(kind=ASKS.name, state=AskStatus.OPEN, due_by=now, limit=limit))
+    due = await transaction.find(RecordQuery(kind=ASKS.name, state=AskStatus.OPEN, due_by=now, limit=limit))
     over = [(record, ask) for record in due if (ask := msgspec.convert(record.doc, Ask)).due_at <= now]
     for record, ask in over:
         if ask.default.strip():

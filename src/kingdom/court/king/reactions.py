@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.bus.record import Record
 from kingdom.court.documents import EventStatus, ExternalEvent, Route
 from kingdom.court.king.admission import admit
@@ -38,7 +38,7 @@ from kingdom.errors import IllegalTransition
 STREAMS = (EVENT_STREAM.name, RESULT_STREAM.name)
 
 
-async def event_arrived(terms: Terms, received: Received[ExternalEventReceived], transaction: Transaction) -> None:
+async def event_arrived(terms: Terms, received: Event[ExternalEventReceived], transaction: Transaction) -> None:
     """Decide who gets an event and let it wait for them, then admit whom there is room for."""
     now = terms.clock()
     record = await transaction.get(EVENTS.name, received.payload.event_id)
@@ -52,7 +52,7 @@ async def event_arrived(terms: Terms, received: Received[ExternalEventReceived],
     await admit(transaction, now, terms)
 
 
-async def assignment_rested(terms: Terms, received: Received[AssignmentRested], transaction: Transaction) -> None:
+async def assignment_rested(terms: Terms, received: Event[AssignmentRested], transaction: Transaction) -> None:
     """Take back what an assignment held, and admit whom there is room for now."""
     now = terms.clock()
     await rest(transaction, received.payload.task_id, now, terms)
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
     notice: EventType[Any]
     reads: str
-    reaction: Callable[[Terms, Received[Any], Transaction], Awaitable[None]]
+    reaction: Callable[[Terms, Event[Any], Transaction], Awaitable[None]]
 
 
 REACTIONS = (

@@ -11,7 +11,7 @@ import structlog
 from cronsim import CronSim
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.assigning import SCHEDULE
@@ -73,7 +73,7 @@ async def fire_schedules(bus: Bus, now: datetime, terms: Terms) -> list[str]:
     """Fire what is due, take in what was added or changed and stop what is gone; returns the ids of the events."""
     declared = _declared(terms)
     async with bus.transaction() as transaction:
-        query = Query(kind=SCHEDULES.name, state=ACTIVE)
+        query = RecordQuery(kind=SCHEDULES.name, state=ACTIVE)
         known = {record.id: record async for record in each(transaction, query)}
     fired: list[str] = []
     for name, (package, schedule) in declared.items():

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.answers import is_answer
@@ -67,7 +67,7 @@ async def simulate(
     """Route every event since a moment again; those that no rule decides about are left out."""
     differences: list[Difference] = []
     unchanged, known = 0, set()
-    async for record in each(transaction, Query(kind=EVENTS.name)):
+    async for record in each(transaction, RecordQuery(kind=EVENTS.name)):
         event = msgspec.convert(record.doc, ExternalEvent)
         known.add(event.id)
         if event.created_at < since or not _was_decided(event):
@@ -90,7 +90,7 @@ def _was_decided(event: ExternalEvent) -> bool:
 async def _detected(operations: Operations, since: datetime) -> set[str]:
     """Return the ids of the events that the log tells of since a moment."""
     found: set[str] = set()
-    cursor = Cursor()
+    cursor = LogCursor()
     while page := await operations.read_log(cursor, _PAGE):
         found |= {
             logged.entry.aggregate_id

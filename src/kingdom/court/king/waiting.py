@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record, RecordKind, read_document
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
 from kingdom.court.documents import ExternalEvent, Priority, Route
 from kingdom.court.king.gates import rank_of, rank_text
 from kingdom.court.king.routing import Choice
@@ -147,7 +147,7 @@ async def enter(
 
 async def free_held(transaction: Transaction, now: datetime, limit: int) -> int:
     """Let those go on that were held back long enough; returns how many."""
-    due = await transaction.find(Query(kind=PLACES.name, owner=HELD, due_by=now, limit=limit))
+    due = await transaction.find(RecordQuery(kind=PLACES.name, owner=HELD, due_by=now, limit=limit))
     for record in due:
         await move_place(transaction, record, READY)
     return len(due)

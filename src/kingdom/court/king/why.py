@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.admission import gate_now
 from kingdom.court.king.answers import is_answer
@@ -16,7 +16,7 @@ from kingdom.court.king.terms import Terms
 from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, WaitingPlace, read_place
 from kingdom.court.quota import MONEY, SOLDIERS, Quota
 from kingdom.court.records import ASSIGNMENTS, load
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 
 # Counting who is ahead stops here.
 AHEAD_MAX = 1000
@@ -95,7 +95,7 @@ async def _wait(transaction: Transaction, given: Route, now: datetime, terms: Te
     if record is None or record.owner is None:
         return None
     place = read_place(record)
-    line = await transaction.find(Query(kind=PLACES.name, owner=record.owner, limit=AHEAD_MAX))
+    line = await transaction.find(RecordQuery(kind=PLACES.name, owner=record.owner, limit=AHEAD_MAX))
     return Wait(
         general=place.general,
         rule=place.rule,
@@ -140,7 +140,7 @@ def _fullness(quota: Quota) -> str:
 
 async def _given(transaction: Transaction, task_id: str) -> list[Given]:
     """Return an assignment and those that went on with it."""
-    found = await transaction.find(Query(kind=ASSIGNMENTS.name, owner=task_id))
+    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=task_id))
     found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, task_id)] if record]
     return [
         Given(

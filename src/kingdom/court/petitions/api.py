@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from kingdom.bus.effect import Answer, Rejected, Throttled, Unknown
-from kingdom.bus.http_outcome import http_answer
+from kingdom.bus.effect import CallResult, Rejected, Throttled, Unknown
+from kingdom.bus.http_result import classify_response
 from kingdom.court.outside import PAUSE, Reply, reply_of
 from kingdom.errors import Transient
-from kingdom.sentence import with_reason
+from kingdom.text import with_reason
 
 LONGEST_CALL = timedelta(seconds=20)
 # How long a system that cannot be reached is left alone.
@@ -67,10 +67,10 @@ def unreachable(name: str, error: Unreachable) -> Throttled:
     return Throttled(_UNREACHABLE_WAIT, f"{name} cannot be reached: {error}")
 
 
-def answer_of(reply: Reply, name: str, words: str, response: Mapping[str, Any]) -> Answer:
+def answer_of(reply: Reply, name: str, words: str, response: Mapping[str, Any]) -> CallResult:
     """Return what a reply means for an effect: of a success the response, of anything else a reason for people."""
     reason = with_reason(f"{name} answered {reply.status}", words)[:REASON_MAX]
-    match http_answer(reply.status, reply.headers, response):
+    match classify_response(reply.status, reply.headers, response):
         case Rejected():
             return Rejected(reason)
         case Throttled(after):

@@ -11,7 +11,7 @@ from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, ask_peop
 from kingdom.court.package import Policy
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import refuse, save
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 # What may be long stands last.
 _TEXTS = ("body", "text")

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from kingdom.bus.effect import Acked, Answer, Attempt, Effect, Honours, Rejected, Target
+from kingdom.bus.effect import Acked, Attempt, CallResult, Effect, Idempotency, Rejected, Target
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.clock import utc_now
 from kingdom.court.petitions.api import Api, Unreachable, unreachable
 from kingdom.court.petitions.commands import without_commands
@@ -30,14 +30,14 @@ class PetitionEffect(Effect[PetitionGranted]):
         self.name = name
         # Counted from when a call is made, which may be on its way for as long as it may take.
         settled = api.longest_call + settles_after
-        self.target = Target(name=name.lower(), honours=Honours.TIME, settles_after=settled)
+        self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settled)
         self._api = api
 
-    def key(self, event: Received[PetitionGranted]) -> str:
+    def key(self, event: Event[PetitionGranted]) -> str:
         """Return what the petition is, however often it is asked for."""
         return event.payload.key
 
-    def request(self, event: Received[PetitionGranted]) -> Mapping[str, Any]:
+    def request(self, event: Event[PetitionGranted]) -> Mapping[str, Any]:
         """Return the petition, its mark, the time before which nothing of it can be there, and when it is too late."""
         granted = event.payload
         return {
@@ -49,7 +49,7 @@ class PetitionEffect(Effect[PetitionGranted]):
             "commands": list(granted.commands),
         }
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         """Perform it unless it is too late; without a connection nothing has happened and it is tried again soon."""
         until = attempt.request.get("until")
         if until and datetime.fromisoformat(until) <= utc_now():
@@ -60,11 +60,11 @@ class PetitionEffect(Effect[PetitionGranted]):
             return unreachable(self.name, error)
 
     @abstractmethod
-    async def send(self, attempt: Attempt) -> Answer:
+    async def send(self, attempt: Attempt) -> CallResult:
         """Perform it once."""
 
     async def conclude(
-        self, event: Received[PetitionGranted], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[PetitionGranted], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         """Write down how the petition ended, and tell its General."""
         petition_id = event.payload.petition_id

@@ -4,7 +4,17 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
 from typing import Any
 
-from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Throttled, Unclear
+from kingdom.bus.effect import (
+    Absent,
+    Acked,
+    Attempt,
+    CallResult,
+    Present,
+    ReconcileResult,
+    Rejected,
+    Throttled,
+    Unclear,
+)
 from kingdom.court.outside import PAUSE, Reply, github_headers, next_page, pause_of
 from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
@@ -44,7 +54,7 @@ class GithubPetitions(PetitionEffect):
         super().__init__(_NAME, api, settles_after)
         self._github = api
 
-    async def send(self, attempt: Attempt) -> Answer:
+    async def send(self, attempt: Attempt) -> CallResult:
         """Write the comment or the review, or open the pull request."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
@@ -62,7 +72,7 @@ class GithubPetitions(PetitionEffect):
             case kind:
                 return Rejected(f"nobody here knows how to perform {kind}")
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         """Look for what any attempt of the same petition left behind."""
         document, since = attempt.request["body"], since_of(attempt).astimezone(UTC)
         match attempt.request["kind"]:
@@ -75,17 +85,17 @@ class GithubPetitions(PetitionEffect):
                 return await self._look(attempt, f"/repos/{review.repo}/pulls/{review.number}/reviews")
             case "github.pull_request":
                 pull = await self._existing(stored_body(GithubPullRequest, document), attempt)
-                return Happened(_response(pull)) if pull else Absent()
+                return Present(_response(pull)) if pull else Absent()
             case kind:
                 return Unclear(f"nobody here knows how to look for {kind}")
 
-    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> Finding:
+    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> ReconcileResult:
         async for item in self._github.every(path, **parameters):
             if is_marked(item.get("body"), attempt):
-                return Happened(_response(item))
+                return Present(_response(item))
         return Absent()
 
-    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> Answer:
+    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
         """Give the commit its branch and open the pull request; either may be there already."""
         if wrong := await self._branch(wanted):
             return wrong
@@ -100,7 +110,7 @@ class GithubPetitions(PetitionEffect):
             return Acked(_response(pull))
         return _answer(reply)
 
-    async def _branch(self, wanted: GithubPullRequest) -> Answer | None:
+    async def _branch(self, wanted: GithubPullRequest) -> CallResult | None:
         """Have the branch at its commit; returns why that cannot be."""
         said = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
         reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", said)
@@ -146,7 +156,7 @@ def _response(item: Mapping[str, Any]) -> dict[str, Any]:
     return {name: item[key] for name, key in (("url", "html_url"), ("id", "id"), ("number", "number")) if key in item}
 
 
-def _answer(reply: Reply) -> Answer:
+def _answer(reply: Reply) -> CallResult:
     """Return what a reply of GitHub means; its limits come as 403 too."""
     words = _words(reply)
     if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Unclear
+from kingdom.bus.effect import Absent, Acked, Attempt, CallResult, Present, ReconcileResult, Rejected, Unclear
 from kingdom.court.outside import Reply, jira_headers
 from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
@@ -47,7 +47,7 @@ class JiraPetitions(PetitionEffect):
         super().__init__(_NAME, api, settles_after)
         self._jira = api
 
-    async def send(self, attempt: Attempt) -> Answer:
+    async def send(self, attempt: Attempt) -> CallResult:
         """Write the comment or move the ticket."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
@@ -61,7 +61,7 @@ class JiraPetitions(PetitionEffect):
             case kind:
                 return Rejected(f"nobody here knows how to perform {kind}")
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         """Look for what any attempt of the same petition left behind."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
@@ -69,21 +69,21 @@ class JiraPetitions(PetitionEffect):
                 wanted = stored_body(JiraComment, document)
                 async for comment in self._jira.comments(wanted.key, since_of(attempt)):
                     if _mark(attempt) in _texts(comment.get("body")):
-                        return Happened(self._comment(wanted.key, comment))
+                        return Present(self._comment(wanted.key, comment))
                 return Absent()
             case "jira.transition":
                 step = stored_body(JiraTransition, document)
                 reply = await self._api.ask(f"/rest/api/3/issue/{step.key}", fields="status", expand="changelog")
                 ticket = must_be(reply, dict, _NAME)
                 if _is(ticket["fields"]["status"]["name"], step.to):
-                    return Happened(self._ticket(step))
+                    return Present(self._ticket(step))
                 ours = must_be(await self._api.ask("/rest/api/3/myself"), dict, _NAME)["accountId"]
                 was_there = _was(ticket, step.to, since_of(attempt), ours)
-                return Happened(self._ticket(step)) if was_there else Absent()
+                return Present(self._ticket(step)) if was_there else Absent()
             case kind:
                 return Unclear(f"nobody here knows how to look for {kind}")
 
-    async def _move(self, wanted: JiraTransition) -> Answer:
+    async def _move(self, wanted: JiraTransition) -> CallResult:
         """Take the step that leads to a status, unless the ticket has it."""
         path = f"/rest/api/3/issue/{wanted.key}"
         reply = await self._api.ask(path, fields="status")

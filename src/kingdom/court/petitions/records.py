@@ -4,7 +4,7 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record, read_document
+from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import OPEN, PETITIONS, Petition, PetitionState
 from kingdom.workflow.records import each
@@ -13,7 +13,9 @@ from kingdom.workflow.verdicts import save_verdict
 
 async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
     """Return all petitions of an assignment with their records, in the order in which they were asked for."""
-    found = [(record, read(record)) async for record in each(transaction, Query(kind=PETITIONS.name, owner=root_id))]
+    found = [
+        (record, read(record)) async for record in each(transaction, RecordQuery(kind=PETITIONS.name, owner=root_id))
+    ]
     return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
 
 

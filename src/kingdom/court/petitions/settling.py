@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.asks import ask_no_more
 from kingdom.court.petitions.approval import heed_answer
@@ -48,7 +48,7 @@ async def give_up_overdue(transaction: Transaction, now: datetime, limit: int = 
 
     What the bus still finds out later is written down all the same.
     """
-    overdue = await transaction.find(Query(kind=PETITIONS.name, due_by=now, limit=limit))
+    overdue = await transaction.find(RecordQuery(kind=PETITIONS.name, due_by=now, limit=limit))
     for record in overdue:
         await _give_up(transaction, read(record), record)
     return len(overdue)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive
 from kingdom.court.sentinel.filters import Refusal
@@ -100,7 +100,7 @@ async def forget_old(bus: Bus, now: datetime) -> int:
     async def act(transaction: Transaction) -> int:
         forgotten = 0
         for kind in (HEARD_PLACES, TICKETS):
-            query = Query(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
+            query = RecordQuery(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
             for record in await transaction.find(query):
                 await transaction.put(replace(record, state=ENDED, due_at=None))
                 forgotten += 1

@@ -4,9 +4,9 @@ import os
 import shutil
 import subprocess
 
-from kingdom.sentence import with_reason
 from kingdom.soldiers.sandbox.bubblewrap import enclosing
 from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.text import with_reason
 
 # Started as every program of an agent is, so that nothing but bubblewrap can fail.
 _PROGRAM = "/bin/true"

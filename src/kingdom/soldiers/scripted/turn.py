@@ -15,7 +15,6 @@ import msgspec
 
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
-from kingdom.sentence import with_reason
 from kingdom.soldiers.agent import (
     AgentFailed,
     Answered,
@@ -34,6 +33,7 @@ from kingdom.soldiers.scripted.memory import DEFAULT_ANSWER, Unfinished
 from kingdom.soldiers.scripted.session import Session
 from kingdom.soldiers.voice.calls import Remember, ReportResult, read_call
 from kingdom.soldiers.voice.report import add_memory, write_report
+from kingdom.text import with_reason
 
 _POLL_SECONDS = 0.01
 _OUTPUT_TAIL = 4000

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
-from kingdom.sentence import sentence, with_reason
 from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
 from kingdom.soldiers.voice.calls import TOOLS, AskHuman, Petition, Remember, ReportResult, read_call
 from kingdom.soldiers.voice.report import add_memory, write_report
 from kingdom.soldiers.voice.voice import Question, Reply, Voice
+from kingdom.text import sentence, with_reason
 from kingdom.workflow.verdicts import Verdict
 
 # Shorter than any agent waits for a tool.

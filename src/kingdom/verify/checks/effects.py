@@ -4,41 +4,41 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.health import Health
+from kingdom.verify.health import MachineHealth
+from kingdom.verify.violation import Violation, ViolationKind
 
 
-def repeated(evidence: Evidence) -> Iterator[Finding]:
+def repeated(evidence: Evidence) -> Iterator[Violation]:
     """Look for calls that the target did more than once."""
-    health = Health(evidence)
+    health = MachineHealth(evidence)
     for call, times in evidence.accepted.items():
         if len(times) > 1 and not _slept(evidence, health, call):
             how = ", ".join(f"{facts['identifier']} under fence {facts['fence']}" for facts in times)
-            yield Finding(Kind.REPEATED, call, f"the target did it {len(times)} times: {how}")
+            yield Violation(ViolationKind.REPEATED, call, f"the target did it {len(times)} times: {how}")
 
 
-def _slept(evidence: Evidence, health: Health, call: str) -> bool:
+def _slept(evidence: Evidence, health: MachineHealth, call: str) -> bool:
     """Tell whether only time could have told about a sender of this call, and one was stopped on its way to send."""
     event = evidence.accepted[call][0]["event"]
-    if evidence.meant[event]["honours"] != "time":
+    if evidence.meant[event]["idempotency"] != "time":
         return False
     handlings = [entry for entry in evidence.entries("started") if entry.facts["event"] == event]
     return any(health.stopped(entry.process, entry.at, health.end) for entry in handlings)
 
 
-def sent_unsure(evidence: Evidence) -> Iterator[Finding]:
-    """Look for second requests to a target that honours nothing, where the first one was not refused."""
+def sent_unsure(evidence: Evidence) -> Iterator[Violation]:
+    """Look for second requests to a target that supports no idempotency, where the first one was not refused."""
     received: Counter[str] = Counter()
     for facts in evidence.of("received"):
         if not facts["step"].startswith("throttle"):
             received[facts["key"]] += 1
     for described in evidence.meant.values():
-        if described["honours"] == "nothing" and received[described["call"]] > 1:
+        if described["idempotency"] == "nothing" and received[described["call"]] > 1:
             detail = f"sent {received[described['call']]} times to a target that cannot tell them apart"
-            yield Finding(Kind.REPEATED, described["call"], detail)
+            yield Violation(ViolationKind.REPEATED, described["call"], detail)
 
 
-def unclosed(evidence: Evidence) -> Iterator[Finding]:
+def unclosed(evidence: Evidence) -> Iterator[Violation]:
     """Look for calls that were only taken on, and that neither an event nor proof has closed exactly once."""
     closed: dict[str, int] = defaultdict(int)
     for facts in evidence.applied:
@@ -49,4 +49,4 @@ def unclosed(evidence: Evidence) -> Iterator[Finding]:
             closed[facts["call"]] += 1
     for call, times in closed.items():
         if times != 1:
-            yield Finding(Kind.UNCLOSED, call, f"closed {times} times")
+            yield Violation(ViolationKind.UNCLOSED, call, f"closed {times} times")

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kingdom.verify.evidence import Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.evidence import CopyId, Evidence
+from kingdom.verify.violation import Violation, ViolationKind
 
 
 class _Place(NamedTuple):
@@ -18,7 +18,7 @@ class _Place(NamedTuple):
     confirmed: float
 
 
-def disordered(evidence: Evidence) -> Iterator[Finding]:
+def disordered(evidence: Evidence) -> Iterator[Violation]:
     """Compare transactions as the log has them, and calls as the target saw them, with both orders."""
     places = _places(evidence)
     applied = [(facts["stream"], facts["event"]) for facts in evidence.applied]
@@ -29,12 +29,12 @@ def disordered(evidence: Evidence) -> Iterator[Finding]:
             yield from _by_publishing(places, verb, line, events)
 
 
-def overtaken(evidence: Evidence) -> Iterator[Finding]:
+def overtaken(evidence: Evidence) -> Iterator[Violation]:
     """Look for handlers behind a dead event that blocks its key, before an operator has decided what becomes of it."""
     decided: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("redriving", "discarding", "cancelling"):
         decided[entry.facts["event"]].append(entry.at)
-    started: dict[Copy, list[tuple[int, str]]] = defaultdict(list)
+    started: dict[CopyId, list[tuple[int, str]]] = defaultdict(list)
     for entry in evidence.entries("started"):
         stream, event = entry.facts["stream"], entry.facts["event"]
         started[evidence.line(stream, event)].append((entry.at, event))
@@ -49,11 +49,11 @@ def overtaken(evidence: Evidence) -> Iterator[Finding]:
             for at, event in started[line] if line[1] != claim.event else ():
                 if entry.at < at < until:
                     detail = f"{event} ran though {claim.event}, which is ahead of it, was dead"
-                    yield Finding(Kind.OVERTAKEN, "/".join(line), detail)
+                    yield Violation(ViolationKind.OVERTAKEN, "/".join(line), detail)
 
 
-def _lines(evidence: Evidence, copies: Sequence[Copy]) -> dict[Copy, list[str]]:
-    lines: dict[Copy, list[str]] = defaultdict(list)
+def _lines(evidence: Evidence, copies: Sequence[CopyId]) -> dict[CopyId, list[str]]:
+    lines: dict[CopyId, list[str]] = defaultdict(list)
     for stream, event in copies:
         # Where a dead event lets others pass, it comes after them when it is redriven.
         if event not in evidence.first_redriven or evidence.streams[stream].on_dead == "block":
@@ -61,18 +61,18 @@ def _lines(evidence: Evidence, copies: Sequence[Copy]) -> dict[Copy, list[str]]:
     return {line: events for line, events in lines.items() if len(events) > 1}
 
 
-def _by_position(evidence: Evidence, verb: str, line: Copy, events: Sequence[str]) -> Iterator[Finding]:
+def _by_position(evidence: Evidence, verb: str, line: CopyId, events: Sequence[str]) -> Iterator[Violation]:
     furthest = 0
     for event in events:
         stored = evidence.stored.get((line[0], event))
         position = stored.position if stored else furthest
         if position < furthest:
             detail = f"position {position} was {verb} after position {furthest} of the same key"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
+            yield Violation(ViolationKind.ORDER, "/".join(line), detail)
         furthest = max(position, furthest)
 
 
-def _by_publishing(places: dict[str, _Place], verb: str, line: Copy, events: Sequence[str]) -> Iterator[Finding]:
+def _by_publishing(places: dict[str, _Place], verb: str, line: CopyId, events: Sequence[str]) -> Iterator[Violation]:
     """Look for an event whose transaction was confirmed before that of one ahead of it began, or that came first in it.
 
     Nothing is asked of the store here: one that turns the order round gives out its positions accordingly.
@@ -85,10 +85,10 @@ def _by_publishing(places: dict[str, _Place], verb: str, line: Copy, events: Seq
             continue
         if place.confirmed < latest:
             detail = f"{event} was {verb} after one that was published when it had been confirmed"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
+            yield Violation(ViolationKind.ORDER, "/".join(line), detail)
         if place.number < numbers.get(place.transaction, 0):
             detail = f"{event} was {verb} after one that came later in the same transaction"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
+            yield Violation(ViolationKind.ORDER, "/".join(line), detail)
         latest = max(latest, place.began)
         numbers[place.transaction] = max(place.number, numbers.get(place.transaction, 0))
 

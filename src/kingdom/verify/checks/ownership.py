@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kingdom.verify.evidence import Claim, Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.evidence import Claim, CopyId, Evidence
+from kingdom.verify.violation import Violation, ViolationKind
 
 _FINAL = frozenset({"done", "dead"})
 
@@ -15,7 +15,7 @@ _FINAL = frozenset({"done", "dead"})
 class _Handling:
     """One run of a handler; it lasts until it ends, or until the last sign of life of its process."""
 
-    line: Copy
+    line: CopyId
     event: str
     process: str
     token: int
@@ -23,7 +23,7 @@ class _Handling:
     ended: int
 
 
-def stale(evidence: Evidence) -> Iterator[Finding]:
+def stale(evidence: Evidence) -> Iterator[Violation]:
     """Look for settlements under an old token: a final one ends all claims, so a newer claim proves it came too late.
 
     One that gives the event back may be followed by newer claims; it is stale where such a claim was there before it.
@@ -34,12 +34,12 @@ def stale(evidence: Evidence) -> Iterator[Finding]:
             newer = [claim for claim in claims if claim.token > facts["token"] and not _is_next_round(evidence, claim)]
             if newer and (outcome in _FINAL or min(claim.at for claim in newer) < facts["began"]):
                 detail = f"token {facts['token']} settled it as {outcome} though token {newer[-1].token} owned it"
-                yield Finding(Kind.STALE, position, detail)
+                yield Violation(ViolationKind.STALE, position, detail)
     for applied in evidence.applied:
         stored = evidence.stored.get((applied["stream"], applied["event"]))
         if stored and stored.status == "DONE" and stored.token != applied["token"]:
             detail = f"applied under token {applied['token']}, done under token {stored.token}"
-            yield Finding(Kind.STALE, str(stored.position), detail)
+            yield Violation(ViolationKind.STALE, str(stored.position), detail)
 
 
 def _is_next_round(evidence: Evidence, claim: Claim) -> bool:
@@ -48,13 +48,13 @@ def _is_next_round(evidence: Evidence, claim: Claim) -> bool:
     return asked is not None and asked < claim.at
 
 
-def taken(evidence: Evidence) -> Iterator[Finding]:
+def taken(evidence: Evidence) -> Iterator[Violation]:
     """Look for events that were given to another while the lease of a living holder was not over."""
     for former, later in lost_claims(evidence):
         lived = evidence.last_signs[former.process] > later.at
         if lived and evidence.is_kept(former.stream, former.token, later.at):
             detail = f"{later.process} got it under token {later.token} before the lease of {former.process} was over"
-            yield Finding(Kind.TAKEN, former.event, detail)
+            yield Violation(ViolationKind.TAKEN, former.event, detail)
 
 
 def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
@@ -67,13 +67,13 @@ def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
                 yield former, later
 
 
-def overlapped(evidence: Evidence) -> Iterator[Finding]:
+def overlapped(evidence: Evidence) -> Iterator[Violation]:
     """Look for two handlers of one key at the same time, the second of which was given its event too early.
 
     Who was stopped past its lease finds out late that another has its key: what it writes then is refused.
     """
     given = {(claim.token, claim.stream, claim.event): claim.at for claim in evidence.claims}
-    lines: dict[Copy, list[_Handling]] = defaultdict(list)
+    lines: dict[CopyId, list[_Handling]] = defaultdict(list)
     for handling in _handlings(evidence):
         lines[handling.line].append(handling)
     for line, handlings in lines.items():
@@ -84,7 +84,7 @@ def overlapped(evidence: Evidence) -> Iterator[Finding]:
             for other in running:
                 if other.token == handling.token or evidence.is_kept(line[0], other.token, at):
                     detail = f"{handling.event} ran in {handling.process} while {other.event} ran in {other.process}"
-                    yield Finding(Kind.OVERLAP, "/".join(line), detail)
+                    yield Violation(ViolationKind.OVERLAP, "/".join(line), detail)
             running.append(handling)
 
 

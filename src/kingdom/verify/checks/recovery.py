@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 from kingdom.verify.checks.ownership import lost_claims
 from kingdom.verify.evidence import Claim, Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.health import Health, Span, longest, role_of
+from kingdom.verify.health import MachineHealth, Span, longest, role_of
+from kingdom.verify.violation import Violation, ViolationKind
 from kingdom.verify.workload import ANY
 
 # One until the lease is over, less than one until somebody looks for it, and as much again for a busy machine.
 _LEASES = 4
 
 
-def slow(evidence: Evidence) -> Iterator[Finding]:
+def slow(evidence: Evidence) -> Iterator[Violation]:
     """Look for leases that were given back too late, even with all that any other event waited meanwhile.
 
     The first event of a lease that has a new holder counts: the others queue behind it. So does only the time in which
     somebody was there who could have seen that the lease was over.
     """
-    health, waits = Health(evidence), _waits(evidence)
+    health, waits = MachineHealth(evidence), _waits(evidence)
     paused = {facts["stream"] for facts in evidence.of("pausing")}
     recovered: dict[int, tuple[Claim, Claim]] = {}
     for former, later in lost_claims(evidence):
@@ -35,10 +35,10 @@ def slow(evidence: Evidence) -> Iterator[Finding]:
         if later.at - left > _LEASES * lease + excused:
             waited, allowed = (later.at - left) / lease, _LEASES + excused / lease
             detail = f"waited {waited:.1f} leases for another holder than {former.process}, {allowed:.1f} were allowed"
-            yield Finding(Kind.SLOW, former.event, detail)
+            yield Violation(ViolationKind.SLOW, former.event, detail)
 
 
-def _left(health: Health, process: str, since: int, until: int) -> int | None:
+def _left(health: MachineHealth, process: str, since: int, until: int) -> int | None:
     """Return when a process last ceased to be able to keep what it held; None where it never did."""
     ends = [min(end, until) for _, end in health.stopped(process, since, until)]
     if (died := health.deaths.get(process)) is not None and since <= died <= until:

@@ -1,6 +1,6 @@
 """Turns that end though their agent could go on: later, with more money, or with the word of a person."""
 
-from kingdom.sentence import sentence
+from kingdom.text import sentence
 from kingdom.workflow.model.answers import FailedTurn, QueryFailed
 from kingdom.workflow.model.proceed import ask_for_money, want
 from kingdom.workflow.model.step import Step

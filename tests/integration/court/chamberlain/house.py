@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query, Record
+from kingdom.bus import Bus, LogCursor, LogEntry, Operations, Record, RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.chronicle.catalogue import CATALOGUE
 from kingdom.court import records
@@ -89,21 +89,21 @@ class House:
 
     async def ids(self, kind: str) -> list[str]:
         async with self.bus.transaction() as transaction:
-            return [record.id for record in await transaction.find(Query(kind=kind, limit=1000))]
+            return [record.id for record in await transaction.find(RecordQuery(kind=kind, limit=1000))]
 
     async def messages(self) -> list[Message]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind="message", limit=1000))
+            found = await transaction.find(RecordQuery(kind="message", limit=1000))
         return [msgspec.convert(record.doc, Message) for record in found]
 
     async def logged(self, event_type: str) -> list[dict[str, Any]]:
         """Return the data of all internal events of a type that the Chamberlain wrote."""
-        entries = [each.entry for each in await self.operations.read_log(Cursor(), 10_000)]
+        entries = [each.entry for each in await self.operations.read_log(LogCursor(), 10_000)]
         return [dict(each.data) for each in entries if (each.type, each.actor) == (event_type, "chamberlain")]
 
     async def said(self) -> Counter[str]:
         """Return how often the Chamberlain wrote each type of internal event."""
-        entries = [each.entry for each in await self.operations.read_log(Cursor(), 10_000)]
+        entries = [each.entry for each in await self.operations.read_log(LogCursor(), 10_000)]
         return Counter(each.type for each in entries if each.actor == "chamberlain" and each.type in CATALOGUE)
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from kingdom.bus import Answer, Dispatcher, Worker
+from kingdom.bus import CallResult, Dispatcher, Worker
 from kingdom.court.envoy.asides import Asides
 from kingdom.court.envoy.envoy import register
 from kingdom.court.envoy.place import Post
@@ -21,7 +21,7 @@ class Doomed(SlackPlace):
 
     moment = "before"
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: Post) -> CallResult:
         if self.moment == "after":
             await super().post(post)
         os.kill(os.getpid(), signal.SIGKILL)

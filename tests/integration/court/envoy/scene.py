@@ -13,11 +13,11 @@ import msgspec
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Delivery,
     Dispatcher,
+    LogCursor,
     LogEntry,
-    Query,
+    RecordQuery,
     RetryPolicy,
     Topology,
     Transaction,
@@ -216,7 +216,7 @@ class Scene:
 
     async def message_ids(self) -> list[str]:
         async with self.bus.transaction() as transaction:
-            return [record.id for record in await transaction.find(Query(kind=records.MESSAGES.name))]
+            return [record.id for record in await transaction.find(RecordQuery(kind=records.MESSAGES.name))]
 
     async def message(self, message: Message) -> Message:
         async with self.bus.transaction() as transaction:
@@ -257,7 +257,7 @@ class Scene:
 
     async def events(self) -> list[ExternalEvent]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=records.EVENTS.name))
+            found = await transaction.find(RecordQuery(kind=records.EVENTS.name))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def hears(self, count: int = 1) -> list[ExternalEvent]:
@@ -301,7 +301,7 @@ class Scene:
         await eventually(has_an_answer)
 
     async def log(self, *types: str) -> list[LogEntry]:
-        entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+        entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
         return [entry for entry in entries if entry.type in types]
 
     async def attempts(self, message: Message) -> list[str]:

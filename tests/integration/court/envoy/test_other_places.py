@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.court.envoy.settings import EnvoySettings, WebhookSettings
 from kingdom.standins.server import start
 from tests.integration.court.envoy.scene import DEV, TASK, Scene

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bus import Absent, Acked, Happened, Throttled, Unclear
+from kingdom.bus import Absent, Acked, Present, Throttled, Unclear
 from kingdom.clock import utc_now
 from kingdom.court.documents import Message, MessageStatus, MessageType, Urgency
 from kingdom.court.envoy.place import Post
@@ -64,8 +64,8 @@ async def test_a_message_is_found_behind_many_others(place: SlackPlace, *, in_th
     for number in range(5):
         await place.web.chat_postMessage(channel=DEV, text="noise", thread_ts=root["ts"] if in_thread else None)
         await said(place, post(f"other-{number}", thread=thread))
-    assert await place.find(mine) == Happened(where)
-    assert await place.find(replace(mine, identifier="of a later attempt")) == Happened(where)
+    assert await place.find(mine) == Present(where)
+    assert await place.find(replace(mine, identifier="of a later attempt")) == Present(where)
     assert await place.find(post("never")) == Absent()
 
 
@@ -74,7 +74,7 @@ async def test_what_was_said_to_a_person_is_found(slack: Slack, place: SlackPlac
     mine = post("mine", channel=dana)
     where = await said(place, mine)
     assert where["channel"].startswith("D")
-    assert await place.find(mine) == Happened(where)
+    assert await place.find(mine) == Present(where)
 
 
 async def test_a_channel_that_hides_leaves_it_unclear(slack: Slack, place: SlackPlace) -> None:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, Query, Record, Transaction, Worker
+from kingdom.bus import EFFECTS, Bus, Dispatcher, LogCursor, Record, RecordQuery, Transaction, Worker
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records
@@ -150,7 +150,7 @@ class CourtScene:
 
     async def assignments(self) -> list[Assignment]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=ASSIGNMENTS.name))
+            found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name))
         return [msgspec.convert(record.doc, Assignment) for record in found]
 
     async def until_assignment(self, status: AssignmentStatus) -> Assignment:
@@ -174,18 +174,18 @@ class CourtScene:
 
     async def logged(self, *types: str) -> list[tuple[str, dict[str, Any]]]:
         """Return what was logged of some types, in order."""
-        entries = await self.operations.read_log(Cursor(), 1000)
+        entries = await self.operations.read_log(LogCursor(), 1000)
         return [(each.entry.type, dict(each.entry.data)) for each in entries if each.entry.type in types]
 
     async def messages(self, kind: MessageType) -> list[str]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=records.MESSAGES.name))
+            found = await transaction.find(RecordQuery(kind=records.MESSAGES.name))
         return [str(record.doc["content"]) for record in found if record.doc["type"] == kind]
 
     async def held(self) -> dict[str, Any]:
         """Return what somebody still holds of each quota."""
         async with self.bus.transaction() as transaction:
-            quotas = await transaction.find(Query(kind="quota"))
+            quotas = await transaction.find(RecordQuery(kind="quota"))
         return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}
 
 

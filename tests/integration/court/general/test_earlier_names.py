@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Record
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.asks import load_ask
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.general.staff import run_of_root
@@ -35,7 +35,7 @@ async def until_booked(court: CourtScene, usd: str) -> None:
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:
-            bills = await transaction.find(Query(kind=BILLS.name))
+            bills = await transaction.find(RecordQuery(kind=BILLS.name))
             money = await transaction.get(QUOTAS.name, MONEY)
         billed = sum((Decimal(record.doc["usd"]) for record in bills), Decimal(0))
         of_the_day = Decimal(money.doc.get("spent", 0)) if money else None
@@ -47,7 +47,7 @@ async def until_booked(court: CourtScene, usd: str) -> None:
 
 async def spent_by_runs(court: CourtScene) -> float:
     async with court.bus.transaction() as transaction:
-        found = await transaction.find(Query(kind=WORKFLOWS.name))
+        found = await transaction.find(RecordQuery(kind=WORKFLOWS.name))
     return sum(Workflow.read(record.doc).cost_usd for record in found)
 
 
@@ -118,7 +118,7 @@ async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene)
 
     async def waits() -> bool:
         async with court.bus.transaction() as transaction:
-            places = await transaction.find(Query(kind=PLACES.name, owner=ANSWER))
+            places = await transaction.find(RecordQuery(kind=PLACES.name, owner=ANSWER))
         return [(place.doc["reason"], place.doc["usd"]) for place in places] == [
             ("goes on as soon as there is money", 200.0)
         ]

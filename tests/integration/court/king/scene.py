@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from kingdom.bus import Bus, Cursor, Dispatcher, LogEntry, Operations, Query, Record, Worker
+from kingdom.bus import Bus, Dispatcher, LogCursor, LogEntry, Operations, Record, RecordQuery, Worker
 from kingdom.bus.ledger import EFFECTS
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.sequence import SEQUENCES
@@ -152,10 +152,10 @@ class Scene:
 
     async def find(self, kind: str) -> list[Record]:
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=kind, limit=1000))
+            return await transaction.find(RecordQuery(kind=kind, limit=1000))
 
     async def log(self, *types: str) -> list[LogEntry]:
-        entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 5000)]
+        entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 5000)]
         return [entry for entry in entries if not types or entry.type in types]
 
     async def settle(self) -> None:

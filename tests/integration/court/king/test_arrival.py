@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority
 from kingdom.court.king.reactions import reroute
 from kingdom.court.king.settings import KingSettings
@@ -213,5 +213,5 @@ async def test_places_are_kept_in_the_order_of_their_rank(backend: BackendUnderT
         high = make_event(3, priority=Priority.HIGH)
         await scene.send(normal, high, low)
         async with scene.bus.transaction() as transaction:
-            places = await transaction.find(Query(kind=PLACES.name, owner="ready"))
+            places = await transaction.find(RecordQuery(kind=PLACES.name, owner="ready"))
         assert [place.doc["event_id"] for place in places] == [low.id, high.id, normal.id]

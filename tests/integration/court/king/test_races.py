@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus import Dispatcher, Received, Transaction
+from kingdom.bus import Dispatcher, Event, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.watch import tick
@@ -122,7 +122,7 @@ async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None
 async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend: BackendUnderTest) -> None:
     count, most = 24, Counter[str]()
 
-    async def complete(received: Received[AssignmentGiven], transaction: Transaction) -> None:
+    async def complete(received: Event[AssignmentGiven], transaction: Transaction) -> None:
         """Do what a General does, and note how many others are at it."""
         record, assignment = await load(transaction, Assignment, received.payload.task_id)
         for scope in ("soldiers", f"repo:{assignment.repo}"):

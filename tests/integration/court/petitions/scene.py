@@ -13,12 +13,12 @@ import aiohttp
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Dispatcher,
+    Event,
+    LogCursor,
     LogEntry,
-    Query,
-    Received,
     Record,
+    RecordQuery,
     RetryPolicy,
     Topology,
     Transaction,
@@ -201,7 +201,7 @@ class Scene:
 
     async def records(self, kind: str) -> list[Record]:
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=kind))
+            return await transaction.find(RecordQuery(kind=kind))
 
     async def settled(self) -> list[tuple[str, str]]:
         """Return which petitions the General was told of."""
@@ -216,7 +216,7 @@ class Scene:
         """Return what was logged of petitions, once it is so much; an entry can be read a little after its commit."""
 
         async def read() -> list[LogEntry]:
-            entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+            entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
             found = [entry for entry in entries if entry.type.startswith("petition.")]
             return found if len(found) >= count else []
 
@@ -268,7 +268,7 @@ class Scene:
         """Let a General go on with what waits, whenever it is told to, for the length of the block."""
         dispatcher = Dispatcher()
 
-        async def go_on(received: Received[Any], transaction: Transaction) -> None:
+        async def go_on(received: Event[Any], transaction: Transaction) -> None:
             await grant_waiting(transaction, received.payload.root, RUN)
 
         for notice in (streams.PETITION_SETTLED, streams.PETITIONS_DUE):

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kingdom.bus import Absent, Acked, Attempt, Happened, Throttled
+from kingdom.bus import Absent, Acked, Attempt, Present, Throttled
 from kingdom.clock import utc_now
 from kingdom.court.petitions.effects import PetitionEffect
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
@@ -73,7 +73,7 @@ async def test_any_attempt_of_a_petition_is_found_among_many_pages(
         sent = await effect.call(attempt(kind, body))
         await people(pull_request, what, 5, **place, **doing)
         assert isinstance(sent, Acked)
-        assert await effect.reconcile(attempt(kind, body, identifier="two")) == Happened(sent.response)
+        assert await effect.reconcile(attempt(kind, body, identifier="two")) == Present(sent.response)
         assert await effect.reconcile(attempt(kind, body, mark="0ther")) == Absent()
 
 
@@ -84,7 +84,7 @@ async def test_a_comment_is_found_among_many_in_a_ticket(ticket: Running) -> Non
         sent = await effect.call(wanted)
         await people(ticket, f"tickets/{TICKET}/comments", 110, body="Hm.")
         assert isinstance(sent, Acked)
-        assert await effect.reconcile(wanted) == Happened(sent.response)
+        assert await effect.reconcile(wanted) == Present(sent.response)
         assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
 
 
@@ -94,7 +94,7 @@ async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: Run
         assert await effect.reconcile(wanted) == Absent()
         await people(ticket, f"tickets/{TICKET}", status="In Review")
         await people(ticket, f"tickets/{TICKET}", status="Done")
-        assert isinstance(await effect.reconcile(wanted), Happened)
+        assert isinstance(await effect.reconcile(wanted), Present)
 
 
 async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours(ticket: Running) -> None:
@@ -107,7 +107,7 @@ async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours
         await people(ticket, f"tickets/{TICKET}", status="Done")
         # Their clock may be behind ours, so that our step seems to have been taken before.
         later = {**wanted.request, "since": (utc_now() - timedelta(minutes=4)).isoformat()}
-        assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Happened)
+        assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Present)
 
 
 async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kingdom.bus import Bus, Cursor, Operations, Query
+from kingdom.bus import Bus, LogCursor, Operations, RecordQuery
 from kingdom.court import records, streams
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.sentinel import records as remembered
@@ -84,7 +84,7 @@ class Watch:
     async def events(self) -> list[ExternalEvent]:
         """Return the events that were received, by id."""
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind="event", limit=1000))
+            found = await transaction.find(RecordQuery(kind="event", limit=1000))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def types(self) -> list[str]:
@@ -97,7 +97,7 @@ class Watch:
 
     async def detected(self) -> int:
         """Return how many were written into the log as detected."""
-        page = await self.operations.read_log(Cursor(), 1000)
+        page = await self.operations.read_log(LogCursor(), 1000)
         return sum(logged.entry.type == "event.detected" and logged.entry.actor == "sentinel" for logged in page)
 
     async def cursor(self, name: str) -> remembered.Cursor | None:

@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.log_output import configure_logs
 from kingdom.court import records, streams
 from kingdom.court.sentinel import records as remembered
 from kingdom.court.sentinel.sentinel import Sentinel

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.records import CURRENT, ENDED
 from kingdom.court.sentinel.heard import Heard
 from kingdom.court.sentinel.records import Ticket, forget_old, recall, remember
@@ -21,7 +21,7 @@ async def remembered(watch: Watch) -> None:
 
 async def states(watch: Watch) -> dict[str, str]:
     async with watch.bus.transaction() as transaction:
-        found = [each for kind in ("place", "ticket") for each in await transaction.find(Query(kind=kind))]
+        found = [each for kind in ("place", "ticket") for each in await transaction.find(RecordQuery(kind=kind))]
     return {record.id: record.state for record in found}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.court.documents import (
     Assignment,
     AssignmentStatus,
@@ -32,7 +32,7 @@ class Log:
 
     def says(self, seconds: float, entry_type: str, actor: str = "engine", **data: Any) -> None:
         entry = LogEntry(type=entry_type, actor=actor, data=data, at=after(seconds))
-        self.entries.append(LoggedEntry(Cursor(len(self.entries) + 1, 1), entry))
+        self.entries.append(LoggedEntry(LogCursor(len(self.entries) + 1, 1), entry))
 
     def about(self, *types: str) -> list[LoggedEntry]:
         return [each for each in self.entries if each.entry.type in types]

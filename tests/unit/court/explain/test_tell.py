@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus.effect import Acked, Honours, Throttled, Unknown
+from kingdom.bus.effect import Acked, Idempotency, Throttled, Unknown
 from kingdom.bus.ledger import Ledger
 from kingdom.chronicle.catalogue import CATALOGUE
 from kingdom.cli.explain_page import page
@@ -142,10 +142,10 @@ def test_a_question_knows_its_answer_who_gave_it_and_how_long_that_took() -> Non
 
 def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
     ledger = Ledger.open("petition:p", "github", {}, "worker").sent(1, after(12))
-    ledger = ledger.answered(Unknown("no connection"), Honours.TIME)
-    again = ledger.taken_over(2, Honours.TIME)
+    ledger = ledger.answered(Unknown("no connection"), Idempotency.TIME)
+    again = ledger.taken_over(2, Idempotency.TIME)
     assert again
-    done = again.sent(2, after(40)).answered(Acked(), Honours.TIME)
+    done = again.sent(2, after(40)).answered(Acked(), Idempotency.TIME)
     petition = Petition(
         id="p",
         root=TASK,
@@ -231,8 +231,8 @@ def test_a_question_that_was_answered_at_the_run_itself_is_no_open_one() -> None
 def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
     ledger = Ledger.open("petition:p", "github", {}, "worker")
     for fence in range(1, 31):
-        ledger = ledger.sent(fence, after(fence)).answered(Throttled(None), Honours.TIME)
-    done = ledger.sent(31, after(31)).answered(Acked(), Honours.TIME)
+        ledger = ledger.sent(fence, after(fence)).answered(Throttled(None), Idempotency.TIME)
+    done = ledger.sent(31, after(31)).answered(Acked(), Idempotency.TIME)
     timeline = tell(material(begun(), petitions=[], ledgers={"p": done}))
     assert "10 of 31 calls to github are not kept: neither first nor newest" in timeline.missing
 

@@ -19,9 +19,9 @@ from kingdom.backends.files.layout import STATUS_DIRECTORIES
 from kingdom.backends.files.lock import STOPPED_SECONDS, holders_of, is_stopped
 from kingdom.backends.files.log import read_log
 from kingdom.backends.files.store import Store
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.throwaway import StoredEvent, ThrowawayStore
+from kingdom.trial_store import StoredEvent, TrialStore
 
 # Who is under test has killed a stopped holder of the lock by then, though all but that one may only be starting.
 _PATIENCE_SECONDS = 15 * STOPPED_SECONDS
@@ -32,7 +32,7 @@ class _NotKeptError(Exception):
     """Rolls a transaction back."""
 
 
-class FilesThrowaway(ThrowawayStore):
+class FilesTrialStore(TrialStore):
     """A store below a directory, or that directory itself where it bears the name already."""
 
     has_one_writer = True
@@ -151,7 +151,7 @@ class FilesThrowaway(ThrowawayStore):
 
     def _log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
         with _fresh(self._root) as store:
-            logged = read_log(store.layout, Cursor(0, 0), sys.maxsize)
+            logged = read_log(store.layout, LogCursor(0, 0), sys.maxsize)
         return [each.entry.data for each in logged if each.entry.type == entry_type]
 
     def _twice(self, book: StreamBook) -> Iterator[str]:

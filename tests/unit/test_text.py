@@ -1,6 +1,6 @@
 import pytest
 
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 
 
 @pytest.mark.parametrize(

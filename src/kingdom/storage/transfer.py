@@ -1,4 +1,4 @@
-"""Moving house: everything a store holds, thing by thing, so that another kind of store can go on with it."""
+"""Everything that a store holds, item by item, and the port to export and import it."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -12,13 +12,13 @@ import msgspec
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", rename="camel", forbid_unknown_fields=True):
-    """One thing that moves."""
+    """One item of a store."""
 
 
-class Event(Item, frozen=True, kw_only=True, tag="event"):
-    """One event in one stream, open or ended; none is in flight.
+class EventItem(Item, frozen=True, kw_only=True, tag="event"):
+    """One event in one stream, open or finished, but never in flight.
 
-    `ordered` means that it stands in the line of its key. An open one without `due_at` waits there for its turn.
+    `ordered` means that it is ordered by its key. An open event without `due_at` waits for an earlier one of its key.
     """
 
     stream: str
@@ -43,21 +43,23 @@ class Event(Item, frozen=True, kw_only=True, tag="event"):
 
     def __post_init__(self) -> None:
         if self.status == "PENDING" and self.due_at is None and not self.ordered:
-            raise ValueError(f"event {self.position} of {self.stream} is open, stands in no line and is never due")
+            raise ValueError(f"event {self.position} of {self.stream} is open and not ordered, but has no due time")
         if (self.status == "PENDING") != (self.processed_at is None):
-            raise ValueError(f"event {self.position} of {self.stream} is {self.status}, its processedAt says otherwise")
+            raise ValueError(
+                f"event {self.position} of {self.stream} is {self.status}, which contradicts its processedAt"
+            )
 
 
-class Block(Item, frozen=True, kw_only=True, tag="block"):
-    """A key of an ordered stream that a DEAD event keeps from going on."""
+class BlockItem(Item, frozen=True, kw_only=True, tag="block"):
+    """A key of an ordered stream that a DEAD event blocks."""
 
     stream: str
     key: str
     blocked_by: int
 
 
-class StoredRecord(Item, frozen=True, kw_only=True, tag="record"):
-    """A record with the moments that retention goes by."""
+class RecordItem(Item, frozen=True, kw_only=True, tag="record"):
+    """A record with the times that its retention uses."""
 
     kind: str
     id: str
@@ -71,16 +73,16 @@ class StoredRecord(Item, frozen=True, kw_only=True, tag="record"):
     ended_at: datetime | None
 
 
-class DedupKey(Item, frozen=True, kw_only=True, tag="dedupKey"):
-    """A key that `once` has given away."""
+class DedupKeyItem(Item, frozen=True, kw_only=True, tag="dedupKey"):
+    """A dedup key that `once` has taken."""
 
     scope: str
     key: str
     expires_at: datetime
 
 
-class Pause(Item, frozen=True, kw_only=True, tag="pause"):
-    """A stream that an operator has stopped."""
+class PauseItem(Item, frozen=True, kw_only=True, tag="pause"):
+    """A stream that an operator has paused."""
 
     stream: str
     reason: str
@@ -88,10 +90,10 @@ class Pause(Item, frozen=True, kw_only=True, tag="pause"):
     since: datetime
 
 
-class Entry(Item, frozen=True, kw_only=True, tag="logEntry"):
-    """A log entry, without its cursor, since every store counts in its own way.
+class LogEntryItem(Item, frozen=True, kw_only=True, tag="logEntry"):
+    """A log entry without its cursor, because each store numbers its entries itself.
 
-    Retention goes by `logged_at`, or by `at` in a store that does not know when it was written.
+    Retention uses `logged_at`, or `at` if the store does not know when the entry was written.
     """
 
     type: str
@@ -104,19 +106,19 @@ class Entry(Item, frozen=True, kw_only=True, tag="logEntry"):
     logged_at: datetime | None = None
 
 
-AnyItem: TypeAlias = Event | Block | StoredRecord | DedupKey | Pause | Entry
+AnyItem: TypeAlias = EventItem | BlockItem | RecordItem | DedupKeyItem | PauseItem | LogEntryItem
 _NUMBERS: Mapping[type[Item], str] = {
-    Block: "blocked_keys",
-    StoredRecord: "records",
-    DedupKey: "dedup_keys",
-    Pause: "paused_streams",
-    Entry: "log_entries",
+    BlockItem: "blocked_keys",
+    RecordItem: "records",
+    DedupKeyItem: "dedup_keys",
+    PauseItem: "paused_streams",
+    LogEntryItem: "log_entries",
 }
 _EVENT_NUMBERS = {"PENDING": "open_events", "DEAD": "dead_events", "DONE": "ended_events", "DISCARDED": "ended_events"}
 
 
-class Census(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How many things of each kind there are, counted exactly."""
+class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The exact number of items of each kind."""
 
     open_events: int = 0
     dead_events: int = 0
@@ -129,71 +131,71 @@ class Census(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     @property
     def total(self) -> int:
-        """Return how many things there are in all."""
+        """Return the number of all items."""
         return sum(self.numbers().values())
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each kind by the name that people read."""
+        """Return the number of each kind by its name in messages."""
         return {name.replace("_", " "): getattr(self, name) for name in self.__struct_fields__}
 
     def __str__(self) -> str:
         return ", ".join(f"{number} {name}" for name, number in self.numbers().items() if number) or "nothing"
 
-    def difference(self, other: "Census") -> str:
-        """Return in words where another count differs, or nothing."""
+    def difference(self, other: "ItemCounts") -> str:
+        """Describe where another count differs, or return an empty text."""
         mine, theirs = self.numbers(), other.numbers()
         return ", ".join(f"{mine[name]} {name} against {theirs[name]}" for name in mine if mine[name] != theirs[name])
 
 
-class Tally:
-    """Counts things as they pass."""
+class ItemCounter:
+    """Counts items."""
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
 
     def add(self, item: AnyItem) -> None:
-        """Count one more."""
-        self._numbers[_EVENT_NUMBERS[item.status] if isinstance(item, Event) else _NUMBERS[type(item)]] += 1
+        """Count an item."""
+        self._numbers[_EVENT_NUMBERS[item.status] if isinstance(item, EventItem) else _NUMBERS[type(item)]] += 1
 
     @property
-    def census(self) -> Census:
-        """Return what was counted so far."""
-        return Census(**self._numbers)
+    def counts(self) -> ItemCounts:
+        """Return the counts so far."""
+        return ItemCounts(**self._numbers)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What moves, and the highest numbers that were ever given: positions and tokens only grow, also after a move."""
+    """The item counts, and the highest position and token ever used: both keep growing after an import."""
 
-    census: Census
+    census: ItemCounts
     last_position: int
     last_token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything in a store at one moment; `items` can be read once."""
+    """Everything in a store at one moment. `items` can be read once."""
 
     manifest: Manifest
     items: AsyncIterator[AnyItem]
 
 
-class Movable(ABC):
-    """The fourth port, for moving: a store that can give everything away, or begin with what another one held."""
+class StoreTransfer(ABC):
+    """The port to export everything from a store, and to import it into an empty one."""
 
-    # What kind of store it is, for people.
+    # The kind of store, for messages.
     store: ClassVar[str]
 
     @abstractmethod
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Hold one consistent snapshot for the length of the block; log entries come in their order.
+        """Hold one consistent snapshot during the block. Log entries come in their order.
 
-        Expired leases are given back first. Refuses with Transient while events are in flight.
+        Expired leases are reaped first. Raises Transient while events are in flight.
         """
 
     @abstractmethod
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
-        """Write everything into this store and return what was counted in it afterwards.
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
+        """Write all items into this store, and return the counts of the store afterwards.
 
-        Refuses with Permanent, and keeps nothing, where the store is not empty, where an item cannot be kept and where
-        the count is not the manifest's. Items come in any order, but the log in its own.
+        Raises Permanent, and keeps nothing, if the store is not empty, if an item cannot be stored, or if the counts
+        differ from the manifest. Items may come in any order, except that log entries keep theirs.
         """

@@ -1,6 +1,6 @@
-"""The file between two stores: a header, one thing per line, and an end that proves that nothing is missing.
+"""The archive file of an export: a header, one item per line, and a footer that proves that nothing is missing.
 
-JSON lines, compressed where the name ends with `.gz`. The last line has the counts and a digest of all lines before it.
+It has JSON lines, compressed if the name ends with `.gz`. The last line has the counts and a digest of all other lines.
 """
 
 import gzip
@@ -16,24 +16,24 @@ from typing import IO, TypeVar, cast
 
 import msgspec
 
-from kingdom.bus.moving import AnyItem, Census, Manifest, Tally
 from kingdom.errors import Permanent
+from kingdom.storage.transfer import AnyItem, ItemCounter, ItemCounts, Manifest
 
 FORMAT = "kingdom-storage"
 VERSION = 1
 _GZIP_SUFFIX = ".gz"
-# Beyond this a file gets slower to write and hardly smaller.
+# A higher level is slower and saves little.
 _GZIP_LEVEL = 6
 _AGAIN = "export it again"
-_ELSEWHERE = "name a file in a directory that exists, that you may write to and that has room"
+_ELSEWHERE = "choose a file in an existing, writable directory with enough space"
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(AnyItem).decode
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first line: what the archive announces."""
+class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The first line of an archive."""
 
     format: str
     version: int
@@ -42,26 +42,26 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     manifest: Manifest
 
 
-class _Kind(msgspec.Struct):
-    """The part of a header that every version has."""
+class _FormatVersion(msgspec.Struct):
+    """The header fields that every format version has."""
 
     format: str
     version: int
 
 
-class _End(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
-    census: Census
+class _Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
+    census: ItemCounts
     sha256: str
 
 
-_decode_kind = msgspec.json.Decoder(_Kind).decode
-_decode_header = msgspec.json.Decoder(Header).decode
-_decode_end = msgspec.json.Decoder(_End).decode
+_decode_kind = msgspec.json.Decoder(_FormatVersion).decode
+_decode_header = msgspec.json.Decoder(ArchiveHeader).decode
+_decode_footer = msgspec.json.Decoder(_Footer).decode
 
 
 @contextmanager
 def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
-    """Write an archive: the block gets the function that adds an item; the file has its name only once it is whole."""
+    """Write an archive. The block gets a function that adds an item. The file gets its name when it is complete."""
     with _naming(path, _ELSEWHERE):
         if path.exists():
             raise _exists(path)
@@ -71,40 +71,42 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
     ):
         try:
             with _packed(part, path) as file:
-                digest, tally = hashlib.sha256(), Tally()
+                digest, counter = hashlib.sha256(), ItemCounter()
 
                 def write(line: bytes) -> None:
                     digest.update(line)
                     file.write(line)
 
                 def add(item: AnyItem) -> None:
-                    tally.add(item)
+                    counter.add(item)
                     write(_encode(item) + b"\n")
 
-                header = Header(format=FORMAT, version=VERSION, exported_at=now, source=source, manifest=manifest)
+                header = ArchiveHeader(
+                    format=FORMAT, version=VERSION, exported_at=now, source=source, manifest=manifest
+                )
                 write(_encode(header) + b"\n")
                 yield add
-                _compare(path, manifest.census, tally.census)
-                write(_encode(_End(census=tally.census, sha256=digest.hexdigest())) + b"\n")
+                _compare(path, manifest.census, counter.counts)
+                write(_encode(_Footer(census=counter.counts, sha256=digest.hexdigest())) + b"\n")
             _keep(part, path)
         except BaseException:
             Path(part.name).unlink(missing_ok=True)
             raise
 
 
-def read_header(path: Path) -> Header:
-    """Return what an archive announces, or refuse what is none that this version can read."""
+def read_header(path: Path) -> ArchiveHeader:
+    """Return the header of an archive, or raise Permanent if this version cannot read the file."""
     with _opened(path) as file:
         line = file.readline()
     try:
         kind = _decode_kind(line)
     except msgspec.MsgspecError:
-        kind = _Kind("", 0)
+        kind = _FormatVersion("", 0)
     if kind.format != FORMAT:
-        raise Permanent(f"{path} is no archive of `kingdom storage export`")
+        raise Permanent(f"{path} is not an archive of `kingdom storage export`")
     if kind.version != VERSION:
         raise Permanent(
-            f"{path} is written in version {kind.version} of the format, this Kingdom reads {VERSION}: use the Kingdom"
+            f"{path} has format version {kind.version}, but this Kingdom reads version {VERSION}: use the version"
             " that wrote it, or a newer one"
         )
     try:
@@ -114,38 +116,38 @@ def read_header(path: Path) -> Header:
 
 
 def read_items(path: Path) -> Iterator[AnyItem]:
-    """Yield everything in an archive; raises, at its end at the latest, if it was cut off or changed.
+    """Yield all items of an archive. Raise Permanent, at the end at the latest, if it was truncated or changed.
 
-    Who reads it to the end has verified it: do that once before anything is written.
+    Reading to the end verifies the archive. Do that once before writing anything.
     """
     announced = read_header(path).manifest.census
-    digest, tally = hashlib.sha256(), Tally()
+    digest, counter = hashlib.sha256(), ItemCounter()
     with _opened(path) as file:
         digest.update(file.readline())
         for number, line in enumerate(file, start=2):
             if line.startswith(b'{"item":"end"'):
-                end = _read(_decode_end, line, path, number)
+                end = _read(_decode_footer, line, path, number)
                 if end.sha256 != digest.hexdigest() or file.read(1):
-                    raise Permanent(f"{path} was changed after it was written: its digest is another one; {_AGAIN}")
-                _compare(path, announced, tally.census)
-                _compare(path, end.census, tally.census)
+                    raise Permanent(f"{path} was changed after it was written: its digest does not match; {_AGAIN}")
+                _compare(path, announced, counter.counts)
+                _compare(path, end.census, counter.counts)
                 return
             item = _read(_decode_item, line, path, number)
             digest.update(line)
-            tally.add(item)
+            counter.add(item)
             yield item
-    raise Permanent(f"{path} ends too early, after {tally.census} of {announced}: it was cut off; {_AGAIN}")
+    raise Permanent(f"{path} ends too early, after {counter.counts} of {announced}: it was truncated; {_AGAIN}")
 
 
 def _read(decode: Callable[[bytes], T], line: bytes, path: Path, number: int) -> T:
     try:
         return decode(line)
     except msgspec.MsgspecError as error:
-        what = "was changed" if line.endswith(b"\n") else "ends too early: it was cut off"
+        what = "was changed" if line.endswith(b"\n") else "ends too early: it was truncated"
         raise Permanent(f"{path} {what}, line {number} cannot be read: {error}; {_AGAIN}") from error
 
 
-def _compare(path: Path, announced: Census, counted: Census) -> None:
+def _compare(path: Path, announced: ItemCounts, counted: ItemCounts) -> None:
     if difference := counted.difference(announced):
         raise Permanent(f"the count of {path} is wrong: {difference} announced; {_AGAIN}")
 
@@ -153,7 +155,7 @@ def _compare(path: Path, announced: Census, counted: Census) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     with (
-        _naming(path, "see that you may read it"),
+        _naming(path, "check that you may read it"),
         gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,
     ):
         yield cast("IO[bytes]", file)
@@ -169,7 +171,7 @@ def _packed(part: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _keep(part: IO[bytes], path: Path) -> None:
-    """Give the finished file its name, for good: a crash of the machine leaves the whole file or none."""
+    """Give the finished file its name durably. A crash of the machine leaves the whole file or none."""
     part.flush()
     os.fsync(part.fileno())
     _give_name(Path(part.name), path)
@@ -181,14 +183,14 @@ def _keep(part: IO[bytes], path: Path) -> None:
 
 
 def _give_name(part: Path, path: Path) -> None:
-    """Name a file as no other is named: renaming would replace one that has appeared meanwhile."""
+    """Give a file its name without replacing a file that has appeared meanwhile, as a rename would."""
     try:
         try:
             path.hardlink_to(part)
         except FileExistsError:
             raise
         except OSError:
-            # Not every stick knows links: there the name is taken before it is replaced.
+            # Not every file system has hard links. Without them, reserve the name first, then replace it.
             path.touch(exist_ok=False)
             part.rename(path)
         else:
@@ -198,16 +200,16 @@ def _give_name(part: Path, path: Path) -> None:
 
 
 def _exists(path: Path) -> Permanent:
-    return Permanent(f"{path} exists already: name another file, or remove it first")
+    return Permanent(f"{path} already exists: choose another file, or remove it first")
 
 
 @contextmanager
 def _naming(path: Path, then: str) -> Iterator[None]:
-    """Turn what the file system and the compression say into sentences about this file."""
+    """Turn errors of the file system and of gzip into messages about this file."""
     try:
         yield
     except EOFError as error:
-        raise Permanent(f"{path} ends too early: it was cut off; {_AGAIN}") from error
+        raise Permanent(f"{path} ends too early: it was truncated; {_AGAIN}") from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise Permanent(f"{path} is damaged: {error}; {_AGAIN}") from error
     except OSError as error:

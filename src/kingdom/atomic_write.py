@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Write files atomically."""
 
 import os
 import secrets
@@ -8,27 +8,27 @@ from pathlib import Path
 from kingdom.errors import ProgramFailed
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all; neither it nor its folder is followed where it is a link.
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file so that readers see all of it or nothing. A link in place of the file or its folder is not followed.
 
-    Raises ProgramFailed where that cannot be done.
+    Raises ProgramFailed if the file cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            write_into(folder, file.name, text)
+            write_atomically_in(folder, file.name, text)
         finally:
             os.close(folder)
     except OSError as error:
         raise ProgramFailed(
-            f"{file} could not be written: {error}; look whether its folder is a real one and the disk has room"
+            f"{file} could not be written: {error}; check that its folder is not a link and that the disk has space"
         ) from error
 
 
-def write_into(folder: int, name: str, text: str) -> None:
-    """Do the same in an open folder; raises OSError."""
-    # Nobody can guess the name, and so put a link there.
+def write_atomically_in(folder: int, name: str, text: str) -> None:
+    """Write a file atomically in an open folder. Raises OSError."""
+    # The name cannot be guessed, so no one can place a link there first.
     draft = f".draft-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

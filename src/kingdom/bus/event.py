@@ -1,4 +1,4 @@
-"""What a handler sees of a delivery."""
+"""An event as its handler receives it."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Received(Generic[T]):
-    """An event in a handler's hands; `fence` grows with every delivery, pass it to targets that honour it."""
+class Event(Generic[T]):
+    """One received event. `fence` grows with every delivery; pass it to targets that enforce fences."""
 
     payload: T
     envelope: Envelope

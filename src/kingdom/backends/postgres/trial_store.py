@@ -15,11 +15,11 @@ from kingdom.backends.postgres.faults import translated
 from kingdom.backends.postgres.queries import load_queries
 from kingdom.backends.postgres.schema import migrate
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.throwaway import StoredEvent, ThrowawayStore
 from kingdom.errors import Misconfigured
+from kingdom.trial_store import StoredEvent, TrialStore
 
 
-class PostgresThrowaway(ThrowawayStore):
+class PostgresTrialStore(TrialStore):
     """Connections by `url` carry the schema as their application name, so that only they are ever cut."""
 
     has_one_writer = False

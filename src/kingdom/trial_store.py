@@ -23,7 +23,7 @@ class StoredEvent:
     error_code: str | None
 
 
-class ThrowawayStore(ABC):
+class TrialStore(ABC):
     """The third port, for tormentors. Processes under test open their bus by `url` and `schema`."""
 
     # True where one process at a time writes: the holder of the lock can be stopped. Else connections can be cut.

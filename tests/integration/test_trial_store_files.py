@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesThrowaway
+from kingdom.backends.files import FilesBus, FilesTrialStore
 from kingdom.bus import Dead, Done, Envelope, LogEntry
 from kingdom.verify.workload import ANY, LINE, topology
 
@@ -26,15 +26,15 @@ with open(sys.argv[1]) as lock:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[FilesThrowaway]:
-    store = FilesThrowaway(tmp_path, NAME)
+async def store(tmp_path: Path) -> AsyncIterator[FilesTrialStore]:
+    store = FilesTrialStore(tmp_path, NAME)
     await store.create()
     yield store
     await store.drop()
 
 
 @pytest.fixture
-async def bus(store: FilesThrowaway) -> AsyncIterator[FilesBus]:
+async def bus(store: FilesTrialStore) -> AsyncIterator[FilesBus]:
     async with FilesBus(store.url.removeprefix("file:"), topology(timedelta(seconds=30))) as bus:
         yield bus
 
@@ -101,7 +101,7 @@ def no_lease(root: Path) -> None:
     ],
 )
 async def test_what_is_wrong_in_the_files_is_named(
-    store: FilesThrowaway, bus: FilesBus, tmp_path: Path, damage: Callable[[Path], None], complaint: str
+    store: FilesTrialStore, bus: FilesBus, tmp_path: Path, damage: Callable[[Path], None], complaint: str
 ) -> None:
     await bus.publish(*in_line(1))
     (done,) = await bus.claim(LINE, 1, "worker")
@@ -116,7 +116,7 @@ async def test_what_is_wrong_in_the_files_is_named(
 
 
 async def test_a_long_running_process_that_believes_something_else_than_the_files_is_named(
-    store: FilesThrowaway, bus: FilesBus
+    store: FilesTrialStore, bus: FilesBus
 ) -> None:
     await bus.publish(*in_line(2))
     assert await store.broken_invariants() == []
@@ -125,7 +125,7 @@ async def test_a_long_running_process_that_believes_something_else_than_the_file
 
 
 async def test_every_event_is_shown_with_its_end_and_the_token_that_settled_it(
-    store: FilesThrowaway, bus: FilesBus
+    store: FilesTrialStore, bus: FilesBus
 ) -> None:
     await bus.publish(*(Envelope(type="Job", stream=ANY) for _ in range(3)))
     assert await store.unfinished() == 3
@@ -140,7 +140,7 @@ async def test_every_event_is_shown_with_its_end_and_the_token_that_settled_it(
     assert (await store.events())[0].token == done.token
 
 
-async def test_the_log_is_read_in_the_order_of_its_transactions(store: FilesThrowaway, bus: FilesBus) -> None:
+async def test_the_log_is_read_in_the_order_of_its_transactions(store: FilesTrialStore, bus: FilesBus) -> None:
     for first in (1, 3):
         async with bus.transaction() as transaction:
             await transaction.append(
@@ -151,7 +151,7 @@ async def test_the_log_is_read_in_the_order_of_its_transactions(store: FilesThro
 
 
 def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
-    store = FilesThrowaway(tmp_path, NAME)
+    store = FilesTrialStore(tmp_path, NAME)
     asyncio.run(store.create())
     assert store.holders() == []
     words = [sys.executable, "-c", HOLD_THE_LOCK, str(tmp_path / NAME / "bus" / "lock")]
@@ -166,7 +166,7 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
-    store: FilesThrowaway, bus: FilesBus, *, keep: bool
+    store: FilesTrialStore, bus: FilesBus, *, keep: bool
 ) -> None:
     async with store.lingering(bus, seconds=0, keep=keep) as transaction:
         await transaction.publish(Envelope(type="Job", stream=ANY))
@@ -174,13 +174,13 @@ async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
     assert await store.unfinished() == int(keep)
 
 
-async def test_a_process_under_test_is_led_to_the_same_directory(store: FilesThrowaway, bus: FilesBus) -> None:
+async def test_a_process_under_test_is_led_to_the_same_directory(store: FilesTrialStore, bus: FilesBus) -> None:
     await bus.publish(Envelope(type="Job", stream=ANY))
-    assert await FilesThrowaway(Path(store.url.removeprefix("file:")), NAME).unfinished() == 1
+    assert await FilesTrialStore(Path(store.url.removeprefix("file:")), NAME).unfinished() == 1
 
 
 def test_a_dropped_store_leaves_nothing(tmp_path: Path) -> None:
-    store = FilesThrowaway(tmp_path / "realm", NAME)
+    store = FilesTrialStore(tmp_path / "realm", NAME)
     asyncio.run(store.create())
     assert (tmp_path / "realm" / NAME).is_dir()
     asyncio.run(store.drop())

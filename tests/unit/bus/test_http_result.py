@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.bus import Acked, Answer, Rejected, Throttled, Unknown, http_answer
-from kingdom.bus.http_outcome import retry_after
+from kingdom.bus import Acked, CallResult, Rejected, Throttled, Unknown, classify_response
+from kingdom.bus.http_result import retry_after
 
 THROTTLED = {418, 425, 429}
 UNKNOWN = {408, 409}
 
 
-def expected(status: int) -> Answer:
+def expected(status: int) -> CallResult:
     reason = f"HTTP {status}"
     if status in THROTTLED:
         return Throttled(None, reason)
@@ -23,12 +23,12 @@ def expected(status: int) -> Answer:
 
 def test_every_status_has_its_meaning() -> None:
     statuses = range(100, 600)
-    assert {s: http_answer(s, {}, {"id": 1}) for s in statuses} == {s: expected(s) for s in statuses}
+    assert {s: classify_response(s, {}, {"id": 1}) for s in statuses} == {s: expected(s) for s in statuses}
 
 
 @pytest.mark.parametrize("name", ["Retry-After", "retry-after", "RETRY-AFTER"])
 def test_a_wait_in_seconds_is_read_under_any_spelling_of_the_header(name: str) -> None:
-    assert http_answer(429, {"Date": "x", name: " 120 "}) == Throttled(timedelta(minutes=2), "HTTP 429")
+    assert classify_response(429, {"Date": "x", name: " 120 "}) == Throttled(timedelta(minutes=2), "HTTP 429")
 
 
 def test_a_wait_until_a_date_is_read() -> None:
@@ -54,13 +54,13 @@ def test_a_date_without_a_zone_is_taken_for_utc() -> None:
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "²", "Wed, 99 Oct 2015 07:28:00 GMT"])
 def test_what_cannot_be_read_asks_for_nothing(value: str) -> None:
     assert retry_after({"retry-after": value}) is None
-    assert http_answer(429, {"retry-after": value}) == Throttled(None, "HTTP 429")
+    assert classify_response(429, {"retry-after": value}) == Throttled(None, "HTTP 429")
 
 
 @given(
     st.text() | st.integers().map(str) | st.from_regex(r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d")
 )
 def test_no_header_can_make_the_classification_fail(value: str) -> None:
-    answer = http_answer(429, {"Retry-After": value})
+    answer = classify_response(429, {"Retry-After": value})
     assert isinstance(answer, Throttled)
     assert answer.after is None or answer.after >= timedelta()

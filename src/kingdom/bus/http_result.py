@@ -1,28 +1,28 @@
-"""What an HTTP answer means for an effect: classified once, here."""
+"""Classify HTTP responses as results of effects."""
 
 from collections.abc import Mapping
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from kingdom.bus.effect import Acked, Answer, Rejected, Throttled, Unknown
+from kingdom.bus.effect import Acked, CallResult, Rejected, Throttled, Unknown
 from kingdom.clock import utc_now
 
 # Statuses that differ from their class; 2xx is Acked, 3xx and 4xx Rejected, 5xx Unknown.
 _SPECIAL: Mapping[int, type[Throttled] | type[Unknown]] = {
-    408: Unknown,  # the server gave up waiting: it may have read enough
-    409: Unknown,  # often our own earlier call, still under way or done
+    408: Unknown,  # the server stopped waiting, but may have read enough
+    409: Unknown,  # often our own earlier call, still running or done
     418: Throttled,  # used by exchanges for a block after repeated 429
     425: Throttled,  # too early: not processed
     429: Throttled,
 }
-# Whoever asks for more than this has made a mistake.
+# A longer Retry-After is a mistake.
 _LONGEST_WAIT = timedelta(days=30)
 _NO_BODY: Mapping[str, Any] = {}
 
 
-def http_answer(status: int, headers: Mapping[str, str], body: Mapping[str, Any] = _NO_BODY) -> Answer:
-    """Return what a response means; a network error has none and is Unknown by itself."""
+def classify_response(status: int, headers: Mapping[str, str], body: Mapping[str, Any] = _NO_BODY) -> CallResult:
+    """Return the result that a response means. A network error has no response and is Unknown."""
     reason = f"HTTP {status}"
     special = _SPECIAL.get(status)
     if special is Throttled:
@@ -35,7 +35,7 @@ def http_answer(status: int, headers: Mapping[str, str], body: Mapping[str, Any]
 
 
 def retry_after(headers: Mapping[str, str]) -> timedelta | None:
-    """Return the wait that a Retry-After header asks for: seconds or a date."""
+    """Return the wait that a Retry-After header asks for, in seconds or until a date."""
     value = next((text for name, text in headers.items() if name.lower() == "retry-after"), "").strip()
     try:
         wait = timedelta(seconds=int(value)) if value.isdecimal() else _until(value)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from kingdom.backends.postgres import PostgresBus, PostgresThrowaway
+from kingdom.backends.postgres import PostgresBus, PostgresTrialStore
 from kingdom.bus import Dead, Done, Envelope, LogEntry
 from kingdom.errors import Unavailable
 from kingdom.verify.workload import ANY, LINE, topology
@@ -15,15 +15,15 @@ SCHEMA = "kingdom_verify_test"
 
 
 @pytest.fixture
-async def store(dsn: str) -> AsyncIterator[PostgresThrowaway]:
-    store = PostgresThrowaway(dsn, SCHEMA)
+async def store(dsn: str) -> AsyncIterator[PostgresTrialStore]:
+    store = PostgresTrialStore(dsn, SCHEMA)
     await store.create()
     yield store
     await store.drop()
 
 
 @pytest.fixture
-async def bus(store: PostgresThrowaway) -> AsyncIterator[PostgresBus]:
+async def bus(store: PostgresTrialStore) -> AsyncIterator[PostgresBus]:
     async with PostgresBus(store.url, topology(timedelta(seconds=30)), schema=SCHEMA) as bus:
         yield bus
 
@@ -53,7 +53,7 @@ def change(dsn: str, statement: str) -> None:
     ],
 )
 async def test_a_broken_invariant_is_named(
-    store: PostgresThrowaway, bus: PostgresBus, dsn: str, damage: str, complaint: str
+    store: PostgresTrialStore, bus: PostgresBus, dsn: str, damage: str, complaint: str
 ) -> None:
     await bus.publish(*in_line(3))
     assert len(await bus.claim(LINE, 10, "worker")) == 3
@@ -63,7 +63,7 @@ async def test_a_broken_invariant_is_named(
 
 
 async def test_every_event_is_shown_with_its_end_and_the_token_that_settled_it(
-    store: PostgresThrowaway, bus: PostgresBus
+    store: PostgresTrialStore, bus: PostgresBus
 ) -> None:
     await bus.publish(*(Envelope(type="Job", stream=ANY) for _ in range(3)))
     assert await store.unfinished() == 3
@@ -76,7 +76,7 @@ async def test_every_event_is_shown_with_its_end_and_the_token_that_settled_it(
     assert found == [(1, "DONE", done.token, None), (2, "DEAD", dead.token, "useless"), (3, "PENDING", 0, None)]
 
 
-async def test_the_log_is_read_in_the_order_of_its_transactions(store: PostgresThrowaway, bus: PostgresBus) -> None:
+async def test_the_log_is_read_in_the_order_of_its_transactions(store: PostgresTrialStore, bus: PostgresBus) -> None:
     for first in (1, 3):
         async with bus.transaction() as transaction:
             await transaction.append(
@@ -87,7 +87,7 @@ async def test_the_log_is_read_in_the_order_of_its_transactions(store: PostgresT
 
 
 async def test_only_connections_of_the_processes_under_test_are_cut(
-    store: PostgresThrowaway, bus: PostgresBus, dsn: str
+    store: PostgresTrialStore, bus: PostgresBus, dsn: str
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as bystander:
         assert await store.cut_connections(100) > 0
@@ -98,7 +98,7 @@ async def test_only_connections_of_the_processes_under_test_are_cut(
 
 @pytest.mark.parametrize("keep", [True, False])
 async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
-    store: PostgresThrowaway, bus: PostgresBus, *, keep: bool
+    store: PostgresTrialStore, bus: PostgresBus, *, keep: bool
 ) -> None:
     async with store.lingering(bus, seconds=0, keep=keep) as transaction:
         await transaction.publish(Envelope(type="Job", stream=ANY))
@@ -106,7 +106,7 @@ async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
     assert await store.unfinished() == int(keep)
 
 
-async def test_a_dropped_store_leaves_nothing(store: PostgresThrowaway, dsn: str) -> None:
+async def test_a_dropped_store_leaves_nothing(store: PostgresTrialStore, dsn: str) -> None:
     await store.drop()
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT to_regnamespace(%s)", (SCHEMA,)).fetchone() == (None,)

@@ -8,7 +8,7 @@ import msgspec
 Role = Literal["publisher", "worker", "steady"]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a process is told; the URL may hold a password, so it never stands on a command line."""
 
     role: Role

@@ -1,4 +1,4 @@
-"""How log lines look: JSON for machines, or plain text for a person at a terminal."""
+"""Configure log lines: JSON for machines, plain text for a terminal."""
 
 import logging
 import sys
@@ -8,15 +8,15 @@ from contextlib import suppress
 import structlog
 
 from kingdom.bus.envelope import current_cause
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 _HANDLER = "kingdom"
 
 
 def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[structlog.typing.Processor] = ()) -> None:
-    """Send structured log lines to standard error, those of the standard library's loggers in the same form.
+    """Write structured log lines to standard error, including those of the standard library's loggers.
 
-    What is in `also` sees each line too.
+    Every line also passes through the processors in `also`.
     """
     every: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -26,30 +26,30 @@ def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[stru
         *also,
     ]
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="at")
-    # Exceptions become text first, as they may quote what others wrote.
-    last = [structlog.processors.JSONRenderer()] if json else [_harmless, console]
+    # Exceptions become text first, because they may contain untrusted text.
+    last = [structlog.processors.JSONRenderer()] if json else [_escape_texts, console]
     final: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, *last]
     structlog.configure(
         processors=[*every, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
-    _adopt_standard_loggers(every, final, level)
+    _capture_standard_loggers(every, final, level)
 
 
-class _Adopted(logging.StreamHandler):  # type: ignore[type-arg]
-    """Takes lines of the standard library's loggers; a step that keeps one to itself must not end the one who spoke."""
+class _StandardLogHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers
+    """Handles lines of the standard library's loggers. A processor may drop a line without an error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(structlog.DropEvent):
             super().emit(record)
 
 
-def _adopt_standard_loggers(
+def _capture_standard_loggers(
     every: list[structlog.typing.Processor], final: list[structlog.typing.Processor], level: int
 ) -> None:
     formatter = structlog.stdlib.ProcessorFormatter
-    handler = _Adopted(sys.stderr)
+    handler = _StandardLogHandler(sys.stderr)
     handler.set_name(_HANDLER)
     handler.setFormatter(formatter(foreign_pre_chain=every, processors=[formatter.remove_processors_meta, *final]))
     root = logging.getLogger()
@@ -58,8 +58,8 @@ def _adopt_standard_loggers(
     root.setLevel(level)
 
 
-def _harmless(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Let no text steer the terminal, nor look like a line of its own; the renderer quotes what is no text."""
+def _escape_texts(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape control characters and indent further lines. The renderer quotes values that are not text."""
     return {name: _shown(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
@@ -68,6 +68,6 @@ def _shown(text: str) -> str:
 
 
 def _with_cause(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Add the event being handled, so that every line of its handler can be found by it."""
+    """Add the fields of the event being handled, so that all lines of its handler can be found."""
     cause = current_cause.get()
     return {**cause.log_fields(), **event} if cause else event

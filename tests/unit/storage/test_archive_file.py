@@ -8,13 +8,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.bus.archive_file import new_archive, read_header, read_items
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.moving import AnyItem, Block, Census, DedupKey, Entry, Event, Manifest, Pause, StoredRecord, Tally
 from kingdom.errors import Permanent
+from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounter,
+    ItemCounts,
+    LogEntryItem,
+    Manifest,
+    PauseItem,
+    RecordItem,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-EVENT = Event(
+EVENT = EventItem(
     stream="line",
     position=7,
     ordered=True,
@@ -32,8 +43,8 @@ EVENT = Event(
 )
 ITEMS: Sequence[AnyItem] = (
     EVENT,
-    Block(stream="line", key="k", blocked_by=7),
-    StoredRecord(
+    BlockItem(stream="line", key="k", blocked_by=7),
+    RecordItem(
         kind="job",
         id="a/b",
         version=2,
@@ -45,17 +56,17 @@ ITEMS: Sequence[AnyItem] = (
         updated_at=NOW,
         ended_at=None,
     ),
-    DedupKey(scope="s", key="k", expires_at=NOW),
-    Pause(stream="free", reason="r", actor="a", since=NOW),
-    Entry(type="t", actor="a", data={}, at=NOW, trace_id="x", aggregate_type="", aggregate_id="", logged_at=NOW),
+    DedupKeyItem(scope="s", key="k", expires_at=NOW),
+    PauseItem(stream="free", reason="r", actor="a", since=NOW),
+    LogEntryItem(type="t", actor="a", data={}, at=NOW, trace_id="x", aggregate_type="", aggregate_id="", logged_at=NOW),
 )
 
 
 def manifest(items: Sequence[AnyItem] = ITEMS) -> Manifest:
-    tally = Tally()
+    tally = ItemCounter()
     for item in items:
         tally.add(item)
-    return Manifest(census=tally.census, last_position=7, last_token=11)
+    return Manifest(census=tally.counts, last_position=7, last_token=11)
 
 
 def write(file: Path, items: Sequence[AnyItem] = ITEMS) -> Path:
@@ -131,7 +142,7 @@ def test_anything_behind_the_end_is_refused(tmp_path: Path, more: bytes) -> None
 def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     file = write(tmp_path / "house.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2', 1))
-    with pytest.raises(Permanent, match=r"version 2 of the format.* or a newer one"):
+    with pytest.raises(Permanent, match=r"format version 2.* or a newer one"):
         read_header(file)
 
 
@@ -139,7 +150,7 @@ def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_told_so(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "house.jsonl"
     file.write_bytes(text)
-    with pytest.raises(Permanent, match="is no archive"):
+    with pytest.raises(Permanent, match="is not an archive"):
         read_header(file)
 
 
@@ -153,7 +164,7 @@ def test_a_plain_file_with_a_compressed_name_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "house.jsonl"
     file.write_text("precious")
-    with pytest.raises(Permanent, match="exists already"):
+    with pytest.raises(Permanent, match="already exists"):
         write(file)
     assert file.read_text() == "precious"
 
@@ -172,7 +183,7 @@ def filesystem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("filesystem")
 def test_a_file_that_appears_during_the_export_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "house.jsonl"
-    with pytest.raises(Permanent, match="exists already"), new_archive(file, "files", manifest([]), NOW):
+    with pytest.raises(Permanent, match="already exists"), new_archive(file, "files", manifest([]), NOW):
         file.write_text("precious")
     assert file.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [file]
@@ -215,22 +226,22 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"status": "PENDING", "ordered": False, "processed_at": None}, "never due"),
-        ({"status": "PENDING", "due_at": NOW}, "its processedAt says otherwise"),
-        ({"status": "DONE", "processed_at": None}, "its processedAt says otherwise"),
+        ({"status": "PENDING", "ordered": False, "processed_at": None}, "no due time"),
+        ({"status": "PENDING", "due_at": NOW}, "which contradicts its processedAt"),
+        ({"status": "DONE", "processed_at": None}, "which contradicts its processedAt"),
     ],
 )
 def test_an_event_that_contradicts_itself_cannot_be_made(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        msgspec.convert({**msgspec.to_builtins(EVENT), **_wire(changes)}, Event)
+        msgspec.convert({**msgspec.to_builtins(EVENT), **_wire(changes)}, EventItem)
 
 
 def _wire(changes: dict[str, object]) -> dict[str, object]:
-    names = dict(zip(Event.__struct_fields__, Event.__struct_encode_fields__, strict=True))
+    names = dict(zip(EventItem.__struct_fields__, EventItem.__struct_encode_fields__, strict=True))
     return {names[name]: value for name, value in changes.items()}
 
 
 def test_a_census_tells_only_what_there_is() -> None:
-    assert str(Census(open_events=2, log_entries=1)) == "2 open events, 1 log entries"
-    assert str(Census()) == "nothing"
-    assert Census(records=1).difference(Census(records=1)) == ""
+    assert str(ItemCounts(open_events=2, log_entries=1)) == "2 open events, 1 log entries"
+    assert str(ItemCounts()) == "nothing"
+    assert ItemCounts(records=1).difference(ItemCounts(records=1)) == ""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class ViolationKind(Enum):
     """What can be wrong; a trial is passed when there is nothing of any kind."""
 
     LOST = "events lost"
@@ -34,9 +34,9 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """One thing that must not happen, with the event, key or process it happened to."""
 
-    kind: Kind
+    kind: ViolationKind
     subject: str
     detail: str

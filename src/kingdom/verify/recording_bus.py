@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.metrics import WorkerMetrics
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 from kingdom.errors import LeaseLost, Unavailable
 from kingdom.verify.history import History
 
 
-class WitnessedLosses(WorkerMetrics):
+class RecordingMetrics(WorkerMetrics):
     """Writes down what a worker gives up because its lease is over, by whose word ever."""
 
     def __init__(self, history: History) -> None:
@@ -26,7 +26,7 @@ class WitnessedLosses(WorkerMetrics):
         self._history.write("lease_lost", tokens=[delivery.token])
 
 
-class WitnessedBus(Bus):
+class RecordingBus(Bus):
     """Passes every call on, and records its result once the store has answered."""
 
     def __init__(self, inner: Bus, history: History) -> None:
@@ -64,7 +64,7 @@ class WitnessedBus(Bus):
             self._history.write("claimed", token=deliveries[0].token, stream=stream, asked=asked, events=events)
         return deliveries
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """See the port."""
         asked = time.monotonic_ns()
         renewal = self._inner.renew(leases)
@@ -87,7 +87,7 @@ class WitnessedBus(Bus):
 
     def _write(self, what: str, transaction: Transaction, began: int) -> None:
         outcomes: dict[int, dict[str, str]] = defaultdict(dict)
-        for settled in transaction.changes.settled.values():
+        for settled in transaction.changes.settlements.values():
             outcomes[settled.token][str(settled.position)] = type(settled.outcome).__name__.lower()
         for token, positions in outcomes.items():
             self._history.write(what, token=token, began=began, outcomes=positions)
