@@ -1,4 +1,4 @@
-"""Ways to get the bus on files wrong: each changes its classes, in a process of its own."""
+"""Broken variants of the bus on files. Each patches its classes in its own process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ _SEGMENT_BYTES = 256 << 10
 
 
 def no_fence() -> None:
-    """Settle and renew without looking at the token."""
+    """Settle and renew without checking the token."""
     settle = Draft.settle
 
     def lost(_: Draft, _settled: Sequence[Settlement], _held: Sequence[Delivery]) -> set[int]:
@@ -63,7 +63,7 @@ def blame_batch() -> None:
 
 
 def no_replay() -> None:
-    """Leave the files as a dead writer has left them."""
+    """Do not repair the files after a crash."""
 
     def leave(_: Replay, *, thorough: bool) -> None:
         del thorough
@@ -86,7 +86,7 @@ def files_first() -> None:
 
 
 def endless_patience() -> None:
-    """Wait for a stopped holder of the lock until it wakes up."""
+    """Wait for a stopped lock holder until it wakes up."""
 
     def let_live(_: Lock, _stopped: list[int]) -> None:
         return
@@ -95,7 +95,7 @@ def endless_patience() -> None:
 
 
 def two_writers() -> None:
-    """Take no notice of the lock while its holder is stopped, and let the holder live."""
+    """Ignore the lock while its holder is stopped, and do not kill the holder."""
     attempt = Lock._try
     ignored: set[int] = set()
 
@@ -110,7 +110,7 @@ def two_writers() -> None:
 
 
 def no_pause() -> None:
-    """Give out the events of a paused stream."""
+    """Claim events of a paused stream."""
     claimable = Draft.claimable
 
     def ignore_pauses(draft: Draft, stream: Stream, limit: int) -> list[Row]:
@@ -124,7 +124,7 @@ def no_pause() -> None:
 
 
 def wrong_head() -> None:
-    """Let the last event of a key follow the first."""
+    """Run the last event of a key after the first one."""
     next_head = StreamBook.next_head
 
     def last_of_line(book: StreamBook, key: str) -> Row | None:
@@ -153,12 +153,12 @@ FILES_VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def many_checkpoints() -> None:
-    """Begin a new segment of the journal every second or so, where it would take minutes otherwise."""
+    """Start a new journal segment about every second instead of every few minutes."""
     replace(store, "SEGMENT_BYTES", _SEGMENT_BYTES)
 
 
 def script_commits() -> None:
-    """Let a job's script say what happens to its process with the journal written, but only half of the files."""
+    """Let a script stop or kill a process after it has written the journal and half of the files."""
     apply, add_log = Tree.apply, Tree._add_log
     scripts: dict[str, Mapping[str, str]] = {}
 
@@ -171,7 +171,7 @@ def script_commits() -> None:
 
     def act_first(tree: Tree, part: LogPart) -> None:
         for event_id, script in scripts.items():
-            ScriptRunner(Path(tree.layout.temporary)).act_at_once(script, event_id, "commit")
+            ScriptRunner(Path(tree.layout.temporary)).run_now(script, event_id, "commit")
         add_log(tree, part)
 
     replace(Tree, "apply", note_scripts)

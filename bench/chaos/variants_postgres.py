@@ -1,4 +1,4 @@
-"""Ways to get the bus on PostgreSQL wrong: each changes its queries or its classes, in a process of its own."""
+"""Broken variants of the bus on PostgreSQL. Each patches its queries or classes in its own process."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from kingdom.backends.postgres.queries import load_queries
 
 
 def no_fence() -> None:
-    """Settle and renew without looking at the token."""
+    """Settle and renew without checking the token."""
     fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
     _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
 
@@ -27,7 +27,7 @@ def blame_batch() -> None:
 
 
 def no_pause() -> None:
-    """Give out the events of a paused stream."""
+    """Claim events of a paused stream."""
     condition = (r"AND NOT EXISTS \(SELECT FROM \S*outbox_pause WHERE stream = %\(stream\)s\)", "")
     _rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
 
@@ -46,7 +46,7 @@ POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def _rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
-    """Change named queries; a pattern that fits no more is an error, not a variant that breaks nothing."""
+    """Rewrite named queries. Raise LookupError if a pattern does not match any more."""
 
     def broken(schema: str) -> dict[str, Any]:
         queries: dict[str, Any] = dict(load_queries(schema))

@@ -1,4 +1,4 @@
-"""What failovers have shown, also where the server itself forgot what it had acknowledged. Pure."""
+"""Analyze failovers, including those in which the server lost acknowledged transactions."""
 
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """When a primary was killed, when its standby was told to take over, and when an event was handled after that."""
+    """The times when a primary was killed, its standby was promoted, and the next event was handled."""
 
     killed: int
     promoted: int
@@ -25,20 +25,20 @@ class Failover:
 
     @property
     def seconds(self) -> float:
-        """Return how long nothing was handled after the promotion was asked for."""
+        """Return the time from the promotion to the next handled event."""
         return (self.handled - self.promoted) / _SECOND_NS
 
     @property
     def outage_seconds(self) -> float:
-        """Return how long nothing was handled after the kill."""
+        """Return the time from the kill to the next handled event."""
         return (self.handled - self.killed) / _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends.
+    """What the servers acknowledged and lost: events, some of which were published again, and settlements.
 
-    An event that closes a call which the server has forgotten can never be handled.
+    An event that closes a lost call can never be handled.
     """
 
     events: frozenset[str]
@@ -59,10 +59,10 @@ def failovers(history: Sequence[HistoryEntry]) -> Iterator[Failover]:
 
 
 def losses(evidence: Evidence) -> Losses:
-    """Compare what was acknowledged with what is there."""
-    acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
+    """Compare the acknowledged events with those in the store."""
+    acknowledged = {event for facts in evidence.facts_of("published") for event in facts["events"]}
     there = {event.event_id for event in evidence.events}
-    calls = {evidence.meant[event]["call"] for event in there if event in evidence.meant}
+    calls = {evidence.described[event]["call"] for event in there if event in evidence.described}
     copies = _copies_by_claim(evidence.history)
     ends = Counter(
         copies[entry.process, token, position]
@@ -76,9 +76,9 @@ def losses(evidence: Evidence) -> Losses:
         unclosable=frozenset(event for event in there if _closes(evidence, event) - calls),
         published_again=frozenset(
             (stream, event)
-            for facts in evidence.of("published")
+            for facts in evidence.facts_of("published")
             for event in facts.get("again", ())
-            for stream in evidence.meant[event]["streams"]
+            for stream in evidence.described[event]["streams"]
             if [stream, event] not in facts["duplicates"]
         ),
         handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
@@ -86,7 +86,7 @@ def losses(evidence: Evidence) -> Losses:
 
 
 def disordered(evidence: Evidence, lost: Losses) -> Iterator[Violation]:
-    """Find what was handled out of its order; an event that was lost and published again has lost its place."""
+    """Find order violations, except for events that were lost and published again."""
     applied = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.published_again]
     history = [
         entry
@@ -94,15 +94,15 @@ def disordered(evidence: Evidence, lost: Losses) -> Iterator[Violation]:
         if entry.what != "accepted" or (entry.facts["stream"], entry.facts["event"]) not in lost.published_again
     ]
     left = replace(evidence, applied=applied, history=history)
-    return (finding for finding in check(left) if finding.kind is ViolationKind.ORDER)
+    return (violation for violation in check(left) if violation.kind is ViolationKind.ORDER)
 
 
 def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
-    """Find settlements that were accepted though another claim of the event was newer, on the same server.
+    """Find settlements that a server accepted although it had a newer claim of the event.
 
-    Numbers may come twice where the server forgot them, so claims are told apart by process and time.
+    A server that lost transactions may use a token twice, so claims are compared by process and time.
     """
-    promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
+    promotions = [facts["promoted"] for facts in evidence.facts_of(FAILOVER)]
     copies = _copies_by_claim(evidence.history)
     claims: dict[CopyId, list[HistoryEntry]] = defaultdict(list)
     for entry in evidence.history:
@@ -125,12 +125,12 @@ def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _closes(evidence: Evidence, event: str) -> set[str]:
-    closes = evidence.meant[event].get("closes") if event in evidence.meant else None
+    closes = evidence.described[event].get("closes") if event in evidence.described else None
     return {closes} if closes else set()
 
 
 def _owner(claims: Sequence[HistoryEntry], promotions: Sequence[int], settlement: HistoryEntry) -> HistoryEntry | None:
-    """Return the last claim on the server that accepted a settlement, before that began."""
+    """Return the last claim before a settlement, on the server that accepted it."""
     era = bisect(promotions, settlement.at)
     before = [c for c in claims if bisect(promotions, c.at) == era and c.at < settlement.facts["began"]]
     return before[-1] if before else None

@@ -30,9 +30,9 @@ def main() -> int:
     )
     with BACKENDS[backend].place() as place:
         report = asyncio.run(run_trial(place.url, plan))
-    for finding in report.findings[:5]:
+    for finding in report.violations[:5]:
         print(f"finding: {finding.kind.value}: {finding.subject}: {finding.detail}")
-    return 1 if report.findings else 0
+    return 1 if report.violations else 0
 
 
 if __name__ == "__main__":

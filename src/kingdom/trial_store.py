@@ -1,4 +1,7 @@
-"""A store that is made for one verification and dropped after it: what may be done to it, and read of it."""
+"""The port of `kingdom bus verify`: a store that the verification creates, damages, inspects and removes.
+
+It is not in `kingdom.verify`, because the backends implement it and import nothing above the bus.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from kingdom.bus.port import Bus, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """How one event ended, or where it stands; `token` is the one that settled it, certain for what is DONE only."""
+    """The state of one event. `token` is the token that settled it, which is certain only for a DONE event."""
 
     event_id: str
     stream: str
@@ -24,21 +27,21 @@ class StoredEvent:
 
 
 class TrialStore(ABC):
-    """The third port, for tormentors. Processes under test open their bus by `url` and `schema`."""
+    """A store that the verification creates, damages and removes. The processes under test open `url` and `schema`."""
 
-    # True where one process at a time writes: the holder of the lock can be stopped. Else connections can be cut.
+    # True if one process at a time writes: then its lock holder can be stopped. Otherwise connections can be cut.
     has_one_writer: ClassVar[bool]
-    # No fault that hits the store itself lasts so long that a worker at work could not renew this.
+    # The shortest lease that a running worker can still renew after any fault of the store itself.
     shortest_lease: ClassVar[timedelta]
 
     url: str
-    # Where who only watches opens the bus: nothing is ever done to it.
+    # The URL for observers. It gets no faults.
     safe_url: str
     schema: str
 
     @abstractmethod
     async def create(self) -> None:
-        """Make the empty store."""
+        """Create the empty store."""
 
     @abstractmethod
     async def drop(self) -> None:
@@ -46,28 +49,28 @@ class TrialStore(ABC):
 
     @abstractmethod
     async def cut_connections(self, at_most: int) -> int:
-        """Break connections of the processes under test; returns how many."""
+        """Break connections of the processes under test, and return how many."""
 
     @abstractmethod
     def holders(self) -> list[int]:
-        """Return the processes that keep all others from writing at this moment."""
+        """Return the ids of the processes that hold the write lock now."""
 
     @abstractmethod
     async def unfinished(self) -> int:
-        """Return how many events are neither done nor dead."""
+        """Return the number of events that are neither done nor dead."""
 
     @abstractmethod
     async def broken_invariants(self) -> list[str]:
-        """Return what is wrong inside the store at this moment, though nobody would see it from outside yet."""
+        """Return the internal invariants of the store that do not hold now."""
 
     @abstractmethod
     async def events(self) -> list[StoredEvent]:
-        """Return every event that is or was there."""
+        """Return every event that is or was in the store."""
 
     @abstractmethod
     async def log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
-        """Return the data of all log entries of a type, in the order of their transactions."""
+        """Return the data of all log entries of a type, in transaction order."""
 
     @abstractmethod
     def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction that lasts for a while after its writes, as a caller's own may; `keep` commits it."""
+        """Open a transaction that stays open for a while after its writes. It is rolled back unless `keep` is true."""

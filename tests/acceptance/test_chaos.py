@@ -34,8 +34,8 @@ SHOWN = [
     for backend in sorted(scenario.backends)
 ]
 DIFFERENT_PLAYS = [
-    pytest.param(backend, scenario, id=f"{backend}-{scenario.play.__name__.strip('_')}")
-    for scenario in {scenario.play: scenario for scenario in SCENARIOS}.values()
+    pytest.param(backend, scenario, id=f"{backend}-{scenario.act.__name__.strip('_')}")
+    for scenario in {scenario.act: scenario for scenario in SCENARIOS}.values()
     for backend in sorted(scenario.backends)
 ]
 
@@ -63,15 +63,15 @@ def processes_under_test() -> list[psutil.Process]:
 @pytest.mark.parametrize(("backend", "scenario"), SHOWN)
 async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=True)
-    assert report.findings_by_kind[scenario.expects.value] > 0
-    assert report.findings_by_kind["processes failed"] == 0
+    assert report.violations_by_kind[scenario.expects.value] > 0
+    assert report.violations_by_kind["processes failed"] == 0
 
 
 @pytest.mark.variants
 @pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_PLAYS)
 async def test_the_bus_passes_what_the_broken_variant_fails(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=False)
-    assert report.findings == []
+    assert report.violations == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -92,7 +92,7 @@ def _verdict(report: TrialReport) -> Verdict:
         events=dict(report.statuses),
         actions=dict(report.actions),
         faults=[Fault(at_seconds=each.at_seconds, kind=each.kind, detail=each.detail) for each in report.faults],
-        findings=report.findings_by_kind,
+        findings=report.violations_by_kind,
         details=_details(report),
     )
 
@@ -101,7 +101,7 @@ def _show(call: Call, report: TrialReport) -> None:
     output = call.output
     output.table(("at", "fault", "what"), [(f"{f.at_seconds:.2f} s", f.kind, f.detail) for f in report.faults])
     output.table(("recorded action", "times"), report.actions.items())
-    output.table(("checked", "found"), report.findings_by_kind.items())
+    output.table(("checked", "found"), report.violations_by_kind.items())
     output.say(*_details(report))
     events = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
     output.say(
@@ -111,4 +111,4 @@ def _show(call: Call, report: TrialReport) -> None:
 
 
 def _details(report: TrialReport) -> list[str]:
-    return [f"{each.kind.value}: {each.subject}: {each.detail}" for each in report.findings[:20]]
+    return [f"{each.kind.value}: {each.subject}: {each.detail}" for each in report.violations[:20]]

@@ -1,4 +1,4 @@
-"""Kill and check: real processes over a throwaway store, a nemesis, a history, and a checker that can fail."""
+"""Verify the bus: run real processes on a trial store, inject faults, record a history and check it."""
 
 from kingdom.verify.report import TrialReport
 from kingdom.verify.trial import TrialPlan, verify

@@ -1,4 +1,4 @@
-"""The outside calls of the processes under test: effects against the target of the trial."""
+"""The outside calls of the processes under test: effects on the target of the trial."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from kingdom.bus import (
 )
 from kingdom.verify.history import History
 from kingdom.verify.script import ScriptRunner
-from kingdom.verify.target import PATIENCE_SECONDS, SETTLES_SECONDS, TargetRequest
+from kingdom.verify.target import CALL_TIMEOUT_SECONDS, SETTLES_SECONDS, TargetRequest
 from kingdom.verify.workload import (
     CALLED,
     CALLED_AND_CLOSED,
@@ -39,13 +39,13 @@ from kingdom.verify.workload import (
 )
 
 _OK = 200
-_TAKEN_ON = 202
+_ACCEPTED = 202
 
 
-class _Call(Effect[Job]):
-    """Sends a job's call; the target's idempotency decides what may follow an unknown end."""
+class _JobCall(Effect[Job]):
+    """Sends the call of a job."""
 
-    def __init__(self, history: History, stagehand: ScriptRunner, port: int, event_type: EventType[Job]) -> None:
+    def __init__(self, history: History, scripts: ScriptRunner, port: int, event_type: EventType[Job]) -> None:
         self.target = Target(
             name=event_type.name,
             idempotency=IDEMPOTENCY[event_type.name],
@@ -56,7 +56,7 @@ class _Call(Effect[Job]):
             settles_after=timedelta(seconds=SETTLES_SECONDS),
         )
         self._history = history
-        self._stagehand = stagehand
+        self._scripts = scripts
         self._port = port
 
     def key(self, event: Event[Job]) -> str:
@@ -81,19 +81,19 @@ class _Call(Effect[Job]):
     async def _send(self, attempt: Attempt) -> CallResult:
         await asyncio.sleep(attempt.request["work_ms"] / 1000)
         request = await TargetRequest.connect(self._port)
-        await self._stagehand.act(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
+        await self._scripts.run(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
         request.send("/calls", self._body(attempt))
         self._history.write("sent", key=attempt.request["key"], identifier=attempt.identifier, fence=attempt.fence)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            status, headers, body = await request.answer()
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+            status, headers, body = await request.response()
         self._history.write("answered", key=attempt.request["key"], identifier=attempt.identifier, status=status)
-        return Accepted() if status == _TAKEN_ON else classify_response(status, headers, body)
+        return Accepted() if status == _ACCEPTED else classify_response(status, headers, body)
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         request = await TargetRequest.connect(self._port)
         request.send("/findings", self._body(attempt))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            status, _, body = await request.answer()
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+            status, _, body = await request.response()
         if status != _OK:
             return Unclear(f"HTTP {status}")
         self._history.write(
@@ -118,7 +118,7 @@ class _Call(Effect[Job]):
         }
 
 
-def register_calls(dispatcher: Dispatcher, history: History, stagehand: ScriptRunner, port: int) -> None:
-    """Add every kind of call to the table of handlers."""
+def register_calls(dispatcher: Dispatcher, history: History, scripts: ScriptRunner, port: int) -> None:
+    """Register every kind of call."""
     for event_type in (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED):
-        dispatcher.effect(event_type, _Call(history, stagehand, port, event_type))
+        dispatcher.effect(event_type, _JobCall(history, scripts, port, event_type))

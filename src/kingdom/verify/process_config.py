@@ -1,15 +1,15 @@
-"""What a process under test is told."""
+"""The configuration of a process under test."""
 
 from typing import Literal
 
 import msgspec
 
-# A steady worker is never struck, so what happens to its work is the doing of the bus alone.
+# A steady worker gets no faults, so only the bus can cause what happens to its work.
 Role = Literal["publisher", "worker", "steady"]
 
 
 class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told; the URL may hold a password, so it never stands on a command line."""
+    """The configuration of one process. It is sent by standard input, because the URL may contain a password."""
 
     role: Role
     name: str

@@ -1,4 +1,4 @@
-"""A bus that writes down what its process claims, settles and loses; otherwise the bus behind it."""
+"""A bus that records the claims, settlements and losses of its process in the history."""
 
 import time
 from collections import defaultdict
@@ -14,7 +14,7 @@ from kingdom.verify.history import History
 
 
 class RecordingMetrics(WorkerMetrics):
-    """Writes down what a worker gives up because its lease is over, by whose word ever."""
+    """Records the deliveries that a worker loses."""
 
     def __init__(self, history: History) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class RecordingMetrics(WorkerMetrics):
 
 
 class RecordingBus(Bus):
-    """Passes every call on, and records its result once the store has answered."""
+    """Passes every call on, and records its result."""
 
     def __init__(self, inner: Bus, history: History) -> None:
         super().__init__(inner.topology, tuple(inner.kinds.values()))

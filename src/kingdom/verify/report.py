@@ -1,4 +1,4 @@
-"""What a trial has shown."""
+"""The report of a trial."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """One thing the nemesis did, in seconds after the first action of the history."""
+    """One injected fault, in seconds after the first action of the history."""
 
     at_seconds: float
     kind: str
@@ -28,27 +28,27 @@ class TrialReport:
     actions: Mapping[str, int]
     statuses: Mapping[str, int]
     faults: Sequence[InjectedFault]
-    findings: Sequence[Violation]
+    violations: Sequence[Violation]
 
     @property
     def ok(self) -> bool:
-        """Tell whether nothing went wrong."""
-        return not self.findings
+        """Return whether there is no violation."""
+        return not self.violations
 
     @property
     def faults_by_kind(self) -> dict[str, int]:
-        """Return how often each kind of fault struck."""
+        """Return the number of faults of each kind."""
         return dict(Counter(fault.kind for fault in self.faults))
 
     @property
-    def findings_by_kind(self) -> dict[str, int]:
-        """Return how often each kind of thing went wrong, zeros too."""
-        found = Counter(finding.kind for finding in self.findings)
+    def violations_by_kind(self) -> dict[str, int]:
+        """Return the number of violations of each kind, including zeros."""
+        found = Counter(violation.kind for violation in self.violations)
         return {kind.value: found[kind] for kind in ViolationKind}
 
 
-def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> TrialReport:
-    """Check the evidence and sum it up."""
+def build_report(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> TrialReport:
+    """Check the evidence and return the report."""
     start = evidence.history[0].at if evidence.history else 0
     faults = [
         InjectedFault(
@@ -66,5 +66,5 @@ def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: flo
         actions=dict(sorted(Counter(entry.what for entry in evidence.history).items())),
         statuses=dict(sorted(Counter(event.status for event in evidence.events).items())),
         faults=faults,
-        findings=check(evidence),
+        violations=check(evidence),
     )

@@ -1,11 +1,11 @@
-"""What a checker can find."""
+"""The violations that the checker can find."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class ViolationKind(Enum):
-    """What can be wrong; a trial is passed when there is nothing of any kind."""
+    """The kinds of violation. A trial passes if there is none."""
 
     LOST = "events lost"
     TORN = "transactions torn apart"
@@ -35,7 +35,7 @@ class ViolationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that must not happen, with the event, key or process it happened to."""
+    """One violation, with the event, key or process that it concerns."""
 
     kind: ViolationKind
     subject: str

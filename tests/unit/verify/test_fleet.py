@@ -32,7 +32,7 @@ async def test_a_signal_to_a_process_that_is_just_dying_does_not_hide_how_it_die
         member.retired = True
         os.kill(member.process.pid, signal.SIGKILL)
         fleet.send(member, signal.SIGCONT)
-    await asyncio.gather(*(member.keeper for member in fleet.members if member.keeper))
+    await asyncio.gather(*(member.supervision for member in fleet.members if member.supervision))
     history.close()
     codes = [entry.facts["code"] for entry in read_history(tmp_path) if entry.what == "exited"]
     assert codes == [-signal.SIGKILL] * DEATHS

@@ -47,7 +47,7 @@ def nemesis_with(strike: Strike, history: History) -> Nemesis:
 
 
 async def torment_until(over: asyncio.Event, nemesis: Nemesis) -> None:
-    tormenting = asyncio.create_task(nemesis.torment(every_seconds=0.001))
+    tormenting = asyncio.create_task(nemesis.run(every_seconds=0.001))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await over.wait()
     tormenting.cancel()
@@ -69,7 +69,7 @@ async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_s
     nemesis = nemesis_with(strike, history)
     await torment_until(enough, nemesis)
     counted = [entry.facts["kind"] for entry in read_history(tmp_path) if entry.what == "fault"]
-    assert nemesis.struck == {"server_killed": tries // 2}
+    assert nemesis.fault_counts == {"server_killed": tries // 2}
     assert counted == ["server_killed"] * (tries // 2)
 
 
@@ -87,7 +87,7 @@ async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not
     nemesis = nemesis_with(strike, history)
     await torment_until(begun, nemesis)
     assert undone.is_set()
-    assert not nemesis.struck
+    assert not nemesis.fault_counts
 
 
 async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: History) -> None:
@@ -96,5 +96,5 @@ async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: Histo
 
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await nemesis_with(strike, history).torment(every_seconds=0.001)
+            await nemesis_with(strike, history).run(every_seconds=0.001)
     assert raised.group_contains(OSError, match="does not come back")

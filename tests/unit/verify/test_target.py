@@ -30,7 +30,7 @@ class Caller:
         }
         request = await TargetRequest.connect(self._target.port)
         request.send(path, {**fields, **body})
-        return await request.answer()
+        return await request.response()
 
     def acts(self) -> list[str]:
         return [entry.what for entry in read_history(self._directory) if entry.what != "received"]

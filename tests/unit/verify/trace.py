@@ -86,7 +86,7 @@ class Trace:
         return self.line("settled", token=token, began=began, outcomes=named)
 
     def accepted(self, key: str, event: str, identifier: str = "i") -> "Trace":
-        stream = self._evidence.meant[event]["streams"][0]
+        stream = self._evidence.described[event]["streams"][0]
         return self.line("accepted", key=key, stream=stream, event=event, identifier=identifier, fence=1)
 
     def left(
