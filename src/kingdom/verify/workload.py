@@ -70,11 +70,11 @@ def topology(lease: timedelta, steady_lease: timedelta | None = None) -> Topolog
     """Return the streams. The steady stream may have a shorter lease; its jobs last longer than that."""
     retry = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=40)
     soon_dead = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=3)
-    told = frozenset({BROADCAST.name})
+    broadcast = frozenset({BROADCAST.name})
     return Topology(
         [
-            Stream(name=ANY, lease=lease, retry=retry, subscribes=told),
-            Stream(name=LINE, lease=lease, retry=retry, subscribes=told, ordered=True, on_dead="skip"),
+            Stream(name=ANY, lease=lease, retry=retry, subscribes=broadcast),
+            Stream(name=LINE, lease=lease, retry=retry, subscribes=broadcast, ordered=True, on_dead="skip"),
             Stream(name=BLOCKING, lease=lease, retry=retry, ordered=True, on_dead="block"),
             Stream(name=PAUSED, lease=lease, retry=retry),
             Stream(name=UNSURE, lease=lease, retry=soon_dead),
