@@ -23,7 +23,7 @@ from rich.table import Table
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresBus, migrate
 from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 BATCH = 100
 # Shares of the bare loop that the bus must reach; a drop below them is a regression, not noise.

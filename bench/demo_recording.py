@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.cli.demo_view import end_view, question_view, screen_view
 from kingdom.court.asks import Ask
 from kingdom.demo.house import opened_house
@@ -19,6 +18,7 @@ from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.story import Story
 from kingdom.demo.watching import Standing
+from kingdom.log_output import configure_logs
 
 _WIDTH, _HEIGHT = 112, 30
 _FRAME_SECONDS = 5

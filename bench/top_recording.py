@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 from kingdom.bootstrap import open_bus
-from kingdom.bus.log_output import configure_logs
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
 from kingdom.court.asks import Ask
@@ -18,6 +17,7 @@ from kingdom.demo.narration import Line
 from kingdom.demo.stage import Stage
 from kingdom.demo.story import STEPS, Story
 from kingdom.demo.watching import Standing
+from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.top.app import Top

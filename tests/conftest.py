@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from tests import tiers
 from tests.contract.backends import BACKENDS, BackendUnderTest
 

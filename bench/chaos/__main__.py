@@ -20,8 +20,8 @@ from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import SCENARIOS, process_command
 from bench.court.system import run as run_system
 from bench.court.variants import VARIANTS as COURT_VARIANTS
-from kingdom.bus.log_output import configure_logs
 from kingdom.errors import KingdomError
+from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan, TrialReport
 from kingdom.verify.trial import run_trial
 

@@ -9,17 +9,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from kingdom.bus import worker
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import HandlerRoute
-from kingdom.bus.effect import Idempotency
+from kingdom.bus.effects.effect import Idempotency
+from kingdom.bus.effects.ledger import Ledger
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.execution import Execution, Unit
-from kingdom.bus.keeper import HeldLease
-from kingdom.bus.ledger import Ledger
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker import worker
+from kingdom.bus.worker.dispatcher import HandlerRoute
+from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.verify import process
 from kingdom.verify.script import die
 from kingdom.verify.workload import topology

@@ -23,7 +23,7 @@ from bench.court.latency import AT_MOST_MS, begin, measure_latency
 from bench.court.system import BACKENDS, place
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("latency", "burst", "growth")
 LOSE_EVENTS = "lose_events"

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from bench.court.webhooks import Webhook, review_asked
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.execution import Execution, Unit
-from kingdom.bus.keeper import HeldLease
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
 from kingdom.court.general.ending import end

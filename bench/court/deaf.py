@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from bench.court.house import House
-from kingdom.bus.hints import Hints
+from kingdom.backends.hints import Hints
 from kingdom.cli.main import main as play
 
 DEAF = "deaf"

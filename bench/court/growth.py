@@ -25,9 +25,9 @@ from bench.files.claims import calls_between_marks
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate, open_bus
-from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.log_output import configure_logs
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.sequence import SEQUENCES
+from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
 from kingdom.roles import declared
 

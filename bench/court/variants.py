@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bench.court.chaos import prepare, settle_quietly
 from bench.court.house import opened
 from bench.court.judge import judge
-from kingdom.bus.effect import Absent, Attempt, ReconcileResult
+from kingdom.bus.effects.effect import Absent, Attempt, ReconcileResult
 from kingdom.bus.port import Transaction
 
 _EVENTS = 2

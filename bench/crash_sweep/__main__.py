@@ -17,7 +17,7 @@ from bench.crash_sweep.model import model_stub
 from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.sweep import Sweep, Swept
 from bench.crash_sweep.variants import VARIANTS
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
 SCRIPTED: Final = "scripted"

@@ -10,8 +10,8 @@ from bench.chaos.variants import replace as put_in_place
 from bench.crash_sweep import steps
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.outcome import Done, Outcome
+from kingdom.bus.worker.execution import Execution, Unit
 from kingdom.soldiers import errands
 from kingdom.soldiers.agent import AgentClient, Inspection, Launch
 from kingdom.soldiers.answering import Tools

@@ -19,7 +19,7 @@ from bench.engine.counts import SETTINGS, VARIANTS, measure_counts
 from bench.engine.speed import measure_speed
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("counts", "speed")
 

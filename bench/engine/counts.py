@@ -22,7 +22,7 @@ from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.ledger import EFFECTS
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.record import RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.workflow.records import KINDS, WORKFLOWS

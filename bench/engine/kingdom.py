@@ -18,9 +18,9 @@ import psycopg
 from bench.engine.agent import InstantAgents
 from bench.engine.turn import Turn
 from kingdom.bootstrap import open_bus
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.host import SoldierHost
 from kingdom.soldiers.quarters import Quarters

@@ -18,7 +18,7 @@ from typing import Any
 from bench.chaos.faults import to_its_end
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan, TrialReport, ViolationKind
 from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, open_trial

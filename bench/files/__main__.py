@@ -21,7 +21,7 @@ from bench.files.load import GROUP
 from bench.files.speed import measure_speed
 from bench.files.variants import VARIANTS
 from bench.files.wakeups import measure_wake_ups
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("speed", "claims", "wake-ups")
 

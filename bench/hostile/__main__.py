@@ -12,9 +12,9 @@ from pathlib import Path
 
 from bench.hostile.attack import KINDS, VARIANTS, Outcome, attack
 from kingdom.backends.files import FilesBus
-from kingdom.bus.log_output import configure_logs
 from kingdom.court import streams
 from kingdom.court.sentinel.receiver import Receiver
+from kingdom.log_output import configure_logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

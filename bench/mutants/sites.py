@@ -40,7 +40,17 @@ REGIONS: Mapping[str, Region] = {
         "files",
     ),
     "core": Region(
-        tuple(f"{_BUS}/{name}.py" for name in ("execution", "keeper", "ledger", "perform", "port", "worker")),
+        tuple(
+            f"{_BUS}/{name}.py"
+            for name in (
+                "effects/ledger",
+                "effects/perform",
+                "port",
+                "worker/execution",
+                "worker/keeper",
+                "worker/worker",
+            )
+        ),
         16,
         "files",
     ),

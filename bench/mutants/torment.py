@@ -8,7 +8,7 @@ from datetime import timedelta
 from bench.chaos.backends import BACKENDS
 from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import process_command
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan
 from kingdom.verify.trial import run_trial
 

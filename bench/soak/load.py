@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 PLAIN, LINE = "plain", "line"
 TOPOLOGY = Topology(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import parse_qs
 
-from kingdom.bus.ledger import EFFECTS
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordKind

@@ -14,7 +14,7 @@ from typing import Any
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dispatcher, Event, LogEntry, RetryPolicy, Stream, Topology, Transaction, Worker
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 
 RETRY = RetryPolicy(base=timedelta(milliseconds=10))

@@ -14,8 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.bus import Bus, Dispatcher, Done, Event, Record, Transaction, Worker
-from kingdom.bus.log_output import configure_logs
 from kingdom.errors import KingdomError, LeaseLost
+from kingdom.log_output import configure_logs
 from tests.contract.backends import BACKENDS, LONG, BackendUnderTest
 from tests.contract.outside import Payment, die
 from tests.contract.scene import HOUR, KINDS, QUICK, QUICK_IDLE, TOPOLOGY, step

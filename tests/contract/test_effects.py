@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find_ledger
-from kingdom.bus.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
+from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.clock import utc_now
 from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
@@ -87,7 +87,7 @@ async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
     await scene.lose_all()
     # The clock of the next host is ahead.
-    monkeypatch.setattr("kingdom.bus.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
+    monkeypatch.setattr("kingdom.bus.effects.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
     async with paying(scene, slow):
         await eventually(lambda: _waits_for_it(scene, event), "the event waits")
     assert calls(book) == []

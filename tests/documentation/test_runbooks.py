@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kingdom.bus.delivery
-import kingdom.bus.effect
-import kingdom.bus.perform
-import kingdom.bus.target_limiter
+import kingdom.bus.effects.effect
+import kingdom.bus.effects.perform
+import kingdom.bus.effects.target_limiter
 import kingdom.court.chamberlain.anomalies
 import kingdom.court.standing
 from kingdom import errors
@@ -80,7 +80,7 @@ def texts_named(module: object, name: str) -> set[str]:
 def codes_of_death() -> set[str]:
     """Return every code that the bus itself gives a dead letter, and those of errors that no retry helps."""
     found = {kind.code for kind in (errors.Permanent, errors.MalformedEvent, errors.IllegalTransition)}
-    for module in (kingdom.bus.delivery, kingdom.bus.effect, kingdom.bus.perform):
+    for module in (kingdom.bus.delivery, kingdom.bus.effects.effect, kingdom.bus.effects.perform):
         for node in ast.walk(tree_of(module)):
             match node:
                 case ast.Call(func=ast.Name(id="Dead"), args=[_, ast.Constant(value=str(code))]):
@@ -117,7 +117,9 @@ def test_every_way_to_become_a_dead_letter_is_explained() -> None:
 
 def test_what_a_closed_gate_says_is_explained() -> None:
     rows = rows_of("Things that wait")
-    reasons = [node for node in ast.walk(tree_of(kingdom.bus.target_limiter)) if isinstance(node, ast.JoinedStr)]
+    reasons = [
+        node for node in ast.walk(tree_of(kingdom.bus.effects.target_limiter)) if isinstance(node, ast.JoinedStr)
+    ]
     said = {next(written(reason, {})) for reason in reasons}
     assert said
     assert {words for words in said if words not in rows} == set()

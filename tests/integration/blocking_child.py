@@ -28,7 +28,7 @@ from kingdom.bus import (
     Unclear,
     Worker,
 )
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import RENEWED_EARLY, open_bus, stream
 
@@ -84,7 +84,7 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
     dispatcher.effect("Call", BlockingCall(kind))
     declared = jobs(lease=options["lease"], deadline=options.get("deadline", 300.0))
     if options.get("renewed_early"):
-        pytest.MonkeyPatch().setattr("kingdom.bus.keeper.HeldLease.due_at", RENEWED_EARLY)
+        pytest.MonkeyPatch().setattr("kingdom.bus.worker.keeper.HeldLease.due_at", RENEWED_EARLY)
     idle_limit = timedelta(seconds=options.get("idle_limit", 30))
     async with open_bus(dsn, declared, idle_limit=idle_limit) as bus:
         worker = Worker(bus, dispatcher, ["jobs"], poll=timedelta(milliseconds=20))

@@ -39,7 +39,7 @@ from kingdom.bus import (
     Worker,
     classify_response,
 )
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import open_bus, stream
 from tests.patience import PATIENCE_SECONDS

@@ -10,8 +10,8 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Acked, Attempt, CallResult, Dispatcher, Envelope, Event, Topology, Transaction, Worker
-from kingdom.bus.keeper import HeldLease
 from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.errors import KingdomError
 from tests.integration.blocking_child import jobs
 from tests.integration.local_effect import LocalEffect
@@ -30,7 +30,7 @@ async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("a bug")
         return 0.0
 
-    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.lost_at", property(lost_at))
+    monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", property(lost_at))
     monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
 
     async def hang(_attempt: Attempt) -> CallResult:

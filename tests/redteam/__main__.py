@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.sandbox.sandbox import Profile
 from tests.redteam.suite import AT_LEAST, CLASSES, all_of_it, as_table, without_defences, write_json
 

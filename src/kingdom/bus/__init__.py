@@ -2,8 +2,7 @@
 
 from kingdom.bus.app import Application
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Absent,
     Accepted,
     Acked,
@@ -19,20 +18,21 @@ from kingdom.bus.effect import (
     Unclear,
     Unknown,
 )
+from kingdom.bus.effects.http_result import classify_response
+from kingdom.bus.effects.ledger import EFFECTS
+from kingdom.bus.effects.perform import close_effect, find_ledger
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.event import Event
-from kingdom.bus.http_result import classify_response
-from kingdom.bus.ledger import EFFECTS
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.payload import EventType
-from kingdom.bus.perform import close_effect, find_ledger
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Adoption, Record, RecordKind, RecordQuery
 from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 
 __all__ = [
     "EFFECTS",

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.operations import Retention
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)

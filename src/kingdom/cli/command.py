@@ -16,16 +16,16 @@ import typer
 
 from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record, read_documents
 from kingdom.bus.stream import OpenTopology, Stream
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.application import load_application
 from kingdom.cli.output import Output
 from kingdom.cli.shape import Answer
 from kingdom.errors import NotFound, Unreadable
+from kingdom.log_output import configure_logs
 from kingdom.settings import FILE, Settings, find_realm_file
 
 if TYPE_CHECKING:

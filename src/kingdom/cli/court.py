@@ -7,7 +7,7 @@ import typer
 
 from kingdom.bootstrap import generals_directory_of
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.command import Call
 from kingdom.court import records
 from kingdom.court.chamberlain.records import HEALTH

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.cli import exit_code
 from kingdom.cli.command import storeless_command
 from kingdom.cli.demo_stage import Lines, Screen, read_line
@@ -24,6 +23,7 @@ from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.demo.house import opened_house
 from kingdom.demo.report import Report
 from kingdom.demo.story import Story
+from kingdom.log_output import configure_logs
 
 app = typer.Typer(add_completion=False)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

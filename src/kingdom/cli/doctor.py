@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.shape import one
 from kingdom.doctor.admission import admit
 from kingdom.doctor.check import Finding, Status, examine
 from kingdom.doctor.checks import every_check
+from kingdom.log_output import configure_logs
 from kingdom.text import printable
 
 app = typer.Typer(add_completion=False)

@@ -9,7 +9,6 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Runnable, Worker
@@ -26,6 +25,7 @@ from kingdom.cli.running import (
     run_until_stopped,
 )
 from kingdom.cli.shape import LOG_LINES
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Runnable
 from kingdom.cli import exit_code
@@ -16,6 +15,7 @@ from kingdom.cli.host_record import find_host
 from kingdom.cli.running import CONNECTIONS, Level, refuse_old_store, run_until_stopped
 from kingdom.cli.shape import LOG_LINES, array, one
 from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
 from kingdom.settings import Settings
 from kingdom.soldiers.sandbox.sandbox import Profile
 from kingdom.soldiers.settings import AgentName, SoldierSettings

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Transaction
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.command import Call, command
 from kingdom.cli.output import ago, table
 from kingdom.cli.shape import array

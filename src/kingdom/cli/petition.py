@@ -7,9 +7,9 @@ import msgspec
 import typer
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery, read_document
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.command import Call, Newest, command
 from kingdom.cli.shape import array, one
 from kingdom.cli.workflow_id import find_checkpoint, find_workflow

@@ -12,7 +12,6 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom import bootstrap
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli import exit_code
@@ -34,6 +33,7 @@ from kingdom.court.live_packages import LivePackages
 from kingdom.court.metrics import CourtMetrics
 from kingdom.court.streams import LONE_STREAMS
 from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, path_of, tee
+from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.roles.house import Cast, House

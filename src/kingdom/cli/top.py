@@ -14,7 +14,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.cli.command import Call, command
 from kingdom.cli.explain import timeline_of
@@ -30,6 +29,7 @@ from kingdom.cli.workflow_view import tree_view
 from kingdom.clock import utc_now
 from kingdom.court.standing import Lookout
 from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
 from kingdom.roles import declared
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.text import printable

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from rich.live import Live
 
 from kingdom import bootstrap
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
@@ -36,6 +35,7 @@ from kingdom.court.standing import Standing
 from kingdom.court.streams import LONE_STREAMS
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
 from kingdom.errors import KingdomError
+from kingdom.log_output import configure_logs
 from kingdom.realm import EXAMPLE, Realm, read_realm
 from kingdom.roles import declared
 from kingdom.settings import FILE, environment_of_children

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.app import Application
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
@@ -23,6 +22,7 @@ from kingdom.cli.inputs import duration
 from kingdom.cli.running import LOOPBACK, Level, MetricsHost, MetricsPort, hear_signals, refuse_old_store
 from kingdom.cli.shape import LOG_LINES
 from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
 
 app = typer.Typer()
 # A worker needs a connection for each running handler's transaction, and some for itself.

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import aiohttp
 
-from kingdom.bus.http_result import retry_after
+from kingdom.bus.effects.http_result import retry_after
 from kingdom.errors import MalformedEvent, Transient
 
 # A limit without a date is over after a minute, as GitHub advises.

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court import records
 from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
 from kingdom.court.chamberlain.retention import store_retention, with_retention

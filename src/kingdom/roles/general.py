@@ -4,9 +4,9 @@ import asyncio
 from importlib import import_module
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.maintenance import run_retention
 from kingdom.bus.worker import Runnable, Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals

@@ -1,7 +1,7 @@
 """The king decides who gets what, and when."""
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.terms import Terms
 from kingdom.court.king.watch import watch

@@ -1,7 +1,7 @@
 """What performs petitions outside."""
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
 from kingdom.court.streams import PETITION_GRANTED, PETITION_STREAM

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.event import Event
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
 from kingdom.soldiers.agent import AgentClient

@@ -13,8 +13,8 @@ import msgspec
 
 from kingdom.bootstrap import open_bus, trial_store
 from kingdom.bus import Bus, Dispatcher, Worker
-from kingdom.bus.log_output import configure_logs
 from kingdom.errors import Unavailable
+from kingdom.log_output import configure_logs
 from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
 from kingdom.verify.process_config import ProcessConfig

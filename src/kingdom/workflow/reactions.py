@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.event import Event
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordKind, RecordQuery
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.errors import NotFound
 from kingdom.workflow.displacement import (
     displace_runs,

@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress, EgressProxy

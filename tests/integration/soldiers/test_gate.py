@@ -16,7 +16,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.sandbox.gate import Gate, VoiceHandler
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 from tests.patience import PATIENCE_SECONDS

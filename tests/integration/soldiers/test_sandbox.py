@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.checkout import GitUse, place_of
 from kingdom.soldiers.git import IDENTITY
 from kingdom.soldiers.process import Finished, run_program, start_program

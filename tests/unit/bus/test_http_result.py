@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.bus import Acked, CallResult, Rejected, Throttled, Unknown, classify_response
-from kingdom.bus.http_result import retry_after
+from kingdom.bus.effects.http_result import retry_after
 
 THROTTLED = {418, 425, 429}
 UNKNOWN = {408, 409}

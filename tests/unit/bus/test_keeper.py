@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Topology, Transaction
-from kingdom.bus import keeper as keeping_leases
-from kingdom.bus.keeper import HeldLease, LeaseKeeper
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker import keeper as keeping_leases
+from kingdom.bus.worker.keeper import HeldLease, LeaseKeeper
 from kingdom.errors import Unavailable
+from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
 
 SHORT = timedelta(milliseconds=200)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import json
 
 from kingdom.bus import EFFECTS, Accepted, Acked, Idempotency, Present, Rejected, Target, Throttled, Unknown
-from kingdom.bus.ledger import Ledger, LedgerAttempt
+from kingdom.bus.effects.ledger import Ledger, LedgerAttempt
 
 LATER = Throttled(timedelta(seconds=5), "HTTP 429")
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

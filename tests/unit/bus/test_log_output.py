@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 import structlog
 
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.bus import Dispatcher, Envelope, EventType
-from kingdom.bus.dispatcher import HandlerRoute
 from kingdom.bus.outcome import Defer
+from kingdom.bus.worker.dispatcher import HandlerRoute
 from kingdom.errors import MalformedEvent, Misconfigured
 from tests.unit.bus.deliveries import delivery
 

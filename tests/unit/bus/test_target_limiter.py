@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.bus import Accepted, Acked, CallResult, Rejected, Target, Throttled, Unknown
-from kingdom.bus.target_limiter import TargetLimiter, TargetLimiters
+from kingdom.bus.effects.target_limiter import TargetLimiter, TargetLimiters
 
 
 class Clock:

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Dispatcher, Stream, Topology, Transaction, Worker
-from kingdom.bus import worker as working
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker import worker as working
 from kingdom.errors import KingdomError, Unavailable
+from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
 
 ERRORS = [RuntimeError("a bug"), Unavailable("the store is away"), asyncio.CancelledError()]

@@ -6,7 +6,7 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from kingdom.bus.log_output import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.sandbox.meter import Meter, MeteredCall
 from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor

@@ -12,7 +12,7 @@ import structlog
 from watchfiles import awatch
 
 from kingdom.backends.files.layout import Layout, id_of_name
-from kingdom.bus.hints import Hints
+from kingdom.backends.hints import Hints
 
 # How long a burst of changes is collected before it is told; watchfiles itself adds a few milliseconds.
 STEP_MS = 1

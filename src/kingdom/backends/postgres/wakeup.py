@@ -7,8 +7,8 @@ from datetime import timedelta
 import structlog
 from psycopg.rows import dict_row
 
+from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
-from kingdom.bus.hints import Hints
 
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
 from kingdom.court.envoy.asides import Asides
 from kingdom.court.envoy.place import LogPlace, Place

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import structlog
 
-from kingdom.bus.effect import Absent, Acked, CallResult, Idempotency, ReconcileResult, Target
+from kingdom.bus.effects.effect import Absent, Acked, CallResult, Idempotency, ReconcileResult, Target
 from kingdom.court.documents import Message, Urgency
 from kingdom.court.envoy.records import Awaited, Thread
 

@@ -10,7 +10,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Absent,
     Acked,
     CallResult,
@@ -21,7 +21,7 @@ from kingdom.bus.effect import (
     Throttled,
     Unclear,
 )
-from kingdom.bus.http_result import retry_after
+from kingdom.bus.effects.http_result import retry_after
 from kingdom.court.envoy.place import Mark, Place, Post
 from kingdom.court.envoy.records import Awaited
 from kingdom.court.envoy.settings import SlackSettings

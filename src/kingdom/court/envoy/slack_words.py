@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.bus.effect import CallResult, Rejected, Throttled, Unknown
+from kingdom.bus.effects.effect import CallResult, Rejected, Throttled, Unknown
 from kingdom.court.documents import Message, MessageType
 
 METADATA_TYPE = "kingdom_message"

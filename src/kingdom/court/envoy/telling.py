@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.bus.effect import Acked, Attempt, CallResult, Effect, ReconcileResult, Rejected
+from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Effect, ReconcileResult, Rejected
 from kingdom.bus.event import Event
 from kingdom.bus.outcome import Dead, Done, Outcome
 from kingdom.bus.port import Bus, Transaction

@@ -8,8 +8,17 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from kingdom.bus.effect import Absent, Acked, CallResult, Idempotency, ReconcileResult, Rejected, Target, Throttled
-from kingdom.bus.http_result import classify_response
+from kingdom.bus.effects.effect import (
+    Absent,
+    Acked,
+    CallResult,
+    Idempotency,
+    ReconcileResult,
+    Rejected,
+    Target,
+    Throttled,
+)
+from kingdom.bus.effects.http_result import classify_response
 from kingdom.court.envoy.place import OneWayPlace, Post
 from kingdom.court.envoy.settings import WebhookSettings
 

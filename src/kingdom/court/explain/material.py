@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kingdom.bus.ledger import Ledger
+from kingdom.bus.effects.ledger import Ledger
+from kingdom.bus.effects.perform import find_ledger
 from kingdom.bus.log import LogCursor, LoggedEntry
 from kingdom.bus.operations import Operations
-from kingdom.bus.perform import find_ledger
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.chronicle.events import EventDispatched

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.general import money, runs, taking_on
 from kingdom.court.general.staff import ASKER, Staff
 from kingdom.court.streams import (

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.event import Event
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.documents import EventStatus, ExternalEvent, Route
 from kingdom.court.king.admission import admit
 from kingdom.court.king.answers import is_answer, take_answer

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from kingdom.bus.effect import CallResult, Rejected, Throttled, Unknown
-from kingdom.bus.http_result import classify_response
+from kingdom.bus.effects.effect import CallResult, Rejected, Throttled, Unknown
+from kingdom.bus.effects.http_result import classify_response
 from kingdom.court.outside import PAUSE, Reply, reply_of
 from kingdom.errors import Transient
 from kingdom.text import with_reason

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from kingdom.bus.effect import Acked, Attempt, CallResult, Effect, Idempotency, Rejected, Target
+from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Effect, Idempotency, Rejected, Target
 from kingdom.bus.event import Event
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Transaction

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
 from typing import Any
 
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Absent,
     Acked,
     Attempt,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from kingdom.bus.effect import Absent, Acked, Attempt, CallResult, Present, ReconcileResult, Rejected, Unclear
+from kingdom.bus.effects.effect import Absent, Acked, Attempt, CallResult, Present, ReconcileResult, Rejected, Unclear
 from kingdom.court.outside import Reply, jira_headers
 from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body

@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from kingdom.bus.log_output import configure_logs
 from kingdom.court.envoy.settings import EnvoySettings, WebhookSettings
+from kingdom.log_output import configure_logs
 from kingdom.standins.server import start
 from tests.integration.court.envoy.scene import DEV, TASK, Scene
 

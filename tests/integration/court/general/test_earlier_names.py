@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Record
-from kingdom.bus.log_output import configure_logs
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
@@ -21,6 +20,7 @@ from kingdom.court.live_packages import LivePackages
 from kingdom.court.package import Package
 from kingdom.court.records import save
 from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
+from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.roles.general import cast

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from kingdom.bus import Bus, Dispatcher, LogCursor, LogEntry, Operations, Record, RecordQuery, Worker
-from kingdom.bus.ledger import EFFECTS
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.court import records

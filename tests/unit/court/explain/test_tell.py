@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus.effect import Acked, Idempotency, Throttled, Unknown
-from kingdom.bus.ledger import Ledger
+from kingdom.bus.effects.effect import Acked, Idempotency, Throttled, Unknown
+from kingdom.bus.effects.ledger import Ledger
 from kingdom.chronicle.catalogue import CATALOGUE
 from kingdom.cli.explain_page import page
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority, Route

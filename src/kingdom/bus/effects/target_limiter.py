@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from kingdom.bus.effect import Accepted, Acked, CallResult, Rejected, Target, Throttled, Unknown
+from kingdom.bus.effects.effect import Accepted, Acked, CallResult, Rejected, Target, Throttled, Unknown
 
 
 class TargetLimiter:

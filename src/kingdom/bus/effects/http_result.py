@@ -5,7 +5,7 @@ from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from kingdom.bus.effect import Acked, CallResult, Rejected, Throttled, Unknown
+from kingdom.bus.effects.effect import Acked, CallResult, Rejected, Throttled, Unknown
 from kingdom.clock import utc_now
 
 # Statuses that differ from their class; 2xx is Acked, 3xx and 4xx Rejected, 5xx Unknown.

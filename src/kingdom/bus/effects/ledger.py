@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Accepted,
     Acked,
     Attempt,

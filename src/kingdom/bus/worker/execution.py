@@ -12,15 +12,15 @@ import structlog
 
 from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher, HandlerRoute
-from kingdom.bus.effect import Effect
+from kingdom.bus.effects.effect import Effect
+from kingdom.bus.effects.perform import perform, require_held
+from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
-from kingdom.bus.keeper import HeldLease
 from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry
-from kingdom.bus.perform import perform, require_held
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.target_limiter import TargetLimiters
 from kingdom.bus.telemetry import handler_span
+from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Transient, Unavailable
 
 if TYPE_CHECKING:

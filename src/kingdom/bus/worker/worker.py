@@ -15,10 +15,10 @@ import structlog
 
 from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.execution import Execution, Unit, join_into_groups, split_into_runs
-from kingdom.bus.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.port import Bus
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.bus.worker.execution import Execution, Unit, join_into_groups, split_into_runs
+from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.errors import KingdomError, Misconfigured
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import structlog
 
 from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Absent,
     Accepted,
     Acked,
@@ -24,12 +24,12 @@ from kingdom.bus.effect import (
     Unknown,
     make_storable,
 )
+from kingdom.bus.effects.ledger import EFFECTS, Ledger, second_id
+from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.event import Event
-from kingdom.bus.ledger import EFFECTS, Ledger, second_id
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.target_limiter import TargetLimiters
 from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
 
 _ACTOR = "bus"

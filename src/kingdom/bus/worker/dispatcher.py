@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.effect import Effect
+from kingdom.bus.effects.effect import Effect
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.event import Event
 from kingdom.bus.outcome import Defer, Outcome

@@ -17,7 +17,7 @@ MARGIN_SHARE = 0.1
 _PAUSE_SECONDS = 0.5
 # A handler is cancelled at its deadline. If it still runs this much later it blocks the loop, so its lease is dropped.
 _DEADLINE_GRACE_SECONDS = 1.0
-_log = structlog.get_logger(__name__)
+_log = structlog.get_logger("kingdom.bus")
 
 
 @dataclass(slots=True)
