@@ -1,4 +1,4 @@
-"""An outside world that no transaction of ours reaches: a file of payments, which outlives whoever writes to it."""
+"""An outside system that no transaction covers: a file of payments, which survives the processes that write it."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from kingdom.bus import Absent, Acked, Attempt, CallResult, Effect, Event, Idemp
 
 
 class Payment(Effect[dict[str, Any]]):
-    """Pays by writing the identifier of the attempt; `before` and `after` run on either side of that."""
+    """Pays by writing the identifier of the attempt. `before` and `after` run around that."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ def die() -> None:
 
 
 async def be_cancelled() -> None:
-    """Await a task that was cancelled, as a library may do with one of its own."""
+    """Await a cancelled task, as a library may do."""
     inner = asyncio.ensure_future(asyncio.sleep(0))
     inner.cancel()
     await inner

@@ -1,4 +1,4 @@
-"""What follows from an answer is written once, whatever goes wrong while it is written."""
+"""The consequences of a result are written once, whatever goes wrong meanwhile."""
 
 import asyncio
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ __all__ = ["book"]
 
 
 class Following(Payment):
-    """Publishes a follow-up once its call is answered; the first conclusion goes wrong in a chosen way."""
+    """Publishes a follow-up in `conclude`. The first conclusion fails in a chosen way."""
 
     def __init__(self, book: Path, trouble: BaseException | Outcome) -> None:
         super().__init__(book)
@@ -89,7 +89,7 @@ async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
 
 
 class Overtaken(Payment):
-    """Counts in a record once its call is answered; while it first does so, somebody else is faster."""
+    """Counts in a record in `conclude`. The first time, another transaction changes the record first."""
 
     def __init__(self, book: Path, bus: Bus) -> None:
         super().__init__(book)
@@ -134,7 +134,7 @@ async def test_a_conclusion_that_could_not_be_committed_is_drawn_again(scene: Sc
 
 
 class Refusing(Payment):
-    """Refuses until the amount is right, and remembers how it was asked."""
+    """Refuses until the amount is right, and remembers the requests."""
 
     def __init__(self, book: Path) -> None:
         super().__init__(book)
@@ -168,7 +168,7 @@ MONTH = timedelta(days=31)
 
 
 class Unconcluded(Payment):
-    """Pays, and cannot conclude before it is repaired; its target excludes no late sender and finds nothing again."""
+    """Pays, and cannot conclude until it is repaired. Its target has no idempotency and finds no call again."""
 
     def __init__(self, book: Path, conclusion: Exception | Outcome) -> None:
         super().__init__(book, Idempotency.NOTHING)
@@ -223,7 +223,7 @@ async def test_a_ledger_is_kept_for_its_time_after_its_conclusion_and_not_after_
 
 async def test_an_unconcluded_ledger_of_an_earlier_version_is_kept(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
-    # To an earlier version every answered call had ended, and its ledgers listed no events.
+    # An earlier version treated every answered call as finished, and its ledgers listed no events.
     earlier = replace(EFFECTS, final_when={}, kept_for=None)
     async with paying(scene, Unconcluded(book, RuntimeError("a bug"))):
         await eventually(scene.dead, "the event is dead")

@@ -1,4 +1,4 @@
-"""What a store takes comes back as it was, and what some store could not return is refused by every one."""
+"""A store returns documents unchanged. A document that some store cannot return is refused by all."""
 
 import asyncio
 import math
@@ -40,7 +40,7 @@ def store(backend: BackendUnderTest) -> Iterator[tuple[asyncio.Runner, Scene]]:
 
 
 async def keep(scene: Scene, document: Mapping[str, Any]) -> list[Any]:
-    """Store a document in every way there is, and return it as it comes back."""
+    """Store a document in every possible way, and return what the store returns."""
     record_id = str(uuid4())
     event, entry = Envelope(type="Ping", payload=document), LogEntry(type="noted", actor="tester", data=document)
     async with scene.bus.transaction() as transaction:

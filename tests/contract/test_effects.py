@@ -15,7 +15,7 @@ from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
 
-# What else the document of a ledger said before it listed events.
+# The other fields of a ledger before it listed events.
 _ENDED_NEVER = {"response": None, "awaiting": False, "concluded": False}
 
 
@@ -104,7 +104,7 @@ async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again
             del attempt
             nonlocal looks
             looks += 1
-            # Where the clock of the store can be moved, an hour passes before the answer.
+            # If the clock of the store can be moved, an hour passes before the response.
             passing.enter_context(time_passing(scene.backend, 2 * HOUR))
             return Absent()
 
@@ -147,7 +147,7 @@ async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scen
         zombie.wake()
         zombie.go_on()
         await eventually(lambda: len(calls(book)) == 2, "the zombie sends too late")
-        # The target does a call with the same identifier only once.
+        # The target executes each identifier once.
         assert len(set(calls(book))) == 1
     assert await ledger_state(scene) == "ACKED"
 
@@ -156,7 +156,7 @@ async def test_two_events_with_one_key_are_one_effect(scene: Scene, book: Path) 
     await scene.bus.publish(bill(1), bill(1), bill(2))
     async with paying(scene, Payment(book)):
         await eventually(lambda: nothing_open(scene), "all are done")
-    # Who of the two comes second may send again what is not there yet: the same, which its target does once.
+    # The second worker may send the absent call again, with the same identifier, which its target executes once.
     assert len(set(calls(book))) == 2
 
 

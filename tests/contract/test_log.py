@@ -1,4 +1,4 @@
-"""The log by cursor: no gap and no double, whatever order transactions commit in."""
+"""Reading the log by cursor misses and repeats nothing, whatever the order of commits."""
 
 import asyncio
 from contextlib import suppress
@@ -109,7 +109,7 @@ async def test_a_reader_misses_nothing_when_transactions_commit_out_of_order(
         for name in commit_order:
             await callers[name].commit()
             await append(scene.bus, f"after {name}")
-            # Whatever is readable by now is read, so that a late entry below the cursor would be missed.
+            # Read everything readable now. A late entry below the cursor would be missed.
             await reader.read()
     await reader.until({"first", "second", "after first", "after second"})
     assert len(reader.seen) == 4
@@ -143,7 +143,7 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
                 async with caller.join() as transaction:
                     await transaction.append(entry(name))
                 await asyncio.sleep(0)
-                # Every third transaction is thrown away, which leaves holes in every sequence.
+                # Every third transaction is rolled back, which leaves gaps in every sequence.
                 await (caller.rollback() if name.endswith(("3", "6", "9")) else caller.commit())
 
     async def follow(reader: Reader) -> None:
@@ -155,7 +155,7 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
     try:
         await asyncio.gather(*map(write, range(6)))
     finally:
-        # Also where the backend has no such callers: nobody may go on reading after this test.
+        # Also on a backend without such callers, because the reader must end with this test.
         writing = False
         await asyncio.gather(*following)
     kept = {name for group in names for name in group if not name.endswith(("3", "6", "9"))}

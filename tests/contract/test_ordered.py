@@ -240,7 +240,7 @@ async def test_real_workers_keep_the_order_of_every_key_through_failures(scene: 
     ):
         await eventually(lambda: not scene.picture.rows, "all are done")
     for key in keys:
-        # A failed group is run again, so a number may come twice, but never after a higher one was settled for good.
+        # A failed group runs again, so a number may come twice, but never after a higher one is settled.
         numbers = [number for name, number in handled if name == key]
         last_seen = {number: index for index, number in enumerate(numbers)}
         assert sorted(last_seen) == list(range(20))

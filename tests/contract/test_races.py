@@ -1,4 +1,4 @@
-"""Races forced by barriers: both orders of each pair, and nothing lost, doubled or stuck in either."""
+"""Races forced by barriers, in both orders: nothing is lost, duplicated or stuck."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ BOTH_STREAMS = [("free", ping), ("line", step)]
 
 @asynccontextmanager
 async def settling(scene: Scene, outcome: AnyOutcome, *deliveries: Delivery) -> AsyncIterator[None]:
-    """Have a settlement written but not committed during the block."""
+    """Write a settlement, and keep it uncommitted during the block."""
     async with scene.backend.caller(scene.bus) as worker:
         async with worker.join() as transaction:
             for delivery in deliveries:

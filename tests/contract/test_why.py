@@ -1,4 +1,4 @@
-"""Why an event is not running: every answer, reached through real state."""
+"""Why an event is not running: every explanation, from real states."""
 
 from datetime import datetime
 

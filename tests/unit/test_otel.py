@@ -25,7 +25,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The official setter works once in a process; this one is undone after the test.
+    # The official setter works once per process. This one is undone after the test.
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     return exporter
 
@@ -78,7 +78,7 @@ async def test_a_handler_span_links_to_the_span_of_its_publisher_across_the_bus(
     )
     assert linked(first) == [identity(publishing.context)]
     assert linked(second) == [identity(first.context)]
-    # A queue is no call stack: a handler's span is no child of what published, long ago.
+    # A queue is not a call stack, so a handler's span is not a child of the publisher's span.
     assert first.parent is None
     assert second.parent is None
     assert first.kind is trace.SpanKind.CONSUMER

@@ -65,7 +65,7 @@ class Call:
         realm: Realm = import_module("kingdom.realm").read_part(file, name)
         return realm
 
-    def read_documents(self, records: Iterable[Record], kind: type[T]) -> list[T]:
+    def readable(self, records: Iterable[Record], kind: type[T]) -> list[T]:
         """Return what records hold; one that cannot be read is told of, and does not hide the others."""
         return list(read_documents(records, kind, self.leave_out))
 

@@ -1,4 +1,4 @@
-"""The thread that renews leases, over a bus whose renewals the test decides."""
+"""The thread that renews leases, on a bus whose renewals the test controls."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ LONG = timedelta(hours=1)
 
 
 class Store(Bus):
-    """A bus that only renews: it knows some leases, has cancellations, hangs or is not there, as the test wants."""
+    """A bus that only renews. The test decides which leases it knows, and whether it hangs or is unavailable."""
 
     def __init__(self) -> None:
         super().__init__(Topology([]), [])
@@ -205,7 +205,7 @@ def test_a_dropped_lease_is_not_renewed() -> None:
         wait_for(lambda: any(1 in leases for leases in store.asked))
         keeper.drop(1)
         asked = len(store.asked)
-        # One renewal may have been under way.
+        # One renewal may have been running.
         wait_for(lambda: len(store.asked) > asked + 2)
         assert all(1 not in leases for leases in store.asked[asked + 1 :])
     assert notes.lost == []

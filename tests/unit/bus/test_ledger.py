@@ -204,7 +204,7 @@ def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Led
         return ledger.taken_over(fence, idempotency) or ledger
     if what == "found":
         return ledger.found(Present())
-    # Only its own sender hears an answer.
+    # Only the sender gets a result.
     return ledger.answered(answers[what], idempotency) if ledger.latest.state == "SENT" else ledger
 
 

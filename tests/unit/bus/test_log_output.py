@@ -1,4 +1,4 @@
-"""Log lines, whoever writes them."""
+"""Log lines of structlog and of the standard library."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from kingdom.log_output import configure_logs
 
 @pytest.fixture
 def kept() -> list[object]:
-    """The lines of one that keeps them to itself, as a screen does."""
+    """A processor that keeps the lines, as a live screen does."""
     lines: list[object] = []
 
     def keep(_logger: object, _method: str, event: structlog.typing.EventDict) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The Transaction's own logic, with a dictionary for a store."""
+"""The logic of Transaction, on a dictionary as the store."""
 
 import asyncio
 from collections.abc import Sequence

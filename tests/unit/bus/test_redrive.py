@@ -1,4 +1,4 @@
-"""The plan of a redrive, against operations that keep their dead letters in a dictionary."""
+"""Redriving, on operations that keep their dead letters in a dictionary."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from kingdom.ids import new_event_id
 
 
 class DeadLetters(Operations):
-    """Dead letters by position; those in `cursed` die again at once, others are done."""
+    """Dead letters by position. Those in `cursed` die again immediately; the others are done."""
 
     def __init__(self, count: int, cursed: frozenset[int] = frozenset()) -> None:
         self.letters = {position: letter(position) for position in range(1, count + 1)}
@@ -97,7 +97,7 @@ async def run(operations: DeadLetters, plan: RedrivePlan) -> list[RedriveStep]:
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Turn the waits between two letters into a list of them."""
+    """Record the waits between letters in a list."""
     waits, sleep = list[float](), asyncio.sleep
 
     async def note(seconds: float) -> None:

@@ -51,7 +51,7 @@ def test_places_that_nobody_came_back_for_are_forgotten_when_their_time_is_over(
     clock = Clock()
     limited = gate(clock, calls_per_second=2.0)
     assert [limited.try_acquire() is None for _ in range(500)].count(True) == 1
-    # Another process has done what was refused here.
+    # Another process has made the call that was refused here.
     clock.now += 3600
     assert limited.try_acquire() is None
     assert limited.try_acquire() == (timedelta(seconds=0.5), "rate limit of shop")

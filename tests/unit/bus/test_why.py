@@ -101,5 +101,5 @@ def test_the_reason_is_told_in_a_sentence(facts: dict[str, Any], sentence: str) 
 
 def test_every_case_is_told_apart() -> None:
     sentences = {why(situation(**facts)) for facts, _ in CASES.values()}
-    # A pause says the same, whatever else would hold the event back.
+    # A pause comes first, whatever else delays the event.
     assert len(sentences) == len(CASES)

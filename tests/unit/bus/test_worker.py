@@ -1,4 +1,4 @@
-"""A worker over a bus without events: what runs beside its handlers goes on after any error, or ends it loudly."""
+"""A worker on a bus without events: its background tasks continue after any error, or stop it with an error."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ ERRORS = [RuntimeError("a bug"), Unavailable("the store is away"), asyncio.Cance
 
 
 class Empty(Bus):
-    """A bus that has nothing to do; each of its calls fails once, where the test wants it."""
+    """A bus without events. Each of its calls can fail once."""
 
     def __init__(self, **trouble: BaseException) -> None:
         super().__init__(Topology([Stream(name="jobs", lease=timedelta(milliseconds=30))]), [])

@@ -110,7 +110,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_an_archive_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: str) -> None:
     whole = write(tmp_path / name).read_bytes()
     cut = tmp_path / f"cut-{name}"
-    # Without its last line break nothing is missing from a plain one.
+    # Without its last line break, a plain file is still complete.
     for length in range(len(whole) - 1):
         cut.write_bytes(whole[:length])
         assert str(cut) in refused(cut)
@@ -174,7 +174,7 @@ def filesystem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "no links":
 
         def refuse(*_: object) -> None:
-            # What vfat says.
+            # The error of vfat.
             raise PermissionError(errno.EPERM, "Operation not permitted")
 
         monkeypatch.setattr(os, "link", refuse)

@@ -43,7 +43,7 @@ def test_a_position_belongs_to_one_event() -> None:
 
 
 def given_after(leases: float, *faults: str) -> list[ViolationKind]:
-    """Return what is found where an event that is due in two leases is given out after so many."""
+    """Return the violations if an event that is due in two leases is claimed after the given number of leases."""
     due = NOW + 2 * LEASE_SECONDS
     trace = Trace().line("clock", asked=0, store=NOW).published(described("a", due=due)).later(leases=leases)
     trace = trace.claimed(1, (1, "a")).settled(1, p1="done")

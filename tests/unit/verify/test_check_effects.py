@@ -7,7 +7,7 @@ from tests.unit.verify.trace import Trace, applied, described, stored
 
 
 def sent(*steps: str) -> list[ViolationKind]:
-    """Return what is found where a target without idempotency got requests that it treated so."""
+    """Return the violations if a target without idempotency treated its requests in these ways."""
     trace = Trace().published(described("a", call="c", idempotency="nothing", fate="open"))
     for step in steps:
         trace = trace.line("received", by="target", key="c", identifier="i", fence=1, step=step)

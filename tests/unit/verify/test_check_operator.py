@@ -14,7 +14,7 @@ def kinds(evidence: Evidence) -> list[ViolationKind]:
 
 
 def asked(trace: Trace, before: str, after: str, **facts: Any) -> Trace:
-    """Let an operator ask for something and be answered."""
+    """Record a request of an operator and its confirmation."""
     return trace.line(before, by="trial", **facts).line(after, by="trial", **facts)
 
 
@@ -89,7 +89,7 @@ def test_of_what_was_asked_without_an_answer_nobody_can_say_how_it_ends() -> Non
 
 
 def blocked(*steps: tuple[str, str]) -> list[ViolationKind]:
-    """Return what is found in a key that blocks, after its first event has died."""
+    """Return the violations in a blocked key after its first event has died."""
     trace = Trace().published(
         described("a", key="k", fate="doomed", streams=[BLOCKING]), described("b", key="k", streams=[BLOCKING])
     )

@@ -11,7 +11,7 @@ def kinds(evidence: Evidence) -> list[ViolationKind]:
 
 
 def left_in_order(trace: Trace, *events: str) -> Evidence:
-    """Return the evidence of a store that has put events in an order and applied them so."""
+    """Return the evidence of a store that gave positions and applied events in the given order."""
     rows = [stored(event, position, key="k") for position, event in enumerate(events)]
     return trace.left(rows, *(applied(event, key="k") for event in events))
 

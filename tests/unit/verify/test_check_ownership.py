@@ -8,7 +8,7 @@ ONE, TWO = "worker-1.1", "worker-2.2"
 
 
 def judged(trace: Trace) -> list[ViolationKind]:
-    """Return what is found where two events of a key ended as they should."""
+    """Return the violations, given that both events of a key ended correctly."""
     return [finding.kind for finding in check(whole(trace))]
 
 
@@ -22,7 +22,7 @@ def published() -> Trace:
 
 
 def both_at_once(trace: Trace) -> Trace:
-    """Let two workers handle two events of one key with a moment in common."""
+    """Record two workers that handle two events of one key at overlapping times."""
     return (
         trace.claimed(2, (1, "a"), by=ONE, stream=LINE)
         .claimed(3, (2, "b"), by=TWO, stream=LINE)
@@ -85,7 +85,7 @@ def test_two_of_one_lease_do_not_run_side_by_side_either() -> None:
 
 
 def given_again(trace: Trace) -> list[ViolationKind]:
-    """Return what is found where an event is given to a second worker, and the first one still shows up."""
+    """Return the violations if a second worker gets an event while the first one is still alive."""
     trace = trace.claimed(2, (1, "a"), by=TWO, stream=LINE).settled(2, p1="done")
     return judged(trace.line("lease_lost", by=ONE, tokens=[1]))
 

@@ -10,7 +10,7 @@ ONE, TWO = "worker-1.1", "worker-2.2"
 def recovered(
     after_leases: float, *, others_waited: float = 0, late_seconds: float = 0, alone_for: float = 0
 ) -> list[ViolationKind]:
-    """Return what is found where the event of a killed worker got its next holder after so many leases."""
+    """Return the violations if the event of a killed worker gets a new holder after the given number of leases."""
     trace = Trace().published(described("a"), described("other")).claimed(1, (1, "a"), by=ONE)
     trace = trace.later(leases=others_waited).line("exited", process=ONE, code=-9)
     trace = trace.later(leases=alone_for).line("ready", by=TWO)

@@ -39,7 +39,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def nemesis_with(strike: Strike, history: History) -> Nemesis:
-    """Return a nemesis that finds no process and no store, only a fault that was added to its own."""
+    """Return a nemesis without processes and store, with one extra fault."""
     rng = random.Random(1)
     store, fleet = trial_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
     faults = [ExtraFault(kind="server_killed", weight=1, strike=strike)]

@@ -1,4 +1,4 @@
-"""The target decides what counts as a repeated effect, so what it promises is tested too."""
+"""The target decides what counts as a repeated effect, so its own promises are tested too."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from kingdom.verify.target import CallTarget, TargetRequest
 
 
 class Caller:
-    """Sends requests to a target and reads what it has written down."""
+    """Sends requests to a target and reads its history."""
 
     def __init__(self, target: CallTarget, directory: Path) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""Histories and stores written by hand."""
+"""Handwritten histories and stores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ def applied(
 
 
 class Trace:
-    """Evidence that grows line by line; each line is one nanosecond later than the one before."""
+    """Evidence that grows line by line. Each line is one nanosecond later than the one before."""
 
     def __init__(self) -> None:
         streams = topology(LEASE)
@@ -67,7 +67,7 @@ class Trace:
         return self._with(self._at + 1, history=[*self._evidence.history, entry])
 
     def later(self, *, leases: float) -> "Trace":
-        """Let so many leases go by."""
+        """Advance the time by a number of leases."""
         return self._with(self._at + int(leases * LEASE.total_seconds() * SECOND_NS))
 
     def published(self, *events: Mapping[str, Any], end: str = "published") -> "Trace":
@@ -92,7 +92,7 @@ class Trace:
     def left(
         self, events: Sequence[StoredEvent], *traces: Mapping[str, Any], tallies: Mapping[str, int] | None = None
     ) -> Evidence:
-        """Return the evidence with what is found in the store."""
+        """Return the evidence with the contents of the store."""
         return replace(self._evidence, events=list(events), applied=list(traces), tallies=tallies or {})
 
     def _with(self, at: int, **changes: Any) -> "Trace":
