@@ -11,6 +11,7 @@ from bench.crash_sweep import steps
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Done, Outcome
+from kingdom.bus.worker.dispatcher import HandlerRoute
 from kingdom.bus.worker.execution import Execution, Unit
 from kingdom.soldiers import errands
 from kingdom.soldiers.agent import AgentClient, Inspection, Launch
@@ -42,10 +43,12 @@ def settle_first() -> None:
     async def settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
         await execution._settle_all(unit, {delivery: Done()})
         async with execution._bus.transaction() as transaction:
-            return await execution._react(delivery, execution._dispatcher.route(delivery), transaction)
+            route = execution._dispatcher.route(delivery)
+            assert isinstance(route, HandlerRoute)
+            return await execution._react(delivery, route, transaction)
 
     put_in_place(Execution, "_react_together", never_together)
-    put_in_place(Execution, "_alone", settle_then_react)
+    put_in_place(Execution, "_run_alone", settle_then_react)
 
 
 def keep_epoch() -> None:

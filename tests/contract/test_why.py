@@ -67,7 +67,7 @@ async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
             return (await scene.situation(event)).error_code == "deferred"
 
         await eventually(deferred, "a worker without a handler defers it")
-    assert "because: no handler for Ping in this process." in await scene.why(event)
+    assert "Reason: no handler for Ping in this process." in await scene.why(event)
     assert (await scene.situation(event)).attempt == 0
 
 

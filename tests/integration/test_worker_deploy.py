@@ -58,7 +58,7 @@ async def test_an_event_without_a_handler_is_deferred_and_handled_after_the_depl
             await until_all(bus, "DONE", 1)
         assert (await event(bus, envelope))["attempt_count"] == 1
     assert waiting["attempt_count"] == 0
-    assert "because: no handler for New in this process" in why(situation)
+    assert "Reason: no handler for New in this process" in why(situation)
     assert handled == [1]
     labels = {"stream": "jobs", "eventType": "New"}
     assert registry.get_sample_value("kingdom_outbox_no_handler_total", labels) == 1
