@@ -128,4 +128,4 @@ def test_a_history_is_of_one_trial(types: Typist, tmp_path: Path) -> None:
     earlier.close()
     done = types("bus", "verify", "--history", str(tmp_path))
     assert done.code == 2
-    assert f"{tmp_path} has the history of an earlier trial: name another directory" in done.err
+    assert f"{tmp_path} has the history of an earlier trial: choose another directory" in done.err
