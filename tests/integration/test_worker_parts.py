@@ -31,7 +31,7 @@ async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPa
         return 0.0
 
     monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", property(lost_at))
-    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
+    monkeypatch.setattr("kingdom.bus.worker.worker.MARGIN_SHARE", 0.0)
 
     async def hang(_attempt: Attempt) -> CallResult:
         began.set()
