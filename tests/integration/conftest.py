@@ -20,5 +20,5 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     lost_at = property(lambda lease: 0.0 if lease.token in tokens else math.inf)
     monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", lost_at)
     # The worker looks often, however long a lease is.
-    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
+    monkeypatch.setattr("kingdom.bus.worker.worker.MARGIN_SHARE", 0.0)
     return tokens

@@ -199,7 +199,7 @@ class SilentBus(PostgresBus):
 async def test_a_claim_that_never_comes_back_does_not_keep_the_worker_from_ending(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.bus.worker._LAST_CLAIM_SECONDS", 0.01)
+    monkeypatch.setattr("kingdom.bus.worker.worker._LAST_CLAIM_SECONDS", 0.01)
     async with SilentBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
         worker = Worker(bus, Dispatcher(), ["jobs"])
         task = asyncio.create_task(worker.run())
