@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kingdom.cli import doctor as cli_doctor
-from kingdom.doctor.checks import every_check
+from kingdom.doctor.checks import all_checks
 from tests.acceptance import limits
 from tests.acceptance.front import Typist
 from tests.acceptance.terminal import ROOT, Done
@@ -74,7 +74,7 @@ def test_the_answer_for_machines_has_the_shape_that_is_documented(house: Path) -
         assert check["status"] in ("ok", "warn", "skipped")
         assert bool(check["fix"]) == (check["status"] == "warn")
         assert isinstance(check["seconds"], float)
-    assert [check["name"] for check in done.document["checks"]] == [check.name for check in every_check()]
+    assert [check["name"] for check in done.document["checks"]] == [check.name for check in all_checks()]
     assert not (house / "realm").exists()
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_is_told(house: Path) -> None:
     done = doctor(house, "--json", before=fill)
     disk = found_by(done)["disk"]
     assert (done.code, disk["status"]) == (1, "fail")
-    assert "nothing new begins" in disk["found"]
+    assert "no new work starts" in disk["found"]
 
 
 @pytest.mark.usefixtures("alone")
@@ -159,7 +159,7 @@ def test_used_up_inotify_instances_are_told(house: Path) -> None:
     assert inotify["fix"].startswith("sudo sysctl fs.inotify.max_user_instances=")
 
 
-def test_the_page_lists_every_check_in_its_order() -> None:
+def test_the_page_lists_all_checks_in_its_order() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     names = [name for row in rows for name in re.findall(r"`([\w.-]+)`", row.split("|")[1])]
-    assert names == [check.name for check in every_check()]
+    assert names == [check.name for check in all_checks()]

@@ -13,7 +13,7 @@ import kingdom.court.chamberlain.anomalies
 import kingdom.court.standing
 from kingdom import errors
 from kingdom.chronicle.events import InternalEvent
-from kingdom.doctor.checks import every_check
+from kingdom.doctor.checks import all_checks
 from tests.documentation.surroundings import ROOT
 
 PAGE = ROOT / "docs" / "operations" / "runbooks.md"
@@ -123,6 +123,6 @@ def test_what_a_closed_gate_says_is_explained() -> None:
     assert {words for words in said if words not in rows} == set()
 
 
-def test_every_check_of_the_doctor_has_a_first_thing_to_do() -> None:
+def test_all_checks_of_the_doctor_has_a_first_thing_to_do() -> None:
     rows = rows_of("What `kingdom doctor` finds")
-    assert {check.name for check in every_check() if f"`{check.name}`" not in rows} == set()
+    assert {check.name for check in all_checks() if f"`{check.name}`" not in rows} == set()

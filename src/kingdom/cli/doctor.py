@@ -16,9 +16,9 @@ from kingdom.bus.logs import configure_logs
 from kingdom.cli import exit_code
 from kingdom.cli.command import Call, command
 from kingdom.cli.shape import one
-from kingdom.doctor.admission import admit
-from kingdom.doctor.check import Finding, Status, examine
-from kingdom.doctor.checks import every_check
+from kingdom.doctor.check import CheckReport, Status, run_checks
+from kingdom.doctor.checks import all_checks
+from kingdom.doctor.context_reader import read_context
 from kingdom.sentence import printable
 
 app = typer.Typer(add_completion=False)
@@ -29,7 +29,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What was found; `ok` unless something does not work."""
 
     ok: bool
-    checks: list[Finding]
+    checks: list[CheckReport]
 
 
 @command(app, "doctor", answer=one(Diagnosis))
@@ -56,8 +56,8 @@ async def doctor(
     output = call.output
     is_screen = output.console.is_terminal and not output.json
     with output.console.status("Looking …") if is_screen else nullcontext():
-        patient = await admit(**call.given)
-        findings = await examine(every_check(), patient, offline=offline)
+        patient = await read_context(**call.given)
+        findings = await run_checks(all_checks(), patient, offline=offline)
     failed = any(finding.status is Status.FAIL for finding in findings)
     if output.json:
         output.document(Diagnosis(ok=not failed, checks=findings))
@@ -66,7 +66,7 @@ async def doctor(
     return exit_code.FAILED if failed else None
 
 
-def doctor_view(findings: Sequence[Finding]) -> RenderableType:
+def doctor_view(findings: Sequence[CheckReport]) -> RenderableType:
     """Return what was found, for a terminal: one line each, a second one with the fix, and a sentence at the end."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
@@ -83,7 +83,7 @@ def doctor_view(findings: Sequence[Finding]) -> RenderableType:
     return Group(lines, *_not_looked_at(findings), Text(), _sum(findings))
 
 
-def _not_looked_at(findings: Sequence[Finding]) -> Iterator[Text]:
+def _not_looked_at(findings: Sequence[CheckReport]) -> Iterator[Text]:
     reasons: dict[str, list[str]] = defaultdict(list)
     for finding in findings:
         if finding.status is Status.SKIPPED:
@@ -92,7 +92,7 @@ def _not_looked_at(findings: Sequence[Finding]) -> Iterator[Text]:
         yield Text(printable(f"skipped {', '.join(names)}: {reason}"), style="dim")
 
 
-def _sum(findings: Sequence[Finding]) -> Text:
+def _sum(findings: Sequence[CheckReport]) -> Text:
     count = {status: sum(finding.status is status for finding in findings) for status in Status}
     if count[Status.FAIL]:
         return Text(

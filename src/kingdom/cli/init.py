@@ -19,7 +19,7 @@ from kingdom.cli.init_files import GITHUB_API, GitHub, ignored_text, settings_te
 from kingdom.cli.output import Output, at_the_keyboard
 from kingdom.cli.shape import one
 from kingdom.court.package_files import install_package, load_packages, shipped
-from kingdom.doctor.programs import said_by
+from kingdom.doctor.programs import run_program
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.realm import read_realm, url_without_password
 from kingdom.settings import DEFAULT_URL, FILE, read_environment
@@ -261,7 +261,7 @@ def _with_github(choices: Choices, origin: Origin, login: str, repo: str, api: s
 async def _origin(directory: Path) -> Origin:
     """Return the repository on GitHub that a directory is a checkout of; nothing where it is none."""
     try:
-        code, url = await said_by("git", "-C", str(directory), "remote", "get-url", "origin")
+        code, url = await run_program("git", "-C", str(directory), "remote", "get-url", "origin")
     except FileNotFoundError:
         return Origin()
     found = _ORIGIN.search(url)

@@ -55,56 +55,56 @@ async def github_that_says(state: Path, **headers: str) -> AsyncIterator[str]:
 
 async def test_a_token_that_github_takes_is_well(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
-        finding = await look_at("github", config=with_github(tmp_path, site.url))
-    assert finding.status == "ok"
-    assert finding.found.startswith("kingdom-bot, scopes notifications, repo; ")
+        report = await look_at("github", config=with_github(tmp_path, site.url))
+    assert report.status == "ok"
+    assert report.found.startswith("kingdom-bot, scopes notifications, repo; ")
 
 
 async def test_a_token_that_github_refuses_is_told_by_where_it_comes_from(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
-        finding = await look_at("github", config=with_github(tmp_path, site.url, "env:WRONG"))
-    assert (finding.status, finding.found) == ("fail", "GitHub does not take the token: 401")
-    assert finding.fix.endswith("in the environment variable WRONG")
-    assert WRONG not in repr(finding)
+        report = await look_at("github", config=with_github(tmp_path, site.url, "env:WRONG"))
+    assert (report.status, report.found) == ("fail", "GitHub rejects the token: 401")
+    assert report.fix.endswith("in the environment variable WRONG")
+    assert WRONG not in repr(report)
 
 
 async def test_a_token_without_its_scopes_is_told(tmp_path: Path) -> None:
     async with github_that_says(tmp_path / "github.json", X_OAuth_Scopes="read:user, gist") as url:
-        finding = await look_at("github", config=with_github(tmp_path, url))
-    assert (finding.status, "lacks the scope notifications and repo" in finding.found) == ("fail", True)
+        report = await look_at("github", config=with_github(tmp_path, url))
+    assert (report.status, "lacks the scope notifications and repo" in report.found) == ("fail", True)
 
 
 async def test_a_token_that_may_not_read_notifications_is_told(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         await site.faults({"path": "/notifications", "kind": "refuse", "status": 403})
-        finding = await look_at("github", config=with_github(tmp_path, site.url))
-    assert (finding.status, "may not read notifications: 403" in finding.found) == ("fail", True)
+        report = await look_at("github", config=with_github(tmp_path, site.url))
+    assert (report.status, "may not read notifications: 403" in report.found) == ("fail", True)
 
 
 async def test_a_token_of_another_account_is_told(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
-        finding = await look_at("github", config=with_github(tmp_path, site.url, login="somebody"))
-    assert (finding.status, finding.fix) == ("fail", "write kingdom-bot first in sentinel.github.logins")
+        report = await look_at("github", config=with_github(tmp_path, site.url, login="somebody"))
+    assert (report.status, report.fix) == ("fail", "write kingdom-bot first in sentinel.github.logins")
 
 
 async def test_a_spent_hour_is_told(tmp_path: Path) -> None:
     async with github_that_says(tmp_path / "github.json", X_RateLimit_Remaining="0") as url:
-        finding = await look_at("github", config=with_github(tmp_path, url))
-    assert (finding.status, "nothing more this hour" in finding.found) == ("warn", True)
+        report = await look_at("github", config=with_github(tmp_path, url))
+    assert (report.status, "no requests left this hour" in report.found) == ("warn", True)
 
 
 async def test_nobody_outside_is_asked_offline(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
-        finding = await look_at("github", config=with_github(tmp_path, site.url), offline=True)
-        assert (finding.status, await site.calls()) == ("skipped", [])
+        report = await look_at("github", config=with_github(tmp_path, site.url), offline=True)
+        assert (report.status, await site.calls()) == ("skipped", [])
 
 
 async def test_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for name, write in (("github", with_github), ("jira", with_jira), ("slack-bot", with_slack)):
-        finding = await look_at(name, config=write(tmp_path, url))
-        assert (finding.status, f"cannot be asked at {url}" in finding.found) == ("fail", True)
-        assert finding.fix.startswith("check the address in kingdom.yaml")
+        report = await look_at(name, config=write(tmp_path, url))
+        assert (report.status, f"does not answer at {url}" in report.found) == ("fail", True)
+        assert report.fix.startswith("check the address in kingdom.yaml")
 
 
 async def test_jira_is_asked_whose_token_it_is_and_for_its_search(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_jira_is_asked_whose_token_it_is_and_for_its_search(tmp_path: Path
     finally:
         await running.stop()
     assert fine.status == "ok"
-    assert (refused.status, refused.found) == ("fail", "Jira does not take the token: 401")
+    assert (refused.status, refused.found) == ("fail", "Jira rejects the token: 401")
     assert refused.fix.endswith("the environment variable WRONG")
     assert (odd.status, odd.fix) == ("fail", "correct sentinel.jira.jql")
 
@@ -126,7 +126,7 @@ async def test_slack_is_asked_for_the_bot_and_for_a_socket(tmp_path: Path) -> No
         found = await look(
             "slack-bot", "slack-socket", config=with_slack(tmp_path, slack.url, {"app_token": "env:APP"})
         )
-        assert {finding.status for finding in found.values()} == {"ok"}
+        assert {report.status for report in found.values()} == {"ok"}
         wrong = with_slack(tmp_path, slack.url, {"bot_token": "env:WRONG", "app_token": "env:BOT"})
         found = await look("slack-bot", "slack-socket", config=wrong)
         silent = await look_at("slack-socket", config=with_slack(tmp_path, slack.url))
@@ -146,7 +146,7 @@ async def test_a_bot_without_its_scopes_is_told(tmp_path: Path) -> None:
     application.router.add_post("/api/auth.test", answer)
     running = await start(application)
     try:
-        finding = await look_at("slack-bot", config=with_slack(tmp_path, running.url))
+        report = await look_at("slack-bot", config=with_slack(tmp_path, running.url))
     finally:
         await running.stop()
-    assert (finding.status, "reactions:write" in finding.found, "chat:write" in finding.found) == ("fail", True, False)
+    assert (report.status, "reactions:write" in report.found, "chat:write" in report.found) == ("fail", True, False)
