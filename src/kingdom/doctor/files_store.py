@@ -59,9 +59,7 @@ async def check_lock(context: CheckContext) -> CheckResult:
     """Check whether a process holds the lock of the store for longer than a write takes."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    inspection = await context.once(
-        "files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url))
-    )
+    files = await context.once("files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url)))
     return ok("no process holds the lock for long") if files.holders is None else _describe_holders(files.holders)
 
 
@@ -69,9 +67,7 @@ async def check_leases(context: CheckContext) -> CheckResult:
     """Check for leases of processes that have ended."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    inspection = await context.once(
-        "files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url))
-    )
+    files = await context.once("files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url)))
     if not files.orphans:
         return ok("no lease belongs to a process that has ended")
     summary = "{}, such as {} of process {}".format(len(files.orphans), *files.orphans[0])
@@ -82,9 +78,7 @@ async def check_event_files(context: CheckContext) -> CheckResult:
     """Check for unreadable files of open events: such an event waits until its file is readable."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    inspection = await context.once(
-        "files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url))
-    )
+    files = await context.once("files", lambda: run_in_thread(lambda: look_at_files(context.settings.database_url)))
     if not files.unreadable:
         return ok("the files of all open events can be read")
     path, reason = files.unreadable[0]
