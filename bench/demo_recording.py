@@ -14,11 +14,11 @@ from rich.text import Text
 from kingdom.bus.logs import configure_logs
 from kingdom.cli.demo_view import end_view, question_view, screen_view
 from kingdom.court.asks import Ask
-from kingdom.demo.house import opened_house
-from kingdom.demo.narration import Line
-from kingdom.demo.stage import Stage
-from kingdom.demo.story import Story
-from kingdom.demo.watching import Standing
+from kingdom.demo.demo_court import open_demo_court
+from kingdom.demo.display import DemoDisplay
+from kingdom.demo.narration import NarrationLine
+from kingdom.demo.scenario import Scenario
+from kingdom.demo.store_watcher import DemoState
 
 _WIDTH, _HEIGHT = 112, 30
 _FRAME_SECONDS = 5
@@ -43,14 +43,14 @@ _FRAME = """\
 </svg>"""
 
 
-class Recorder(Stage):
+class Recorder(DemoDisplay):
     """Keeps one picture of the screen for the end of each part, and one of the question."""
 
     def __init__(self) -> None:
         self.views: list[RenderableType] = []
         self._part = ("", "")
-        self._lines: list[Line] = []
-        self._standing = Standing()
+        self._lines: list[NarrationLine] = []
+        self._standing = DemoState()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
         """See the port."""
@@ -58,11 +58,11 @@ class Recorder(Stage):
             self.keep()
         self._part = (f"{number}/{total}  {title}", words)
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
         self._lines.append(line)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoState) -> None:
         """See the port."""
         self._standing = standing
 
@@ -83,8 +83,8 @@ async def record() -> list[RenderableType]:
     configure_logs(json=True, level=logging.ERROR)
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="kingdom-demo-") as directory:
-        async with opened_house(Path(directory)) as house:
-            report = await Story(house, recorder, person="anna").play()
+        async with open_demo_court(Path(directory)) as court:
+            report = await Scenario(court, recorder, person="anna").run()
         assert report.ok, report.findings
     recorder.keep()
     return [*recorder.views, end_view(report, None)]

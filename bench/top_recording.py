@@ -13,11 +13,11 @@ from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
 from kingdom.court.asks import Ask
 from kingdom.court.standing import Lookout
-from kingdom.demo.house import House, opened_house
-from kingdom.demo.narration import Line
-from kingdom.demo.stage import Stage
-from kingdom.demo.story import STEPS, Story
-from kingdom.demo.watching import Standing
+from kingdom.demo.demo_court import DemoCourt, open_demo_court
+from kingdom.demo.display import DemoDisplay
+from kingdom.demo.narration import NarrationLine
+from kingdom.demo.scenario import STEPS, Scenario
+from kingdom.demo.store_watcher import DemoState
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.top.app import Top
@@ -33,7 +33,7 @@ _EVERY_SECONDS = 0.1
 _LAST = len(STEPS)
 
 
-class Photographer(Stage):
+class Photographer(DemoDisplay):
     """Answers the question, and takes a picture when the last part begins."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Photographer(Stage):
         if number == _LAST and self.app:
             self.picture = self.app.export_screenshot(title="kingdom top", simplify=True)
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoState) -> None:
         """See the port."""
 
     async def ask(self, ask: Ask, default: str) -> str | None:  # noqa: ARG002 - the form of the port
@@ -60,12 +60,12 @@ async def record() -> str:
     """Play the demo, and return the picture."""
     configure_logs(json=True, level=logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kingdom-top-") as directory:
-        async with opened_house(Path(directory)) as house:
-            return await _photographed(house)
+        async with open_demo_court(Path(directory)) as court:
+            return await _photographed(court)
 
 
-async def _photographed(house: House) -> str:
-    settings = house.settings
+async def _photographed(court: DemoCourt) -> str:
+    settings = court.settings
     realm = read_realm(settings.file)
 
     async def lookout() -> Lookout:
@@ -77,7 +77,7 @@ async def _photographed(house: House) -> str:
             Desk(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
         )
         async with photographer.app.run_test(size=_SIZE):
-            report = await Story(house, photographer, person="anna").play()
+            report = await Scenario(court, photographer, person="anna").run()
     assert report.ok, report.findings
     return _FOREIGN.sub("", photographer.picture)
 

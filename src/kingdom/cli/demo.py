@@ -21,15 +21,15 @@ from kingdom.cli.output import Output
 from kingdom.cli.running import BY_SIGNAL, tell_nobody
 from kingdom.cli.shape import one
 from kingdom.court.text_logs import SYSTEM, TextLog, path_of, tee
-from kingdom.demo.house import opened_house
-from kingdom.demo.report import Report
-from kingdom.demo.story import Story
+from kingdom.demo.demo_court import open_demo_court
+from kingdom.demo.report import DemoReport
+from kingdom.demo.scenario import Scenario
 
 app = typer.Typer(add_completion=False)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@storeless_command(app, "demo", answer=one(Report))
+@storeless_command(app, "demo", answer=one(DemoReport))
 async def demo(
     output: Output,
     *,
@@ -68,18 +68,18 @@ async def demo(
     return None if report.ok else exit_code.FAILED
 
 
-async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> Report:
+async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> DemoReport:
     """Play the story in a court that ends with it; a person may look around first."""
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), tell_nobody])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
-    async with opened_house(directory) as house:
+    async with open_demo_court(directory) as house:
         if output.console.is_terminal and not output.json:
             stage: Screen | Lines = Screen(output.console, fast=fast or not is_person)
         else:
             stage = Lines(sys.stderr if output.json else sys.stdout)
         with stage:
-            report = await Story(house, stage, person=house.settings.actor.partition("@")[0]).play()
+            report = await Scenario(house, stage, person=house.settings.actor.partition("@")[0]).run()
         looks_around = is_person and not fast and not keep
         if not output.json:
             output.console.print(end_view(report, directory if keep or looks_around else None))

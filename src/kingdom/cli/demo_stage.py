@@ -12,9 +12,9 @@ from rich.live import Live
 
 from kingdom.cli.demo_view import question_view, screen_view
 from kingdom.court.asks import Ask
-from kingdom.demo.narration import Line
-from kingdom.demo.stage import Stage
-from kingdom.demo.watching import Standing
+from kingdom.demo.display import DemoDisplay
+from kingdom.demo.narration import NarrationLine
+from kingdom.demo.store_watcher import DemoState
 from kingdom.sentence import printable
 
 _ANSWER_SECONDS = 45.0
@@ -23,7 +23,7 @@ _LINES_KEPT = 200
 _WHO_WIDTH = 12
 
 
-class Screen(Stage):
+class Screen(DemoDisplay):
     """A terminal: what happens above, how everything stands below."""
 
     def __init__(self, console: Console, *, fast: bool) -> None:
@@ -32,8 +32,8 @@ class Screen(Stage):
         self.rest_seconds = 0.0 if fast else _READ_SECONDS
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._part = ("", "")
-        self._lines: deque[Line] = deque(maxlen=_LINES_KEPT)
-        self._standing = Standing()
+        self._lines: deque[NarrationLine] = deque(maxlen=_LINES_KEPT)
+        self._standing = DemoState()
         self._is_asking = False
 
     def __enter__(self) -> Self:
@@ -50,11 +50,11 @@ class Screen(Stage):
         self._part = (f"{number}/{total}  {title}", words)
         self._draw()
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
         self._lines.append(line)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoState) -> None:
         """See the port."""
         self._standing = standing
         self._draw()
@@ -82,7 +82,7 @@ class Screen(Stage):
         self._live.update(view, refresh=True)
 
 
-class Lines(Stage):
+class Lines(DemoDisplay):
     """A pipe, a file or a log: a line for each thing, and nobody who could answer."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,11 +100,11 @@ class Lines(Stage):
         """See the port."""
         self._write(f"\n{number}/{total} {title}. {words}")
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
         self._write(f"{line.who:<{_WHO_WIDTH}}{line.what}")
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoState) -> None:
         """See the port."""
 
     async def ask(self, ask: Ask, default: str) -> str | None:

@@ -10,10 +10,10 @@ from rich.text import Text
 from kingdom.cli.output import ago, table
 from kingdom.court.asks import Ask
 from kingdom.court.heartbeat import ROLES
-from kingdom.demo.narration import Line, Tone
-from kingdom.demo.report import Report
-from kingdom.demo.story import TICKET
-from kingdom.demo.watching import Standing
+from kingdom.demo.narration import NarrationLine, Tone
+from kingdom.demo.report import DemoReport
+from kingdom.demo.scenario import TICKET
+from kingdom.demo.store_watcher import DemoState
 from kingdom.sentence import printable
 from kingdom.workflow.model.machine import WorkStatus
 from kingdom.workflow.model.workflow import Workflow
@@ -42,7 +42,9 @@ _COMMAND_WIDTH = 56
 _SILENT_SECONDS = 3.0
 
 
-def screen_view(title: str, words: str, lines: Iterable[Line], standing: Standing, *, height: int) -> RenderableType:
+def screen_view(
+    title: str, words: str, lines: Iterable[NarrationLine], standing: DemoState, *, height: int
+) -> RenderableType:
     """Return the screen: which part of the story it is, what happened last, and how everything stands."""
     room = max(height - _FURNITURE - len(standing.runs), _LINES_MIN)
     shown = [line_view(line) for line in lines][-room:]
@@ -56,7 +58,7 @@ def screen_view(title: str, words: str, lines: Iterable[Line], standing: Standin
     )
 
 
-def line_view(line: Line) -> Text:
+def line_view(line: NarrationLine) -> Text:
     """Return a line of the story."""
     who, what = printable(f"{line.who:<{_WHO_WIDTH}}"), printable(line.what)
     return Text.assemble((who, "bold"), (what, _STYLES[line.tone]), no_wrap=True, overflow="ellipsis")
@@ -74,7 +76,7 @@ def question_view(ask: Ask, default: str, seconds: float) -> RenderableType:
     )
 
 
-def end_view(report: Report, directory: Path | None) -> RenderableType:
+def end_view(report: DemoReport, directory: Path | None) -> RenderableType:
     """Return what was shown, where everything lies, and what to do next; no directory is one that goes at once."""
     kills = ", ".join(f"{kill.what} (back after {kill.back_after_seconds:g} s)" for kill in report.kills)
     outside = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in report.outside.items())
@@ -107,14 +109,14 @@ _NEXT = (
 )
 
 
-def _looks(report: Report) -> Iterator[tuple[str, str]]:
+def _looks(report: DemoReport) -> Iterator[tuple[str, str]]:
     """Yield commands that show more, in the directory of the demo; the ticket had the most to survive."""
     for each in report.assignments:
         if each.general == TICKET:
-            yield f"kingdom explain {each.task_id}", "one timeline of it, kills included"
+            yield f"kingdom explain {each.assignment_id}", "one timeline of it, kills included"
 
 
-def _runs(standing: Standing) -> RenderableType:
+def _runs(standing: DemoState) -> RenderableType:
     status = {each.workflow_id: each.status for each in standing.assignments if not each.root}
     rows = [
         (
@@ -137,10 +139,10 @@ def _works(run: Workflow) -> Text:
     return Text.assemble(*parts)
 
 
-def _roles(standing: Standing) -> Text:
+def _roles(standing: DemoState) -> Text:
     shown = Text()
     for role in ROLES:
-        sign = standing.signs.get(role)
+        sign = standing.heartbeats.get(role)
         silent = (standing.at - sign).total_seconds() if sign else None
         if silent is None:
             shown.append(f"○ {role}  ", "dim")

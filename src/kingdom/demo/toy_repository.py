@@ -1,4 +1,4 @@
-"""The toy repository of the demo: a shop of one function, and a pull request that changes it."""
+"""Create the toy repository of the demo: a shop with one function, and a pull request that changes it."""
 
 from pathlib import Path
 
@@ -9,18 +9,18 @@ _SHOP = '''"""The prices of a small shop."""
 
 
 def total(prices: list[float]) -> float:
-    """Return what all of it costs."""
+    """Return the sum of all prices."""
     return sum(prices)
 '''
 
 
-async def make_repository(bare: Path, number: int) -> None:
-    """Make a repository that takes pushes, with a pull request under this number."""
+async def create_repository(bare: Path, number: int) -> None:
+    """Create a bare repository with one pull request of this number."""
     checkout = bare.with_suffix(".work")
     checkout.mkdir(parents=True)
 
-    async def run(*words: str) -> None:
-        await git(*words, cwd=checkout, home=bare.parent)
+    async def run(*arguments: str) -> None:
+        await git(*arguments, cwd=checkout, home=bare.parent)
 
     await run("init", "-q", "-b", "main")
     (checkout / "shop.py").write_text(_SHOP)
