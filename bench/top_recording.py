@@ -21,7 +21,7 @@ from kingdom.demo.store_watcher import DemoState
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.top.app import Top
-from kingdom.top.desk import Desk
+from kingdom.top.store_client import StoreClient
 
 _SIZE = (110, 18)
 _ANSWER = "No, keep the cents."
@@ -74,7 +74,7 @@ async def _photographed(court: DemoCourt) -> str:
     application, photographer = declared(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
         photographer.app = Top(
-            Desk(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
+            StoreClient(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
         )
         async with photographer.app.run_test(size=_SIZE):
             report = await Scenario(court, photographer, person="anna").run()

@@ -33,8 +33,8 @@ from kingdom.errors import Misconfigured
 from kingdom.roles import declared
 from kingdom.sentence import printable
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.top.desk import Desk
-from kingdom.top.readers import Read, Readers
+from kingdom.top.run_views import ReadContent, RunViews
+from kingdom.top.store_client import StoreClient
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.workflow import Workflow
 
@@ -68,7 +68,7 @@ async def top(call: Call) -> int | None:
         return seen[0][1]
 
     async with call.bus(declared(call.realm), create=False) as bus:
-        shown = screen.Top(Desk(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
+        shown = screen.Top(StoreClient(bus, call.settings.actor, lookout), readers_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
             # By itself it would leave the terminal as the screen needs it.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
@@ -78,7 +78,7 @@ async def top(call: Call) -> int | None:
     return code
 
 
-def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
+def readers_of(bus: Bus, settings: SoldierSettings) -> RunViews:
     """Return what the screen shows of a run: the very views of the commands."""
 
     async def show(run_id: str) -> RenderableType:
@@ -97,16 +97,16 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> Readers:
     async def explain(about: str) -> RenderableType:
         return explain_view(await timeline_of(bus, about), utc_now())
 
-    async def logs(run_id: str) -> Read:
+    async def logs(run_id: str) -> ReadContent:
         return await _transcript(bus, run_id)
 
     async def outside(run: Workflow) -> Sequence[str]:
         return await left_outside(bus, run)
 
-    return Readers(show=show, diff=diff, explain=explain, logs=logs, left_outside=outside)
+    return RunViews(show=show, diff=diff, explain=explain, logs=logs, left_outside=outside)
 
 
-async def _transcript(bus: Bus, run_id: str) -> Read:
+async def _transcript(bus: Bus, run_id: str) -> ReadContent:
     """Return what reads on in the sessions of a run, from near their end."""
     run = await lifecycle.show(bus, run_id)
     following, view = Following(bus, Subject(run)), FollowingView(run)

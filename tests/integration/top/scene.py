@@ -20,10 +20,10 @@ from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.settings import Settings
 from kingdom.top.app import Top
-from kingdom.top.board import Board
-from kingdom.top.desk import Desk
+from kingdom.top.dashboard import Dashboard
 from kingdom.top.listing import Listing
-from kingdom.top.rows import Row
+from kingdom.top.rows import PaneRow
+from kingdom.top.store_client import StoreClient
 from tests.contract.backends import BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 
@@ -55,7 +55,7 @@ class Looking:
         return {colour.get_truecolor() for style in styles for colour in (style.color, style.bgcolor) if colour}
 
     @property
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, PaneRow]:
         """Return the rows of the pane that is shown."""
         (listing,) = [each for each in self.app.screen_stack[0].query(Listing) if each.display]
         return {row.key: row for row in listing.shown}
@@ -87,7 +87,7 @@ class Looking:
     async def opens(self, key: str) -> None:
         """Press a key that brings another screen, and wait for that."""
         await self.press(key)
-        await self.until(lambda: not isinstance(self.app.screen, Board))
+        await self.until(lambda: not isinstance(self.app.screen, Dashboard))
 
     async def leaves(self, key: str = "escape") -> None:
         """Go back to the board."""
@@ -96,7 +96,7 @@ class Looking:
 
     async def is_back(self) -> None:
         """Wait until the board is on top again."""
-        await self.until(lambda: isinstance(self.app.screen, Board))
+        await self.until(lambda: isinstance(self.app.screen, Dashboard))
 
 
 def _name(character: str) -> str:
@@ -122,6 +122,6 @@ async def looking(
 
     application = declared(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(Desk(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = PatientTop(StoreClient(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

@@ -19,7 +19,7 @@ from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.top.desk import _failed as failed_between
+from kingdom.top.store_client import _find_failed as failed_between
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.workflow import Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS
@@ -148,8 +148,8 @@ async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(
         walks.append(after)
         return await failed_between(transaction, after, before)
 
-    monkeypatch.setattr("kingdom.top.desk._FAILED_MAX", 20)
-    monkeypatch.setattr("kingdom.top.desk._failed", failed)
+    monkeypatch.setattr("kingdom.top.store_client._FAILED_MAX", 20)
+    monkeypatch.setattr("kingdom.top.store_client._find_failed", failed)
     since = utc_now() - timedelta(hours=1)
     ids = [first_id("wf", since + timedelta(seconds=number)) for number in range(41)]
     async with files.open(REALM.topology, REALM.kinds) as bus:

@@ -7,9 +7,9 @@ import pytest
 from textual.screen import Screen
 
 from kingdom.court.documents import AssignmentStatus
-from kingdom.top.board import Board
-from kingdom.top.dialogs import Help
-from kingdom.top.reader import Reader
+from kingdom.top.dashboard import Dashboard
+from kingdom.top.dialogs import HelpDialog
+from kingdom.top.document_screen import DocumentScreen
 from kingdom.workflow.model.events import WorkflowResumed
 from kingdom.workflow.model.machine import WorkflowStatus
 from kingdom.workflow.model.workflow import Workflow
@@ -88,7 +88,7 @@ async def _answers(anna: Looking) -> None:
     await anna.press(*"yes")
     await anna.leaves("enter")
     await anna.until(lambda: not anna.rows)
-    await anna.sees("Nobody waits for an answer.")
+    await anna.sees("No question is open.")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_a_run_of_a_person_is_answered_resumed_from_a_checkpoint_and_cance
         await anna.press("1")
         await anna.until(lambda: next(iter(anna.rows)) == again.id)
         await anna.press("home", "r")
-        await anna.sees("Where shall", "in the same session", "w1-c1 after first", "from the beginning")
+        await anna.sees("Where should", "in the same session", "w1-c1 after first", "from the beginning")
         await anna.press("down", "enter")
         await scene.until_true(again, lambda now: now.roll_backs == 1)
         rolled = await scene.until(again, WorkflowStatus.AWAITING)
@@ -146,15 +146,15 @@ async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
 async def test_help_shows_every_key_that_is_bound_where_one_is(files: BackendUnderTest, tmp_path: Path) -> None:
     async with looking(files, tmp_path) as anna:
         await anna.sees("Nothing runs.")
-        for opened_by, screen in (((), Board), (("4", "enter"), Reader)):
+        for opened_by, screen in (((), Dashboard), (("4", "enter"), DocumentScreen)):
             await anna.press(*opened_by)
             await anna.until(partial(_is_on, anna, screen))
             bound = anna.app.screen.active_bindings.values()
             wanted = {anna.app.get_key_display(active.binding) for active in bound}
             await anna.press("question_mark")
-            await anna.until(partial(_is_on, anna, Help))
+            await anna.until(partial(_is_on, anna, HelpDialog))
             help_screen = anna.app.screen
-            assert isinstance(help_screen, Help)
+            assert isinstance(help_screen, HelpDialog)
             assert wanted == {key for keys, _ in help_screen.lines for key in keys.split()}
             await anna.sees("?", "help")
             await anna.press("escape")

@@ -1,4 +1,4 @@
-"""A screen to read on: a document that is looked at again, or lines that are followed."""
+"""A screen for one document: it is read again periodically, or new lines are appended."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,78 +14,78 @@ from textual.widgets import Footer, RichLog, Static
 
 from kingdom.errors import KingdomError
 from kingdom.sentence import plain
-from kingdom.top.dialogs import Help
-from kingdom.top.readers import Read
+from kingdom.top.dialogs import HelpDialog
+from kingdom.top.refresh_timer import RefreshTimer
 from kingdom.top.rows import BAD
-from kingdom.top.waiting import Alarm
+from kingdom.top.run_views import ReadContent
 
 _LINES_MAX = 5000
 
 
-class Reader(Screen[None]):
-    """Shows what is read under a title, again every so many seconds; what `grows` is added to what is there."""
+class DocumentScreen(Screen[None]):
+    """Shows a document under a title and reads it again every `every` seconds; `grows` appends to what is shown."""
 
     DEFAULT_CSS = """
-    Reader > #title { height: 1; text-style: bold; }
-    Reader > #trouble { height: auto; max-height: 3; }
-    Reader > RichLog { height: 1fr; scrollbar-size-vertical: 1; }
+    DocumentScreen > #title { height: 1; text-style: bold; }
+    DocumentScreen > #error { height: auto; max-height: 3; }
+    DocumentScreen > RichLog { height: 1fr; scrollbar-size-vertical: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "back", "back", key_display="q"),
-        Binding("u", "again", "look again"),
+        Binding("u", "refresh_now", "refresh"),
         Binding("question_mark", "help", "help", key_display="?"),
     ]
 
-    def __init__(self, title: str, read: Read, *, every: float | None, grows: bool = False) -> None:
+    def __init__(self, title: str, read: ReadContent, *, every: float | None, grows: bool = False) -> None:
         super().__init__()
         self._heading = title
         self._read = read
         self._every = every
         self._grows = grows
         self._parts: deque[RenderableType] = deque(maxlen=_LINES_MAX)
-        self._alarm = Alarm()
+        self._timer = RefreshTimer()
         self._follows = True
         self._seen_at = 0
-        self._trouble = Static(id="trouble")
+        self._error = Static(id="error")
         self._log = RichLog(wrap=True, min_width=1, max_lines=_LINES_MAX * 4)
 
     def compose(self) -> ComposeResult:
         """See textual."""
         yield Static(Text(plain(self._heading)), id="title")
-        yield self._trouble
+        yield self._error
         yield self._log
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """See textual."""
         self._log.focus()
-        self.run_worker(self._watch())
+        self.run_worker(self._refresh_forever())
 
     def on_resize(self, _: events.Resize) -> None:
-        """Break the lines anew, once everything has its place."""
+        """Wrap the lines again after the layout has changed."""
         self.call_after_refresh(self._write_all)
 
     def action_back(self) -> None:
         """Go back to the list."""
         self.dismiss()
 
-    def action_again(self) -> None:
-        """Look again at once."""
-        self._alarm.ring()
+    def action_refresh_now(self) -> None:
+        """Refresh at once."""
+        self._timer.trigger()
 
     def action_help(self) -> None:
         """Show every key."""
-        self.app.push_screen(Help.of(self))
+        self.app.push_screen(HelpDialog.of(self))
 
-    async def _watch(self) -> None:
+    async def _refresh_forever(self) -> None:
         while self.is_attached:
-            trouble = ""
+            message = ""
             try:
                 self._show(await self._read())
             except (KingdomError, OSError) as error:
-                trouble = plain(error)
-            self._trouble.update(Text(trouble, style=BAD))
-            await self._alarm.wait(self._every)
+                message = plain(error)
+            self._error.update(Text(message, style=BAD))
+            await self._timer.wait(self._every)
 
     def _show(self, parts: Sequence[RenderableType]) -> None:
         if not self._grows:
@@ -108,9 +108,9 @@ class Reader(Screen[None]):
             log.scroll_to(y=place, animate=False)
 
     def _is_followed(self) -> bool:
-        """Tell whether new lines shall be shown as they come: until a person goes up, and again from the end on.
+        """Return whether to scroll to new lines: until the user scrolls up, and again once they return to the end.
 
-        Lines that were just written may not be on the screen yet, so being away from the end alone tells nothing.
+        Lines that were just written may not be drawn yet, so the distance to the end alone does not decide it.
         """
         place = self._log.scroll_offset.y
         self._follows = self._log.is_vertical_scroll_end or (self._follows and place >= self._seen_at)

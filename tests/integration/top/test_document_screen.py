@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.app import App
 from textual.widgets import RichLog
 
-from kingdom.top.reader import Reader
+from kingdom.top.document_screen import DocumentScreen
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -20,7 +20,7 @@ async def test_new_lines_are_shown_as_they_come_until_somebody_goes_up_and_again
 
     app: App[None] = App()
     async with app.run_test(size=(60, 20)) as pilot:
-        await app.push_screen(Reader("what grows", read, every=None, grows=True))
+        await app.push_screen(DocumentScreen("what grows", read, every=None, grows=True))
         await pilot.pause()
         log = app.screen.query_one(RichLog)
 

@@ -1,20 +1,20 @@
-"""Waiting for the next look, which a person may call for at once."""
+"""Wait for the next refresh, which the user can trigger early."""
 
 import asyncio
 
 
-class Alarm:
-    """Wakes whoever waits for it; one that rang while nobody waited wakes the next one."""
+class RefreshTimer:
+    """Waits for a time that `trigger` can cut short; a trigger before the wait ends it at once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
-        """Wake them now."""
+    def trigger(self) -> None:
+        """End the current wait, or the next one."""
         self._event.set()
 
     async def wait(self, seconds: float | None) -> None:
-        """Return when it rings, or after so many seconds if that is a number."""
+        """Wait until triggered, at most so many seconds unless that is None."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
