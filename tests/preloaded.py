@@ -1,4 +1,4 @@
-"""What the process behind `tests.warm` has read before it forks: every command, and programs that tests start often."""
+"""The modules that the fork server of `tests.warm` imports: all commands, and programs that tests start often."""
 
 import gc
 from importlib import import_module
@@ -15,5 +15,5 @@ PROGRAMS = (
 
 for name in (*map(module_of, NOUNS), *PROGRAMS):
     import_module(name)
-# A forked process would copy whatever is looked through for waste, which takes longer than most commands.
+# Garbage collection in a forked process would copy the memory of these modules.
 gc.freeze()

@@ -52,7 +52,7 @@ class Child:
         return facts
 
     def go_on(self) -> None:
-        self._process.tell(b"\n")
+        self._process.write(b"\n")
 
     async def always_go_on(self) -> None:
         """Let it go on whenever it tells something, for as long as this runs."""

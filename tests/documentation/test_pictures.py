@@ -1,4 +1,4 @@
-"""The pictures of the concepts show the states that the code has, and no step that it does not take."""
+"""Check that the pictures of the concepts show the states and transitions of the code."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -43,8 +43,7 @@ MACHINES: dict[str, Machine[Any]] = {"run": WORKFLOW, "checkpoint": CHECKPOINT, 
 
 
 def drawn(picture: str, element: str) -> Iterator[ET.Element]:
-    # The files are our own.
-    return ET.parse(IMAGES / f"{picture}.svg").iter(f"{_SVG}{element}")  # noqa: S314
+    return ET.parse(IMAGES / f"{picture}.svg").iter(f"{_SVG}{element}")  # noqa: S314 - our own files
 
 
 def words_of(picture: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Whatever the code can raise, the runbooks say what to do about it."""
+"""Check that the runbooks cover every alarm, error code and check of the code."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def tree_of(module: object) -> ast.Module:
 
 
 def written(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
-    """Yield each text that an expression may be, with `…` for what is only known later."""
+    """Yield each possible text of an expression, with `…` for parts that are known only at run time."""
     match node:
         case ast.Constant(value=str(said)):
             yield said
@@ -58,7 +58,7 @@ def written(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
 
 
 def texts_named(module: object, name: str) -> set[str]:
-    """Return what a module says where it gives something this name, as a variable or as an argument."""
+    """Return the texts that a module assigns to a variable or argument of this name."""
     tree = tree_of(module)
     constants = {
         target.id: node.value.value
@@ -78,7 +78,7 @@ def texts_named(module: object, name: str) -> set[str]:
 
 
 def codes_of_death() -> set[str]:
-    """Return every code that the bus itself gives a dead letter, and those of errors that no retry helps."""
+    """Return the codes of dead letters: those of the bus, and those of permanent errors."""
     found = {kind.code for kind in (errors.Permanent, errors.MalformedEvent, errors.IllegalTransition)}
     for module in (kingdom.bus.delivery, kingdom.bus.effect, kingdom.bus.perform):
         for node in ast.walk(tree_of(module)):

@@ -1,4 +1,4 @@
-"""The page of the documentation names exactly the fields that `kingdom explain --json` has."""
+"""Check that the page names exactly the fields of `kingdom explain --json`."""
 
 import re
 from pathlib import Path

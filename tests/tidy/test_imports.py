@@ -21,7 +21,7 @@ BAD = {
     "ends the process": "import os\nos._exit(0)\n",
 }
 DEAR = {"aiohttp", "kingdom.soldiers.host", "prometheus_client", "psutil", "psycopg", "textual", "watchfiles"}
-# What each one loads of it that nobody above has loaded: who makes no HTTP calls stands above who does.
+# The expensive modules that each import adds to those of the imports above it.
 LOADED: dict[str, set[str]] = {
     "kingdom.cli.ps": set(),
     "kingdom.cli.status": set(),

@@ -1,4 +1,4 @@
-"""The published schemas of the files that people write are those that the code makes, with words for every field."""
+"""Check that the published schemas are the generated ones, with a description for every field."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Colours(msgspec.Struct):
-    """What a wall looks like."""
+    """The colors of a wall."""
 
     wall: str
     door: str = "red"

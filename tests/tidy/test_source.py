@@ -17,7 +17,7 @@ def python_files() -> list[Path]:
 
 def text_files() -> list[Path]:
     found = [path for folder in TEXT for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
-    # In a linked worktree `.git` is a file, which names the place of its repository.
+    # In a linked worktree, `.git` is a file that contains a private path.
     return sorted(path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES and path.name != ".git")
 
 

@@ -1,4 +1,4 @@
-"""The page of workflow events is the one that the code generates."""
+"""Check that the page of workflow events is the generated one."""
 
 import subprocess
 import sys
