@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] - xdist has no type hints
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist has no type hints
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
@@ -29,7 +29,7 @@ _COURTS = "tests/acceptance/court/"
 _SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_properties.py")
 
 
-class _Scheduler(LoadScopeScheduling):  # type: ignore[misc] - its base class has no type hints
+class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # its base class has no type hints
     """Gives each test to a free process, and tests that share an expensive fixture to one process."""
 
     def _split_scope(self, nodeid: str) -> str:

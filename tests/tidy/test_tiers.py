@@ -66,7 +66,7 @@ def test_contributors_read_the_reason_of_every_part() -> None:
 def test_every_part_and_every_bench_runs_each_night() -> None:
     night = workflow("proof")
     # YAML 1.1 reads the key `on` as true.
-    assert "schedule" in night[True]  # type: ignore[index] - the keys of a workflow are texts, except for this one
+    assert "schedule" in night[True]  # type: ignore[index]  # all other keys are texts
     jobs = night["jobs"]
     assert sorted(jobs["part"]["strategy"]["matrix"]["part"]) == sorted(PARTS)
     targets = jobs["bench"]["strategy"]["matrix"]["target"]
