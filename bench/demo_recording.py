@@ -50,7 +50,7 @@ class Recorder(DemoDisplay):
         self.views: list[RenderableType] = []
         self._part = ("", "")
         self._lines: list[NarrationLine] = []
-        self._standing = DemoState()
+        self._state = DemoState()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
         """See the port."""
@@ -62,9 +62,9 @@ class Recorder(DemoDisplay):
         """See the port."""
         self._lines.append(line)
 
-    def show(self, standing: DemoState) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
-        self._standing = standing
+        self._state = state
 
     async def ask(self, ask: Ask, default: str) -> str | None:
         """See the port."""
@@ -75,7 +75,7 @@ class Recorder(DemoDisplay):
     def keep(self) -> None:
         """Keep a picture of the screen."""
         title, words = self._part
-        self.views.append(screen_view(title, words, list(self._lines), self._standing, height=_HEIGHT))
+        self.views.append(screen_view(title, words, list(self._lines), self._state, height=_HEIGHT))
 
 
 async def record() -> list[RenderableType]:

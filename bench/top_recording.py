@@ -12,7 +12,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
 from kingdom.court.asks import Ask
-from kingdom.court.standing import Lookout
+from kingdom.court.state import Lookout
 from kingdom.demo.demo_court import DemoCourt, open_demo_court
 from kingdom.demo.display import DemoDisplay
 from kingdom.demo.narration import NarrationLine
@@ -48,7 +48,7 @@ class Photographer(DemoDisplay):
     def tell(self, line: NarrationLine) -> None:
         """See the port."""
 
-    def show(self, standing: DemoState) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
 
     async def ask(self, ask: Ask, default: str) -> str | None:  # noqa: ARG002 - the form of the port

@@ -73,13 +73,13 @@ async def _play(output: Output, directory: Path, *, fast: bool, keep: bool) -> D
     system_log = TextLog(path_of(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), tell_nobody])
     is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
-    async with open_demo_court(directory) as house:
+    async with open_demo_court(directory) as court:
         if output.console.is_terminal and not output.json:
             stage: Screen | Lines = Screen(output.console, fast=fast or not is_person)
         else:
             stage = Lines(sys.stderr if output.json else sys.stdout)
         with stage:
-            report = await Scenario(house, stage, person=house.settings.actor.partition("@")[0]).run()
+            report = await Scenario(court, stage, person=court.settings.actor.partition("@")[0]).run()
         looks_around = is_person and not fast and not keep
         if not output.json:
             output.console.print(end_view(report, directory if keep or looks_around else None))

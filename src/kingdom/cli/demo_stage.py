@@ -33,7 +33,7 @@ class Screen(DemoDisplay):
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._part = ("", "")
         self._lines: deque[NarrationLine] = deque(maxlen=_LINES_KEPT)
-        self._standing = DemoState()
+        self._state = DemoState()
         self._is_asking = False
 
     def __enter__(self) -> Self:
@@ -54,9 +54,9 @@ class Screen(DemoDisplay):
         """See the port."""
         self._lines.append(line)
 
-    def show(self, standing: DemoState) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
-        self._standing = standing
+        self._state = state
         self._draw()
 
     async def ask(self, ask: Ask, default: str) -> str | None:
@@ -78,7 +78,7 @@ class Screen(DemoDisplay):
         if self._is_asking:
             return
         title, words = self._part
-        view = screen_view(title, words, self._lines, self._standing, height=self._console.height)
+        view = screen_view(title, words, self._lines, self._state, height=self._console.height)
         self._live.update(view, refresh=True)
 
 
@@ -104,7 +104,7 @@ class Lines(DemoDisplay):
         """See the port."""
         self._write(f"{line.who:<{_WHO_WIDTH}}{line.what}")
 
-    def show(self, standing: DemoState) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
 
     async def ask(self, ask: Ask, default: str) -> str | None:

@@ -43,18 +43,18 @@ _SILENT_SECONDS = 3.0
 
 
 def screen_view(
-    title: str, words: str, lines: Iterable[NarrationLine], standing: DemoState, *, height: int
+    title: str, words: str, lines: Iterable[NarrationLine], state: DemoState, *, height: int
 ) -> RenderableType:
     """Return the screen: which part of the story it is, what happened last, and how everything stands."""
-    room = max(height - _FURNITURE - len(standing.runs), _LINES_MIN)
+    room = max(height - _FURNITURE - len(state.runs), _LINES_MIN)
     shown = [line_view(line) for line in lines][-room:]
     return Group(
         Rule(Text(title, style="bold"), align="left"),
         Text(words, style="dim"),
         *shown,
         *(Text() for _ in range(room - len(shown))),
-        _runs(standing),
-        _roles(standing),
+        _runs(state),
+        _roles(state),
     )
 
 
@@ -116,8 +116,8 @@ def _looks(report: DemoReport) -> Iterator[tuple[str, str]]:
             yield f"kingdom explain {each.assignment_id}", "one timeline of it, kills included"
 
 
-def _runs(standing: DemoState) -> RenderableType:
-    status = {each.workflow_id: each.status for each in standing.assignments if not each.root}
+def _runs(state: DemoState) -> RenderableType:
+    status = {each.workflow_id: each.status for each in state.assignments if not each.root}
     rows = [
         (
             run.general,
@@ -126,7 +126,7 @@ def _runs(standing: DemoState) -> RenderableType:
             len(run.checkpoints),
             f"${run.cost_usd:.2f}",
         )
-        for run in standing.runs
+        for run in state.runs
     ]
     return table(("general", "assignment", "works", "checkpoints", "cost"), rows)
 
@@ -139,11 +139,11 @@ def _works(run: Workflow) -> Text:
     return Text.assemble(*parts)
 
 
-def _roles(standing: DemoState) -> Text:
+def _roles(state: DemoState) -> Text:
     shown = Text()
     for role in ROLES:
-        sign = standing.heartbeats.get(role)
-        silent = (standing.at - sign).total_seconds() if sign else None
+        sign = state.heartbeats.get(role)
+        silent = (state.at - sign).total_seconds() if sign else None
         if silent is None:
             shown.append(f"○ {role}  ", "dim")
         elif silent > _SILENT_SECONDS:

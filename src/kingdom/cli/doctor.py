@@ -56,8 +56,8 @@ async def doctor(
     output = call.output
     is_screen = output.console.is_terminal and not output.json
     with output.console.status("Looking …") if is_screen else nullcontext():
-        patient = await read_context(**call.given)
-        findings = await run_checks(all_checks(), patient, offline=offline)
+        context = await read_context(**call.given)
+        findings = await run_checks(all_checks(), context, offline=offline)
     failed = any(finding.status is Status.FAIL for finding in findings)
     if output.json:
         output.document(Diagnosis(ok=not failed, checks=findings))

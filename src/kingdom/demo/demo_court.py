@@ -16,7 +16,7 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.package_files import close_to_others
-from kingdom.demo.services import BOT, CHANNEL, PULL_REQUEST, REPO, DemoServices, start_services
+from kingdom.demo.external_services import BOT, CHANNEL, PULL_REQUEST, REPO, DemoServices, start_services
 from kingdom.demo.toy_repository import create_repository
 from kingdom.realm import read_realm
 from kingdom.roles import declared

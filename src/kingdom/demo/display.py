@@ -21,7 +21,7 @@ class DemoDisplay(ABC):
         """Show one line of the narration."""
 
     @abstractmethod
-    def show(self, standing: DemoState) -> None:
+    def show(self, state: DemoState) -> None:
         """Show the current state of all runs and roles."""
 
     @abstractmethod

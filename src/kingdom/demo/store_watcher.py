@@ -79,7 +79,7 @@ class StoreWatcher:
     async def read_new_lines(self) -> list[NarrationLine]:
         """Return the lines of all new entries; the lines of an agent follow the entry about its start."""
         # Read transcripts first: the log then contains the start of every agent that appears in them.
-        spoken = await asyncio.to_thread(self._read_transcripts)
+        agent_lines = await asyncio.to_thread(self._read_transcripts)
         lines: list[NarrationLine] = []
         while page := await self._operations.read_log(self._cursor, _PAGE):
             self._cursor = page[-1].cursor
@@ -87,8 +87,8 @@ class StoreWatcher:
                 self.log.append(logged.entry)
                 if line := describe_log_entry(await self._with_content(logged.entry)):
                     lines.append(line)
-                lines += spoken.pop(soldier_of(str(logged.entry.data.get("session") or "")), [])
-        return [*(line for others in spoken.values() for line in others), *lines]
+                lines += agent_lines.pop(soldier_of(str(logged.entry.data.get("session") or "")), [])
+        return [*(line for others in agent_lines.values() for line in others), *lines]
 
     async def read_state(self) -> DemoState:
         """Return the current state."""
@@ -124,11 +124,11 @@ class StoreWatcher:
 
     def _read_transcripts(self) -> dict[str, list[NarrationLine]]:
         """Return the lines of new transcript entries by soldier."""
-        spoken: dict[str, list[NarrationLine]] = {}
+        agent_lines: dict[str, list[NarrationLine]] = {}
         for path in sorted((self._realm / "logs" / "sessions").glob("*.json")):
             page = read_page(path, self._offsets.get(path, 0))
             self._offsets[path] = page.next_offset
             if lines := [line for entry in page.entries for line in describe_transcript_entry(entry)]:
-                spoken[path.stem] = lines
+                agent_lines[path.stem] = lines
                 self.utterances += [line.what for line in lines if line.tone is Tone.WORDS]
-        return spoken
+        return agent_lines
