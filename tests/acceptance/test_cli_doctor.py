@@ -85,7 +85,7 @@ def test_a_person_reads_what_was_found_and_what_to_do(tmp_path: Path) -> None:
     assert re.search(r"^ok +python +3\.", done.out, re.MULTILINE)
     assert re.search(r"^fail +kingdom\.yaml +kingdom\.yaml:2: sentinel\.gitlab: there is no", done.out, re.MULTILINE)
     assert "→ correct it, then: kingdom config check kingdom.yaml" in done.out
-    assert re.search(r"^skipped github, .*: kingdom.yaml does not name them", done.out, re.MULTILINE)
+    assert re.search(r"^skipped github, .*: not configured in kingdom.yaml", done.out, re.MULTILINE)
     assert re.search(r"^1 problem, \d warnings?\.$", done.out, re.MULTILINE)
 
 

@@ -28,7 +28,7 @@ async def test_the_scripted_agent_needs_nothing_but_its_sandbox(
     monkeypatch.setenv("PATH", "/nowhere")
     status, found = await report(tmp_path, sandbox="strict")
     assert (status, "bubblewrap is not installed" in found) == ("fail", True)
-    assert await report(tmp_path) == ("ok", "scripted, which needs nothing to be installed")
+    assert await report(tmp_path) == ("ok", "scripted, which needs no installation")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
         ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini asks models of gemini"),
     ],
 )
-async def test_settings_that_the_host_refuses_are_told_with_what_to_do(
+async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
     tmp_path: Path, soldiers: dict[str, Any], told: str
 ) -> None:
     # What people call it is not what the host starts.
@@ -88,7 +88,7 @@ async def test_settings_that_the_host_refuses_are_told_with_what_to_do(
     assert (status, told in found) == ("fail", True), found
 
 
-async def test_a_missing_key_extra_or_sandbox_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_extra_or_sandbox_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     _, found = await report(tmp_path, agent="claude")
     assert "there is no key for the model of claude: set ANTHROPIC_API_KEY" in found
@@ -100,7 +100,7 @@ async def test_a_missing_key_extra_or_sandbox_is_told(tmp_path: Path, monkeypatc
     assert (status, found) == ("fail", "codex needs a library that is not installed: pip install 'kingdom[acp]'")
 
 
-async def test_an_agent_that_does_not_start_is_told(tmp_path: Path) -> None:
+async def test_an_agent_that_does_not_start_is_reported(tmp_path: Path) -> None:
     write_program(tmp_path / "tools", "gemini", "echo 'node: not found' >&2; exit 127")
     status, found = await report(tmp_path, agent="gemini", path=["tools"])
     assert (status, "127: node: not found" in found) == ("fail", True)

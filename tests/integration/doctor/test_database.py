@@ -62,14 +62,14 @@ async def test_a_database_that_was_migrated_is_well(database: str) -> None:
     assert found["database-version"].found.startswith("PostgreSQL ")
 
 
-async def test_a_database_that_lacks_migrations_is_told(database: str) -> None:
+async def test_a_database_that_lacks_migrations_is_reported(database: str) -> None:
     found = await look("store", "migrations", "roles", url=database)
     assert (found["store"].status, found["migrations"].status, found["roles"].status) == ("ok", "fail", "skipped")
     assert "0001_create_bus" in found["migrations"].found
     assert found["migrations"].fix == "kingdom bus migrate"
 
 
-async def test_a_log_that_a_dump_brought_from_an_older_server_is_told_until_it_is_migrated(database: str) -> None:
+async def test_a_log_that_a_dump_brought_from_an_older_server_is_reported_until_it_is_migrated(database: str) -> None:
     await migrate(database)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
@@ -83,7 +83,7 @@ async def test_a_log_that_a_dump_brought_from_an_older_server_is_told_until_it_i
     assert (await look_at("database-log", url=database)).status == "ok"
 
 
-async def test_a_database_that_does_not_answer_is_told_once() -> None:
+async def test_a_database_that_does_not_answer_is_reported_once() -> None:
     url = f"postgresql://nobody:very-secret@{LOOPBACK}:{free_port()}/kingdom"
     found = await look("environment", "directory", "lock", "store", "migrations", "roles", *CHECKS, url=url)
     assert [name for name, report in found.items() if report.status == "fail"] == ["store"]
@@ -92,14 +92,14 @@ async def test_a_database_that_does_not_answer_is_told_once() -> None:
     assert "very-secret" not in repr(found)
 
 
-async def test_a_database_that_takes_back_what_was_committed_is_told(database: str) -> None:
+async def test_a_database_that_loses_commits_is_reported(database: str) -> None:
     alter(database, "SET synchronous_commit = off")
     report = await look_at("database-durability", url=database)
     assert (report.status, "synchronous_commit is off" in report.found) == ("fail", True)
     assert report.fix.endswith("SET synchronous_commit = on")
 
 
-async def test_a_standby_that_nobody_waits_for_is_told(database: str) -> None:
+async def test_a_standby_that_follows_asynchronously_is_reported(database: str) -> None:
     following = psycopg.pq.PGconn.connect(make_conninfo(database, replication="true").encode())
     try:
         report = await look_at("database-durability", url=database)
@@ -109,7 +109,7 @@ async def test_a_standby_that_nobody_waits_for_is_told(database: str) -> None:
         following.finish()
 
 
-async def test_a_server_that_has_lost_what_it_had_confirmed_is_told_for_a_week(database: str) -> None:
+async def test_a_server_that_has_lost_what_it_had_confirmed_is_reported_for_a_week(database: str) -> None:
     await migrate(database)
     for days, status in ((8, "ok"), (6, "warn")):
         tell = "INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data) VALUES"
@@ -120,20 +120,20 @@ async def test_a_server_that_has_lost_what_it_had_confirmed_is_told_for_a_week(d
         assert (report.status, "had lost confirmed transactions" in report.found) == (status, status == "warn")
 
 
-async def test_a_server_that_does_not_sync_is_told(cluster: PrivateCluster, dsn: str) -> None:
+async def test_a_server_that_does_not_sync_is_reported(cluster: PrivateCluster, dsn: str) -> None:
     if cluster.directory is None:
         pytest.skip("the server of DATABASE_URL is not ours to be made careless")
     report = await look_at("database-durability", url=dsn)
     assert (report.status, "fsync and full_page_writes off" in report.found) == ("fail", True)
 
 
-async def test_a_database_that_can_only_be_read_is_told(database: str) -> None:
+async def test_a_database_that_can_only_be_read_is_reported(database: str) -> None:
     alter(database, "SET default_transaction_read_only = on")
     report = await look_at("database-durability", url=database)
     assert (report.status, "nothing can be written" in report.found) == ("fail", True)
 
 
-async def test_too_few_connections_are_told(careful: PrivateCluster, database: str) -> None:
+async def test_too_few_connections_are_reported(careful: PrivateCluster, database: str) -> None:
     if careful.directory is None:
         pytest.skip("the server of DATABASE_URL is not ours to be made small")
     report = await look_at("database-connections", url=database)
@@ -141,7 +141,7 @@ async def test_too_few_connections_are_told(careful: PrivateCluster, database: s
     assert "max_connections" in report.fix
 
 
-async def test_a_limit_of_the_database_is_told(database: str) -> None:
+async def test_a_limit_of_the_database_is_reported(database: str) -> None:
     alter(database, "CONNECTION LIMIT 5")
     report = await look_at("database-connections", url=database)
     assert (report.status, "the limit of this database allows 5" in report.found) == ("fail", True)
@@ -152,7 +152,7 @@ async def test_a_limit_of_the_database_is_told(database: str) -> None:
 @pytest.mark.parametrize(
     "name", ["statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "lock_timeout"]
 )
-async def test_a_limit_of_time_that_cuts_off_what_is_well_is_told(database: str, name: str) -> None:
+async def test_a_limit_of_time_that_interrupts_normal_work_is_reported(database: str, name: str) -> None:
     # One that is much shorter would cut off the look itself.
     limit = _SHORTEST_MS[name] - 1
     alter(database, f"SET {name} = {limit}")
@@ -161,7 +161,7 @@ async def test_a_limit_of_time_that_cuts_off_what_is_well_is_told(database: str,
     assert report.fix.endswith(f"SET {name} = 0")
 
 
-async def test_somebody_who_holds_a_transaction_open_is_told(database: str) -> None:
+async def test_a_session_that_holds_a_transaction_open_is_reported(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("SELECT 1")
         facts = await read_facts(Settings(database_url=database), utc_now)
@@ -174,20 +174,20 @@ async def test_somebody_who_holds_a_transaction_open_is_told(database: str) -> N
         assert (result.status, result.fix) == ("warn", f"SELECT pg_terminate_backend({connection.info.backend_pid})")
 
 
-async def test_a_clock_that_differs_from_that_of_the_database_is_told(database: str) -> None:
+async def test_a_clock_that_differs_from_that_of_the_database_is_reported(database: str) -> None:
     for apart, status in ((timedelta(minutes=5), "fail"), (timedelta(minutes=-5), "fail")):
         report = await look_at("database-clock", url=database, clock=lambda apart=apart: utc_now() + apart)
         side = "behind" if apart > timedelta() else "ahead of"
         assert (report.status, f"s {side} the clock of this machine" in report.found) == (status, True)
 
 
-async def test_an_old_server_is_told(database: str) -> None:
+async def test_an_old_server_is_reported(database: str) -> None:
     facts = await read_facts(Settings(database_url=database), utc_now)
-    result = judge_version(msgspec.structs.replace(facts, version=140_012, version_words="14.12"))
+    result = judge_version(msgspec.structs.replace(facts, version=140_012, version_text="14.12"))
     assert (result.status, "15 or newer is needed" in result.found) == ("fail", True)
 
 
-async def test_a_database_in_which_not_every_text_fits_is_told(careful: PrivateCluster) -> None:
+async def test_a_database_in_which_not_every_text_fits_is_reported(careful: PrivateCluster) -> None:
     with psycopg.connect(careful.dsn, autocommit=True) as connection:
         connection.execute("CREATE DATABASE doctor_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     try:

@@ -60,7 +60,7 @@ async def test_a_token_that_github_takes_is_well(tmp_path: Path) -> None:
     assert report.found.startswith("kingdom-bot, scopes notifications, repo; ")
 
 
-async def test_a_token_that_github_refuses_is_told_by_where_it_comes_from(tmp_path: Path) -> None:
+async def test_a_token_that_github_refuses_is_reported_by_where_it_comes_from(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         report = await look_at("github", config=with_github(tmp_path, site.url, "env:WRONG"))
     assert (report.status, report.found) == ("fail", "GitHub rejects the token: 401")
@@ -68,38 +68,38 @@ async def test_a_token_that_github_refuses_is_told_by_where_it_comes_from(tmp_pa
     assert WRONG not in repr(report)
 
 
-async def test_a_token_without_its_scopes_is_told(tmp_path: Path) -> None:
+async def test_a_token_without_its_scopes_is_reported(tmp_path: Path) -> None:
     async with github_that_says(tmp_path / "github.json", X_OAuth_Scopes="read:user, gist") as url:
         report = await look_at("github", config=with_github(tmp_path, url))
     assert (report.status, "lacks the scope notifications and repo" in report.found) == ("fail", True)
 
 
-async def test_a_token_that_may_not_read_notifications_is_told(tmp_path: Path) -> None:
+async def test_a_token_that_may_not_read_notifications_is_reported(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         await site.faults({"path": "/notifications", "kind": "refuse", "status": 403})
         report = await look_at("github", config=with_github(tmp_path, site.url))
     assert (report.status, "may not read notifications: 403" in report.found) == ("fail", True)
 
 
-async def test_a_token_of_another_account_is_told(tmp_path: Path) -> None:
+async def test_a_token_of_another_account_is_reported(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         report = await look_at("github", config=with_github(tmp_path, site.url, login="somebody"))
     assert (report.status, report.fix) == ("fail", "write kingdom-bot first in sentinel.github.logins")
 
 
-async def test_a_spent_hour_is_told(tmp_path: Path) -> None:
+async def test_a_spent_hour_is_reported(tmp_path: Path) -> None:
     async with github_that_says(tmp_path / "github.json", X_RateLimit_Remaining="0") as url:
         report = await look_at("github", config=with_github(tmp_path, url))
     assert (report.status, "no requests left this hour" in report.found) == ("warn", True)
 
 
-async def test_nobody_outside_is_asked_offline(tmp_path: Path) -> None:
+async def test_offline_calls_no_external_server(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         report = await look_at("github", config=with_github(tmp_path, site.url), offline=True)
         assert (report.status, await site.calls()) == ("skipped", [])
 
 
-async def test_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
+async def test_systems_that_cannot_be_reached_are_reported(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for name, write in (("github", with_github), ("jira", with_jira), ("slack-bot", with_slack)):
         report = await look_at(name, config=write(tmp_path, url))
@@ -137,7 +137,7 @@ async def test_slack_is_asked_for_the_bot_and_for_a_socket(tmp_path: Path) -> No
     assert WRONG not in repr(found)
 
 
-async def test_a_bot_without_its_scopes_is_told(tmp_path: Path) -> None:
+async def test_a_bot_without_its_scopes_is_reported(tmp_path: Path) -> None:
     async def answer(_: web.Request) -> web.Response:
         headers = {"X-OAuth-Scopes": "chat:write,im:write"}
         return web.json_response({"ok": True, "user": "kingdom", "team": "Acme"}, headers=headers)

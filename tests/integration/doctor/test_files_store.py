@@ -69,20 +69,20 @@ async def test_a_store_that_is_not_there_yet_is_well_and_not_made(realm: Path) -
     assert not realm.exists()
 
 
-async def test_a_file_in_the_place_of_the_directory_is_told(realm: Path) -> None:
+async def test_a_file_in_the_place_of_the_directory_is_reported(realm: Path) -> None:
     realm.write_text("I was here first.")
     found = await look("directory", "store", url=f"file:{realm}")
     assert (found["directory"].status, found["store"].status) == ("fail", "skipped")
     assert found["directory"].fix == f"mv {realm} {realm}.old"
 
 
-async def test_a_file_system_on_which_nothing_can_be_written_is_told(store: str) -> None:
+async def test_a_file_system_on_which_nothing_can_be_written_is_reported(store: str) -> None:
     with limited(resource.RLIMIT_FSIZE, 100):
         report = await look_at("file-system", url=store)
     assert (report.status, "File too large" in report.found) == ("fail", True)
 
 
-async def test_a_full_disk_is_told_by_the_thresholds_of_the_chamberlain(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_by_the_thresholds_of_the_chamberlain(tmp_path: Path) -> None:
     def health(**percents: float) -> Path:
         return write_settings(tmp_path, chamberlain={"health": percents})
 
@@ -92,7 +92,7 @@ async def test_a_full_disk_is_told_by_the_thresholds_of_the_chamberlain(tmp_path
     assert (await look_at("disk", config=health(disk_yellow=1000, disk_orange=1000))).status == "ok"
 
 
-async def test_a_disk_that_does_not_answer_keeps_nobody_else_from_looking(
+async def test_a_disk_that_does_not_answer_does_not_block_other_checks(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
@@ -108,7 +108,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_alone(store: str, realm: Path) -> None:
+async def test_a_lock_that_a_stopped_process_holds_is_reported_and_the_process_left_alone(
+    store: str, realm: Path
+) -> None:
     with holder(realm / "bus" / "lock") as process, stopped(process):
         found = await look("lock", "store", "roles", url=store)
         assert process.poll() is None
@@ -120,13 +122,13 @@ async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_a_lock_that_is_held_for_long_is_told_with_its_holder(store: str, realm: Path) -> None:
+async def test_a_lock_that_is_held_for_long_is_reported_with_its_holder(store: str, realm: Path) -> None:
     with holder(realm / "bus" / "lock") as process:
         report = await look_at("lock", url=store)
-        assert (report.status, report.fix) == ("fail", f"see what it does, and end it: kill {process.pid}")
+        assert (report.status, report.fix) == ("fail", f"find out what it does, and end it: kill {process.pid}")
 
 
-async def test_work_in_the_hands_of_a_process_that_was_killed_is_told(store: str) -> None:
+async def test_a_lease_of_a_killed_process_is_reported(store: str) -> None:
     died = await asyncio.create_subprocess_exec(sys.executable, "-c", CLAIM_AND_DIE, store)
     assert await died.wait() == -signal.SIGKILL
     report = await look_at("leases", url=store)
@@ -134,26 +136,26 @@ async def test_work_in_the_hands_of_a_process_that_was_killed_is_told(store: str
     assert report.fix.startswith("kingdom up")
 
 
-async def test_a_store_of_another_machine_is_told(store: str, realm: Path) -> None:
+async def test_a_store_of_another_machine_is_reported(store: str, realm: Path) -> None:
     (realm / "bus" / "host.json").write_text(json.dumps({"machine": "other", "name": "old-box"}))
     report = await look_at("store", url=store)
     assert (report.status, "belongs to the host old-box" in report.found) == ("fail", True)
 
 
-async def test_an_import_that_never_ended_is_told(store: str, realm: Path) -> None:
+async def test_an_import_that_never_ended_is_reported(store: str, realm: Path) -> None:
     (realm / "bus" / "import-unfinished").touch()
     report = await look_at("store", url=store)
     assert (report.status, "never finished" in report.found) == ("fail", True)
 
 
 @pytest.mark.parametrize("url", ["file://elsewhere/realm", "file:/", "mysql://host/kingdom"])
-async def test_a_store_that_no_backend_knows_is_told_once(url: str) -> None:
+async def test_a_store_that_no_backend_knows_is_reported_once(url: str) -> None:
     found = await look(*NAMES, url=url)
     failed = [name for name in found if found[name].status == "fail"]
     assert failed == ["store"]
 
 
-async def test_a_role_that_fell_silent_is_told(store: str, realm: Path) -> None:
+async def test_a_role_that_fell_silent_is_reported(store: str, realm: Path) -> None:
     assert (await look_at("roles", url=store)).status == "skipped"
     await FileSigns(realm, "king").give(utc_now())
     assert (await look_at("roles", url=store)).status == "ok"
@@ -163,7 +165,7 @@ async def test_a_role_that_fell_silent_is_told(store: str, realm: Path) -> None:
     assert "king" not in report.found
 
 
-async def test_a_directory_of_soldiers_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+async def test_a_directory_of_soldiers_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("")
     report = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "work/soldiers"}))
     assert (report.status, f"{tmp_path / 'work'} is not a directory" in report.found) == ("fail", True)

@@ -37,7 +37,7 @@ def test_an_old_python_is_refused() -> None:
     assert (result.status, "3.11 is needed" in result.found, "--python 3.11" in result.fix) == ("fail", True, True)
 
 
-async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_path_without_git_and_bubblewrap_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     git, bubblewrap = await look_at("git"), await look_at("bubblewrap")
     assert (git.status, bubblewrap.status) == ("fail", "fail")
@@ -46,14 +46,14 @@ async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeyp
     assert ("git" in git.fix, "bubblewrap" in bubblewrap.fix) == (True, True)
 
 
-async def test_a_git_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_git_that_is_too_old_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path, "git", "echo git version 2.20.1")
     monkeypatch.setenv("PATH", str(tmp_path))
     report = await look_at("git")
     assert (report.status, report.found) == ("fail", "2.20.1, and 2.29 is needed")
 
 
-async def test_a_git_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_git_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path, "git", "echo 'cannot open shared object file' >&2; exit 127")
     monkeypatch.setenv("PATH", str(tmp_path))
     report = await look_at("git")
@@ -72,14 +72,14 @@ async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatc
     await eventually(is_gone)
 
 
-async def test_a_program_ends_also_where_nobody_waits_for_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_is_ended_even_if_its_start_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = uuid4().hex
     monkeypatch.setenv(MARK, mark)
     await cancel_while_it_starts(run_program("/bin/sh", "-c", "sleep 917; true"), mark, "sleep 917")
     assert marked(mark) == []
 
 
-async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
+async def test_a_bubblewrap_that_may_not_make_namespaces_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_program(
@@ -93,7 +93,7 @@ async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
     assert (report.status, "no agent can be started" in report.found) == ("fail", True)
 
 
-async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
+async def test_a_sandbox_that_is_off_is_reported_with_bubblewrap_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = write_settings(tmp_path, soldiers={"sandbox": "off"})
@@ -106,26 +106,26 @@ async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
     assert (await look_at("sandbox")).found == "strict, for every agent, setup script and check"
 
 
-async def test_nobody_says_that_there_is_a_sandbox_where_the_settings_cannot_be_read(tmp_path: Path) -> None:
+async def test_the_sandbox_is_skipped_if_the_settings_cannot_be_read(tmp_path: Path) -> None:
     (unread := tmp_path / "kingdom.yaml").write_text("soldiers: {sandbox: off}\n")
     found = await look_at("sandbox", config=unread)
     assert (found.status, "settings cannot be read" in found.found) == ("skipped", True)
 
 
-async def test_few_open_files_are_told() -> None:
+async def test_few_open_files_are_reported() -> None:
     with limited(resource.RLIMIT_NOFILE, 512):
         report = await look_at("open-files")
     assert (report.status, report.found) == ("warn", "a process may have only 512 open")
     assert report.fix.startswith("ulimit -n ")
 
 
-async def test_a_clock_that_was_never_set_is_told() -> None:
+async def test_a_clock_that_was_never_set_is_reported() -> None:
     report = await look_at("clock", clock=lambda: datetime(1970, 1, 1, 0, 5, tzinfo=UTC))
     assert (report.status, "never set" in report.found) == ("fail", True)
 
 
 @pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
-async def test_a_machine_too_busy_for_anything_to_begin_is_told(
+async def test_a_machine_too_busy_for_anything_to_begin_is_reported(
     tmp_path: Path, orange: float, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_LOAD_SECONDS", 0.01)

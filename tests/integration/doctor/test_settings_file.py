@@ -26,7 +26,7 @@ async def test_no_file_of_settings_is_a_warning_with_the_next_command(
 
 
 @pytest.mark.parametrize("text", ["sentinel: [", "no_such_part: 1", "time_zone: Nowhere/Never", "- 1", "a: b: c", "\0"])
-async def test_a_broken_file_is_told_and_everything_else_still_looked_at(tmp_path: Path, text: str) -> None:
+async def test_a_broken_file_is_reported_and_everything_else_is_checked(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kingdom.yaml"
     file.write_text(text)
     found = await look("kingdom.yaml", "python", "disk", "github", "store", config=file)
@@ -35,7 +35,7 @@ async def test_a_broken_file_is_told_and_everything_else_still_looked_at(tmp_pat
     assert "kingdom config check" in found["kingdom.yaml"].fix
 
 
-async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     report = await look_at("kingdom.yaml", config=tmp_path / "absent.yaml")
     assert (report.status, "does not exist" in report.found) == ("fail", True)
 
@@ -47,7 +47,9 @@ async def test_a_broken_file_does_not_hide_the_store_that_it_names(tmp_path: Pat
     assert str(tmp_path / "elsewhere") in report.found
 
 
-async def test_a_variable_that_is_not_set_is_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_variable_that_is_not_set_is_reported_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OUR_TOKEN", raising=False)
     file = write_settings(tmp_path, sentinel={"github": {"token": "env:OUR_TOKEN", **GITHUB}})
     report = await look_at("kingdom.yaml", config=file)
@@ -63,7 +65,7 @@ async def test_a_secret_that_cannot_be_read_to_its_end_is_given_up(tmp_path: Pat
     assert (report.status, "reading took longer than 0.1 s" in report.found) == ("fail", True)
 
 
-async def test_a_secret_in_the_file_itself_is_told_and_not_shown(tmp_path: Path) -> None:
+async def test_a_secret_in_the_file_itself_is_reported_and_not_shown(tmp_path: Path) -> None:
     file = write_settings(tmp_path, sentinel={"github": {"token": "ghp_very_secret", **GITHUB}})
     report = await look_at("secrets", config=file)
     assert (report.status, report.found) == ("warn", f"sentinel.github.token is written in {file} itself")
@@ -78,7 +80,7 @@ async def test_a_secret_in_the_file_itself_is_told_and_not_shown(tmp_path: Path)
         ({"database_url": "host=127.0.0.1 password=very_secret"}, "contains a password"),
     ],
 )
-async def test_a_key_and_a_password_in_the_file_itself_are_told_too(
+async def test_a_key_and_a_password_in_the_file_itself_are_reported_too(
     tmp_path: Path, document: dict[str, Any], told: str
 ) -> None:
     report = await look_at("secrets", config=write_settings(tmp_path, **document))
@@ -86,7 +88,7 @@ async def test_a_key_and_a_password_in_the_file_itself_are_told_too(
     assert "very_secret" not in report.found + report.fix
 
 
-async def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path: Path) -> None:
+async def test_a_file_with_a_secret_that_others_can_read_is_reported(tmp_path: Path) -> None:
     secret = tmp_path / "hook"
     secret.write_text("hush")
     secret.chmod(0o644)
@@ -100,14 +102,14 @@ async def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path: Path)
     assert (await look_at("secrets", config=file)).status == "ok"
 
 
-async def test_a_general_that_would_work_for_strangers_is_told(tmp_path: Path) -> None:
+async def test_a_general_that_would_work_for_strangers_is_reported(tmp_path: Path) -> None:
     install(tmp_path, "gen-pr")
     file = write_settings(tmp_path, generals="generals", sentinel={"github": {"token": "t", **GITHUB}})
     report = await look_at("generals", config=file)
     assert (report.status, "also from those of strangers" in report.found) == ("fail", True)
 
 
-async def test_a_realm_without_generals_and_one_with_a_broken_one_are_told(tmp_path: Path) -> None:
+async def test_a_realm_without_generals_and_one_with_a_broken_one_are_reported(tmp_path: Path) -> None:
     file = write_settings(tmp_path)
     nobody = await look_at("generals", config=file)
     assert (nobody.status, nobody.fix) == ("warn", "kingdom general install gen-hello")
@@ -118,13 +120,13 @@ async def test_a_realm_without_generals_and_one_with_a_broken_one_are_told(tmp_p
     assert (broken.status, "gen-hello is broken" in broken.found) == ("fail", True)
 
 
-async def test_a_variable_that_makes_no_sense_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_variable_that_makes_no_sense_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGDOM_THROUGH_PGBOUNCER", "maybe")
     report = await look_at("environment")
     assert (report.status, "KINGDOM_THROUGH_PGBOUNCER is 'maybe'" in report.found) == ("fail", True)
 
 
-async def test_a_variable_that_names_another_store_than_the_file_is_told(
+async def test_a_variable_that_names_another_store_than_the_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_settings(tmp_path)

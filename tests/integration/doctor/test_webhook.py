@@ -50,7 +50,7 @@ async def test_a_free_port_is_well(tmp_path: Path) -> None:
     assert found["webhook"].found == "the Sentinel does not run"
 
 
-async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_occupied_port_is_reported_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever has it takes calls, and never answers.
     monkeypatch.setattr("kingdom.doctor.webhook._RESPONSE_SECONDS", 0.2)
     with occupied() as port:
@@ -60,7 +60,7 @@ async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path, monkeypa
     assert "set sentinel.github.webhook.port to another port" in found["webhook-port"].fix
 
 
-async def test_an_address_that_this_machine_does_not_have_is_told(tmp_path: Path) -> None:
+async def test_an_address_that_this_machine_does_not_have_is_reported(tmp_path: Path) -> None:
     # Nobody has an address of this block: it is kept for examples.
     for host in ("192.0.2.1", "nowhere.invalid"):
         report = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host=host))
@@ -76,14 +76,14 @@ async def test_a_sentinel_that_listens_takes_a_signed_ping(tmp_path: Path) -> No
     assert found["webhook"].found == "the Sentinel accepts a signed ping"
 
 
-async def test_a_sentinel_with_other_secrets_is_told(tmp_path: Path) -> None:
+async def test_a_sentinel_with_other_secrets_is_reported(tmp_path: Path) -> None:
     port = free_port()
     async with sentinel_listening(with_webhook(tmp_path, port)):
         report = await look_at("webhook", config=with_webhook(tmp_path, port, secrets=["changed"]))
     assert (report.status, "other secrets" in report.found) == ("fail", True)
 
 
-async def test_a_sentinel_that_runs_and_does_not_listen_is_told(tmp_path: Path) -> None:
+async def test_a_sentinel_that_runs_and_does_not_listen_is_reported(tmp_path: Path) -> None:
     file = with_webhook(tmp_path, free_port())
     async with sentinel_listening(file):
         pass
@@ -92,7 +92,7 @@ async def test_a_sentinel_that_runs_and_does_not_listen_is_told(tmp_path: Path) 
     assert (report.status, "does not listen" in report.found) == ("fail", True)
 
 
-async def test_a_place_for_messages_where_nobody_listens_is_told(tmp_path: Path) -> None:
+async def test_a_place_for_messages_where_nobody_listens_is_reported(tmp_path: Path) -> None:
     def told_at(port: int) -> Path:
         return write_settings(tmp_path, envoy={"webhook": {"url": f"http://{LOOPBACK}:{port}/hook", "secret": "s"}})
 
@@ -102,6 +102,6 @@ async def test_a_place_for_messages_where_nobody_listens_is_told(tmp_path: Path)
         assert (await look_at("envoy-webhook", config=told_at(port))).status == "ok"
 
 
-async def test_webhooks_without_a_secret_are_told(tmp_path: Path) -> None:
+async def test_webhooks_without_a_secret_are_reported(tmp_path: Path) -> None:
     found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, free_port(), secrets=[]))
     assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")
