@@ -106,7 +106,7 @@ def test_a_secret_that_never_comes_does_not_keep_it_alive(house: Path) -> None:
     assert (done.code, found_by(done)["kingdom.yaml"]["status"]) == (1, "fail")
 
 
-def test_extras_that_are_not_installed_are_told(house: Path) -> None:
+def test_extras_that_are_not_installed_are_reported(house: Path) -> None:
     for name in ("psycopg", "psycopg_pool", "slack_bolt", "slack_sdk"):
         absent = house / "shadow" / name
         absent.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_a_database_is_examined_by_the_command_too(clerk: Typist, monkeypatch: p
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_read_only_directory_is_told(house: Path) -> None:
+def test_a_read_only_directory_is_reported(house: Path) -> None:
     (house / "realm").mkdir()
     done = doctor(house, "--json", before="mount -t tmpfs -o ro none realm")
     found = found_by(done)
@@ -142,7 +142,7 @@ def test_a_read_only_directory_is_told(house: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_full_disk_is_told(house: Path) -> None:
+def test_a_full_disk_is_reported(house: Path) -> None:
     (house / "realm").mkdir()
     fill = "mount -t tmpfs -o size=1m none realm\nhead -c 1044480 /dev/zero > realm/filling"
     done = doctor(house, "--json", before=fill)
@@ -152,7 +152,7 @@ def test_a_full_disk_is_told(house: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_used_up_inotify_instances_are_told(house: Path) -> None:
+def test_used_up_inotify_instances_are_reported(house: Path) -> None:
     done = doctor(house, "--json", before="echo 0 > /proc/sys/user/max_inotify_instances")
     inotify = found_by(done)["inotify"]
     assert (done.code, inotify["status"]) == (1, "fail")

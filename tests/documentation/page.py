@@ -65,7 +65,7 @@ def fenced_blocks(text: str) -> Iterator[Fenced]:
         if opening is None:
             found = _DIRECTION.match(lines[at - 1])
             if direction and (found or lines[at - 1].strip()):
-                raise UnclearPage(f"line {at}: a direction for the shell stands right above a console block")
+                raise UnclearPage(f"line {at}: a shell comment must be directly above a console block")
             direction = found["words"] if found else direction
             continue
         indent = len(opening["indent"])

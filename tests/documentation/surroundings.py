@@ -160,15 +160,15 @@ async def _start_standins(directory: Path) -> dict[str, Running]:
     running = {name: await start(application) for name, application in applications.items()}
     async with aiohttp.ClientSession() as session:
 
-        async def tell(name: str, what: str, body: dict[str, object]) -> dict[str, object]:
+        async def post(name: str, what: str, body: dict[str, object]) -> dict[str, object]:
             async with session.post(f"{running[name].url}{CONTROL}/{what}", json=body) as answer:
                 answer.raise_for_status()
                 told: dict[str, object] = await answer.json()
                 return told
 
-        await tell("github", "limits", {"poll_interval": 1})
-        anna = await tell("slack", "users", {"name": "anna"})
-        await tell("slack", "channels", {"name": "kingdom", "members": [anna["id"]]})
+        await post("github", "limits", {"poll_interval": 1})
+        anna = await post("slack", "users", {"name": "anna"})
+        await post("slack", "channels", {"name": "kingdom", "members": [anna["id"]]})
     return running
 
 

@@ -1,4 +1,4 @@
-"""A realm to be examined: its file of settings, and what chosen checks find in it."""
+"""Write a realm's settings, and run chosen checks on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ def write_settings(directory: Path, **document: Any) -> Path:
 
 
 def write_program(directory: Path, name: str, script: str) -> Path:
-    """Put a program on a PATH."""
+    """Write an executable script."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / name
     file.write_text(f"#!/bin/sh\n{script}\n")
@@ -42,7 +42,7 @@ async def look(
     offline: bool = False,
     **changes: Any,
 ) -> dict[str, CheckReport]:
-    """Return what checks of these names find, all of them if none is named."""
+    """Run the checks of these names, or all of them, and return their reports."""
     context = await read_context(config=config, database_url=url, limit=reading_limit)
     checks = [replace(check, limit=limit) for check in all_checks() if not names or check.name in names]
     reports = await run_checks(checks, replace(context, clock=clock, **changes), offline=offline)
@@ -51,7 +51,7 @@ async def look(
 
 
 async def look_at(name: str, **about: Any) -> CheckReport:
-    """Return what one check finds; whatever needs a person comes with a fix of one line."""
+    """Run one check and return its report; a problem must have a fix of one line."""
     report = (await look(name, **about))[name]
     assert bool(report.fix) == (report.status in ("warn", "fail")), report
     assert "\n" not in report.found + report.fix

@@ -112,10 +112,10 @@ async def test_a_standby_that_follows_asynchronously_is_reported(database: str) 
 async def test_a_server_that_has_lost_what_it_had_confirmed_is_reported_for_a_week(database: str) -> None:
     await migrate(database)
     for days, status in ((8, "ok"), (6, "warn")):
-        tell = "INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data) VALUES"
+        insert = "INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data) VALUES"
         with psycopg.connect(database) as connection:
             values = "(now() - make_interval(days => %s), 'store.transactions_lost', 'bus', '', 'store', %s, '{}')"
-            connection.execute(f"{tell} {values}", (days, LOST_TRANSACTIONS))
+            connection.execute(f"{insert} {values}", (days, LOST_TRANSACTIONS))
         report = await look_at("database-durability", url=database)
         assert (report.status, "had lost confirmed transactions" in report.found) == (status, status == "warn")
 

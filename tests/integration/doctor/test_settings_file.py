@@ -60,7 +60,7 @@ async def test_a_secret_that_cannot_be_read_to_its_end_is_given_up(tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     file = write_settings(tmp_path, sentinel={"github": {"token": "file:pipe", **GITHUB}})
     report = await look_at("kingdom.yaml", config=file, reading_limit=timedelta(seconds=0.1))
-    # Whoever still waits for the pipe is let go.
+    # Release the thread that still waits for the pipe.
     os.close(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))
     assert (report.status, "reading took longer than 0.1 s" in report.found) == ("fail", True)
 
@@ -111,8 +111,8 @@ async def test_a_general_that_would_work_for_strangers_is_reported(tmp_path: Pat
 
 async def test_a_realm_without_generals_and_one_with_a_broken_one_are_reported(tmp_path: Path) -> None:
     file = write_settings(tmp_path)
-    nobody = await look_at("generals", config=file)
-    assert (nobody.status, nobody.fix) == ("warn", "kingdom general install gen-hello")
+    without_generals = await look_at("generals", config=file)
+    assert (without_generals.status, without_generals.fix) == ("warn", "kingdom general install gen-hello")
     folder = install(tmp_path / "realm", "gen-hello")
     assert (await look_at("generals", config=file)).found == "gen-hello"
     (folder / "workflow.yaml").unlink()

@@ -51,7 +51,7 @@ async def test_a_free_port_is_well(tmp_path: Path) -> None:
 
 
 async def test_an_occupied_port_is_reported_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever has it takes calls, and never answers.
+    # The program on this port accepts connections and never answers.
     monkeypatch.setattr("kingdom.doctor.webhook._RESPONSE_SECONDS", 0.2)
     with occupied() as port:
         found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, port))
@@ -61,7 +61,7 @@ async def test_an_occupied_port_is_reported_with_who_has_it(tmp_path: Path, monk
 
 
 async def test_an_address_that_this_machine_does_not_have_is_reported(tmp_path: Path) -> None:
-    # Nobody has an address of this block: it is kept for examples.
+    # No machine has an address of this block, which is reserved for documentation.
     for host in ("192.0.2.1", "nowhere.invalid"):
         report = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host=host))
         assert (report.status, f"no address {host}" in report.found) == ("fail", True)

@@ -33,7 +33,7 @@ def test_without_its_extra_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(("leave", "code"), [("q", 0), (signal.SIGTERM, 143)])
-async def test_on_a_terminal_it_shows_the_court_until_somebody_leaves(
+async def test_on_a_terminal_it_shows_the_court_until_the_user_quits(
     realm: Path, tmp_path: Path, leave: str | signal.Signals, code: int
 ) -> None:
     async with BACKENDS["files"](str(realm)).open(REALM.topology, REALM.kinds):

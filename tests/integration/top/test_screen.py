@@ -90,7 +90,7 @@ async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: Backe
             await anna.sees(chosen, "has no checkout now")
 
 
-async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_what_cannot_be_read_harms_nobody(
+async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_unreadable_runs_do_no_harm(
     files: BackendUnderTest, tmp_path: Path
 ) -> None:
     old = a_run(1, WorkflowStatus.FAILED)

@@ -57,7 +57,7 @@ async def _live_run(anna: Looking) -> str:
 
 
 async def _sees_what_it_does(anna: Looking, court: CourtScene, run_id: str) -> None:
-    """Look at the run, its transcript, which goes on while somebody looks, and its diff."""
+    """Look at the run, its growing transcript, and its diff."""
     await anna.opens("l")
     await anna.sees("said      I look around")
     assert "said      I went" not in anna.text
@@ -165,7 +165,7 @@ def _is_on(anna: Looking, screen: type[Screen[None]]) -> bool:
     return isinstance(anna.app.screen, screen)
 
 
-async def test_words_of_strangers_are_shown_and_obeyed_by_nobody(files: BackendUnderTest, tmp_path: Path) -> None:
+async def test_text_of_strangers_is_shown_and_has_no_effect(files: BackendUnderTest, tmp_path: Path) -> None:
     async with opened(files, tmp_path) as court, looking(files, tmp_path) as anna:
         court.has(work("look", {"say": HOSTILE}, {"ask": HOSTILE, "choices": [HOSTILE]}, SUCCESS))
         await court.happens()

@@ -48,21 +48,21 @@ def test_an_entry_of_the_log_becomes_a_sentence(logged: LogEntry, line: Narratio
 
 def test_what_a_person_need_not_know_is_left_out() -> None:
     assert describe_log_entry(entry("QuerySent", workId="w", taskId="t", attempt=1)) is None
-    # The entry about the answer itself tells of it.
+    # The entry about the answer itself is shown instead.
     assert (
         describe_log_entry(entry("event.detected", "envoy", event_type="cli.human_response", event_id="evt-cli-1"))
         is None
     )
 
 
-def test_a_message_is_told_with_its_words() -> None:
+def test_a_message_is_shown_with_its_text() -> None:
     assert describe_log_entry(entry("message.sent", "envoy", msg_id="m", content="Done.")) == NarrationLine(
         "envoy", "sends a message: Done."
     )
     assert describe_log_entry(entry("message.sent", "envoy", msg_id="m")) == NarrationLine("envoy", "sends a message")
 
 
-def test_every_event_of_a_run_that_is_told_of_exists() -> None:
+def test_every_event_type_of_the_narration_exists() -> None:
     names = {event.name for event in EVENT_TYPES.values()}
     assert {"AgentStarted", "AgentError", "WorkflowResumed", "CheckpointCreated", "RolledBack"} <= names
 

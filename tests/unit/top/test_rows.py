@@ -160,7 +160,7 @@ def test_text_of_strangers_is_one_line_without_anything_that_is_obeyed() -> None
 @pytest.mark.parametrize(
     ("seconds", "words"), [(None, "-"), (-1, "0s"), (59, "59s"), (90, "2m"), (7200, "2h"), (200_000, "2d")]
 )
-def test_a_span_is_told_in_a_few_letters(seconds: float | None, words: str) -> None:
+def test_a_span_is_shown_in_a_few_letters(seconds: float | None, words: str) -> None:
     assert format_span(seconds) == words
 
 
@@ -170,7 +170,7 @@ def test_a_run_can_go_on_in_its_session_only_while_it_has_one() -> None:
     assert [how for _, how in list_resume_points(failed)] == [FromBase()]
 
 
-def test_a_question_is_told_with_all_that_matters_for_an_answer() -> None:
+def test_a_question_is_shown_with_all_that_matters_for_an_answer() -> None:
     shown = [
         line.plain for line in describe_question(an_ask(question="One?\n[b]Two[/b]?", people=("anna",), default="no"))
     ]
