@@ -12,7 +12,7 @@ from kingdom.bus.logs import configure_logs
 from kingdom.cli.status import lookout_of
 from kingdom.cli.top import readers_of
 from kingdom.court.asks import Ask
-from kingdom.court.state import Lookout
+from kingdom.court.standing import Lookout
 from kingdom.demo.demo_court import DemoCourt, open_demo_court
 from kingdom.demo.display import DemoDisplay
 from kingdom.demo.narration import NarrationLine
