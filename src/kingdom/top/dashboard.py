@@ -46,7 +46,7 @@ class Dashboard(Screen[None]):
 
     DEFAULT_CSS = """
     Dashboard > Static { height: 1; }
-    Dashboard > #light, Dashboard > #summary { padding: 0 1; }
+    Dashboard > #headline, Dashboard > #summary { padding: 0 1; }
     Dashboard > #tabs { padding: 0 1; background: $panel; }
     Dashboard > Listing { padding: 0 1; }
     Dashboard > #details { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
@@ -81,7 +81,7 @@ class Dashboard(Screen[None]):
         self._pane = Pane.RUNS
         self._filters: dict[Pane, str] = {}
         self._timer = RefreshTimer()
-        self._light, self._summary, self._tabs = Static(id="light"), Static(id="summary"), Static(id="tabs")
+        self._headline, self._summary, self._tabs = Static(id="headline"), Static(id="summary"), Static(id="tabs")
         self._listings = {pane: Listing(COLUMNS[pane], name=pane) for pane in _PANES}
         self._details = Static(id="details")
         self._filter = Input(
@@ -91,8 +91,8 @@ class Dashboard(Screen[None]):
         )
 
     def compose(self) -> ComposeResult:
-        """See textual."""
-        yield self._light
+        """Create the widgets."""
+        yield self._headline
         yield self._summary
         yield self._tabs
         yield from self._listings.values()
@@ -101,14 +101,14 @@ class Dashboard(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """See textual."""
-        self._light.update(Text("Reading the store …", style=QUIET))
+        """Start refreshing."""
+        self._headline.update(Text("Reading the store …", style=QUIET))
         self.action_pane(self._pane)
         self.run_worker(self._refresh_forever())
 
     def on_listing_moved(self) -> None:
         """Show the full text of the row under the cursor."""
-        self._show_words()
+        self._show_details()
 
     def on_listing_opened(self) -> None:
         """Open the row after a double click."""
@@ -305,7 +305,7 @@ class Dashboard(Screen[None]):
 
     def _show(self) -> None:
         """Draw the last snapshot."""
-        self._show_light()
+        self._show_headline()
         if self._snapshot is None:
             return
         tabs = Text()
@@ -321,18 +321,17 @@ class Dashboard(Screen[None]):
             tabs.append(" ")
         self._tabs.update(tabs)
         self._summary.update(_line(build_summary(self._snapshot)))
-        self._show_words()
+        self._show_details()
 
-    def _show_light(self) -> None:
-        light = self._light
+    def _show_headline(self) -> None:
         if self._error:
             read_at = f" Last read at {self._snapshot.status.at.astimezone():%H:%M:%S}." if self._snapshot else ""
             cells = [Cell("● ", BAD), Cell("no answer", BAD), Cell(f" trying again.{read_at} {self._error}", ATTENTION)]
-            light.update(_line(cells))
+            self._headline.update(_line(cells))
         elif self._snapshot:
-            light.update(_line(build_headline(self._snapshot.status)))
+            self._headline.update(_line(build_headline(self._snapshot.status)))
 
-    def _show_words(self) -> None:
+    def _show_details(self) -> None:
         row = self._listing.row
         if row or self._snapshot is None:
             text = row.full_text if row else ""

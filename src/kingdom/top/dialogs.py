@@ -39,7 +39,7 @@ class ConfirmDialog(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(plain(self._question)))
             yield Static(Text("\ny yes   n no", style="bold"))
@@ -61,7 +61,7 @@ class ChoiceDialog(ModalScreen[int | None]):
         self._options = options
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(plain(self._question)))
             yield OptionList(*(Option(Text(plain(option))) for option in self._options))
@@ -90,7 +90,7 @@ class AnswerDialog(ModalScreen[bool]):
         self._send = send
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(f"{plain(self._who)} asks:\n", style="bold"))
             with VerticalScroll(can_focus=False):
@@ -103,7 +103,7 @@ class AnswerDialog(ModalScreen[bool]):
             yield Static(Text("enter sends   escape leaves the question open", style="dim"), id="note")
 
     def on_mount(self) -> None:
-        """See textual."""
+        """Focus the input."""
         self.query_one(Input).focus()
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -147,7 +147,7 @@ class HelpDialog(ModalScreen[None]):
         return cls((" ".join(dict.fromkeys(shown)), text) for text, shown in keys.items())
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         width = max(len(keys) for keys, _ in self.lines)
         with VerticalScroll(id="box"):
             yield Static(Text("Keys\n", style="bold"))

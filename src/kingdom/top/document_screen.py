@@ -50,14 +50,14 @@ class DocumentScreen(Screen[None]):
         self._log = RichLog(wrap=True, min_width=1, max_lines=_LINES_MAX * 4)
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         yield Static(Text(plain(self._heading)), id="title")
         yield self._error
         yield self._log
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """See textual."""
+        """Start refreshing."""
         self._log.focus()
         self.run_worker(self._refresh_forever())
 
