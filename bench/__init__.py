@@ -1,1 +1,1 @@
-"""Measurements and torments of the bus, and the private servers that they and the tests use."""
+"""Benchmarks and fault injection for the bus, and the private servers that they and the tests use."""

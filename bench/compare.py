@@ -1,4 +1,4 @@
-"""The bus beside a bare psycopg loop on the same table, in one interleaved run.
+"""Compare the bus with a bare psycopg loop on the same table, in one interleaved run.
 
 The bare loop claims and archives with the best statements known, and has no leases, fences, retries or handlers: it
 bounds what any client of this table can reach.
@@ -22,11 +22,11 @@ from rich.table import Table
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresBus, migrate
-from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
+from kingdom.log_output import configure_logs
 
 BATCH = 100
-# Shares of the bare loop that the bus must reach; a drop below them is a regression, not noise.
+# The share of the bare loop's rate that the bus must reach. A lower share is a regression, not noise.
 BOUNDS = {"publish one": 0.25, "publish 100": 0.25, "drain": 0.2}
 _STREAM = "compare"
 _INSERT = (
@@ -50,7 +50,7 @@ _DONE = (
 
 
 def payload(number: int) -> dict[str, Any]:
-    """Return about 200 bytes, as a small event has."""
+    """Return about 200 bytes, the size of a small event."""
     return {"number": number, "text": "x" * 170}
 
 
@@ -72,7 +72,7 @@ class Bare:
             self._connection.execute(_INSERT, (json.dumps(rows),))
 
     def drain(self, events: int) -> None:
-        """Claim and archive until everything is gone."""
+        """Claim and archive until nothing is left."""
         done = 0
         while done < events:
             rows = self._connection.execute(_CLAIM).fetchall()
@@ -113,7 +113,7 @@ class Kingdom:
         dispatcher, left = Dispatcher(), events
 
         @dispatcher.reaction("Ping")
-        async def pong(_event: Received[Any], _transaction: Transaction) -> None:
+        async def pong(_event: Event[Any], _transaction: Transaction) -> None:
             nonlocal left
             left -= 1
             if not left:
@@ -125,7 +125,7 @@ class Kingdom:
 
 
 def measure(dsn: str, *, events: int, singles: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Run both, turn by turn; returns the median rate of each."""
+    """Run both in turns and return the median rate of each."""
     rates: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name, side in (("bare", Bare(dsn)), ("kingdom", Kingdom(dsn))):
@@ -146,12 +146,12 @@ def measure(dsn: str, *, events: int, singles: int, rounds: int) -> dict[str, di
 
 
 def main() -> int:
-    """Measure, show, and fail where the bus falls too far behind."""
+    """Measure, print, and fail if the bus is too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", default="-", help="where the figures go; - is the last line")
+    parser.add_argument("--json", metavar="FILE", default="-", help="the file for the figures; - prints them last")
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--demand", type=float, default=1.0, help="multiplies every bound; above 1 is stricter")
+    parser.add_argument("--demand", type=float, default=1.0, help="multiply every bound; above 1 is stricter")
     arguments = parser.parse_args()
     configure_logs(json=True, level=logging.ERROR)
     with PrivateCluster(fsync=True, shared_buffers="1GB") as cluster:

@@ -1,4 +1,4 @@
-"""Plays `kingdom demo` and draws the terminal as an SVG that moves: `python -m bench.demo_recording FILE`."""
+"""Play `kingdom demo` and draw the terminal as an animated SVG: `python -m bench.demo_recording FILE`."""
 
 import argparse
 import asyncio
@@ -11,19 +11,19 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from kingdom.bus.logs import configure_logs
-from kingdom.cli.demo_view import end_view, question_view, screen_view
-from kingdom.court.asks import Ask
-from kingdom.demo.house import opened_house
-from kingdom.demo.narration import Line
-from kingdom.demo.stage import Stage
-from kingdom.demo.story import Story
-from kingdom.demo.watching import Standing
+from kingdom.cli.demo.view import end_view, question_view, screen_view
+from kingdom.court.questions import HumanQuestion
+from kingdom.demo.demo_court import open_demo_court
+from kingdom.demo.display import DemoDisplay
+from kingdom.demo.narration import NarrationLine
+from kingdom.demo.scenario import Scenario
+from kingdom.demo.store_watcher import DemoState
+from kingdom.log_output import configure_logs
 
 _WIDTH, _HEIGHT = 112, 30
 _FRAME_SECONDS = 5
 _ANSWER, _ANSWER_SECONDS = "No, keep the cents.", 45.0
-# No font is fetched from anywhere: pages are read offline too.
+# No web fonts, because pages are also read offline.
 _FRAME = """\
 <svg class="frame" width="{width}" height="{height}" viewBox="0 0 {width} {height}">
 <style>
@@ -43,14 +43,14 @@ _FRAME = """\
 </svg>"""
 
 
-class Recorder(Stage):
-    """Keeps one picture of the screen for the end of each part, and one of the question."""
+class Recorder(DemoDisplay):
+    """Keeps one picture of the screen for the end of each part and for the question."""
 
     def __init__(self) -> None:
         self.views: list[RenderableType] = []
         self._part = ("", "")
-        self._lines: list[Line] = []
-        self._standing = Standing()
+        self._lines: list[NarrationLine] = []
+        self._state = DemoState()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
         """See the port."""
@@ -58,15 +58,15 @@ class Recorder(Stage):
             self.keep()
         self._part = (f"{number}/{total}  {title}", words)
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
         self._lines.append(line)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
-        self._standing = standing
+        self._state = state
 
-    async def ask(self, ask: Ask, default: str) -> str | None:
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """See the port."""
         question = question_view(ask, default, _ANSWER_SECONDS)
         self.views.append(Group(question, Text(f"Your answer: {_ANSWER}")))
@@ -75,26 +75,26 @@ class Recorder(Stage):
     def keep(self) -> None:
         """Keep a picture of the screen."""
         title, words = self._part
-        self.views.append(screen_view(title, words, list(self._lines), self._standing, height=_HEIGHT))
+        self.views.append(screen_view(title, words, list(self._lines), self._state, height=_HEIGHT))
 
 
 async def record() -> list[RenderableType]:
-    """Play the demo, and return what a person would have seen."""
+    """Play the demo and return the screens that a person would see."""
     configure_logs(json=True, level=logging.ERROR)
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="kingdom-demo-") as directory:
-        async with opened_house(Path(directory)) as house:
-            report = await Story(house, recorder, person="anna").play()
+        async with open_demo_court(Path(directory)) as court:
+            report = await Scenario(court, recorder, person="anna").run()
         assert report.ok, report.findings
     recorder.keep()
     return [*recorder.views, end_view(report, None)]
 
 
 def moving(views: Sequence[RenderableType]) -> str:
-    """Return an SVG that shows one view after the other, again and again; where nothing moves it shows the last."""
+    """Return an SVG that shows the views in a loop. Without animation it shows the last view."""
     frames = [_drawn(view, f"frame{number}") for number, view in enumerate(views)]
     whole = len(frames) * _FRAME_SECONDS
-    # All of them run already when the picture is opened, each at its own place in the round.
+    # Negative delays: all animations run from the start, each at its own point of the loop.
     delays = [
         f".frame:nth-of-type({number + 1}) {{ animation-delay: {number * _FRAME_SECONDS - whole}s; }}"
         for number in range(len(frames))
@@ -127,6 +127,6 @@ def _drawn(view: RenderableType, name: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="where the picture goes")
+    parser.add_argument("file", type=Path, help="the file for the picture")
     file: Path = parser.parse_args().file
     file.write_text(moving(asyncio.run(record())), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the statements of a bus cost: their plans, as the server executed them."""
+"""The plans of the statements of a bus, as the server executed them."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Connection
 
-# auto_explain tells the plan of each statement to its own client: nothing is run twice, nothing is rolled back.
+# auto_explain sends the plan of each statement to its client, so nothing runs twice or is rolled back.
 _SETTINGS = (
     "LOAD 'auto_explain'",
     "SET auto_explain.log_min_duration = 0",
@@ -39,8 +39,8 @@ class Plan:
     @property
     def buffers(self) -> int:
         """Return the shared buffers that the whole statement hit or read, writing CTEs included."""
-        # A node counts all that ran below it, also the CTEs it was the first to read. Only a writing CTE that nobody
-        # reads runs after the top node has ended: those are added, and nothing is counted twice.
+        # A node includes everything below it, also the CTEs that it reads first. Only a writing CTE that no node
+        # reads runs after the top node has ended, so those are added.
         nodes = list(self.nodes())
         scanned = {node["CTE Name"] for node in nodes if node["Node Type"] == "CTE Scan"}
         late = [
@@ -54,13 +54,13 @@ class Plan:
 
     @property
     def indexes(self) -> set[str]:
-        """Return the names of the indexes that the plan looks things up by, conflicts included."""
+        """Return the names of the indexes that the plan uses, also for conflicts."""
         scanned = {node["Index Name"] for node in self.nodes() if "Index Name" in node}
         return scanned.union(*(node.get("Conflict Arbiter Indexes", ()) for node in self.nodes()))
 
     @property
     def read_whole(self) -> set[str]:
-        """Return the tables that the plan reads from end to end."""
+        """Return the tables that the plan scans completely."""
         return {node["Relation Name"] for node in self.nodes() if node["Node Type"].endswith("Seq Scan")}
 
     def nodes(self) -> Iterator[Mapping[str, Any]]:
@@ -79,13 +79,13 @@ class ExplainedBus(PostgresBus):
         self._running: tuple[str, Mapping[str, Any]] = ("", {})
 
     def take(self, *names: str) -> list[Plan]:
-        """Return the plans kept since the last call, those of the named queries only if any are named."""
+        """Return the plans since the last call, only of the named queries if there are any."""
         taken, self.plans = self.plans, []
         return [plan for plan in taken if not names or plan.name in names]
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any], *, lift: bool = False) -> list[DictRow]:
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
         self._running = name, parameters
-        return await super()._execute(name, parameters, lift=lift)
+        return await super()._execute(name, parameters, raise_tokens=raise_tokens)
 
     async def _configure(self, connection: Connection) -> None:
         await super()._configure(connection)
@@ -113,7 +113,7 @@ class ExplainedBus(PostgresBus):
 
 @cache
 def _shape(text: str) -> str:
-    """Return a statement without the names of its parameters: the client writes %(name)s, the server sees $1."""
+    """Return a statement without parameter names, because the server sees $1 instead of %(name)s."""
     return " ".join(_PLACEHOLDER.sub("?", text).replace("%%", "%").split())
 
 

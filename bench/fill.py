@@ -1,4 +1,4 @@
-"""Fills a bus's tables by the million, as publishing and handling would have left them."""
+"""Fill the tables of a bus with millions of rows, as publishing and handling would leave them."""
 
 from typing import Any, LiteralString
 
@@ -7,7 +7,7 @@ from psycopg import sql
 
 Connection = psycopg.Connection[Any]
 
-# Positions, event ids and due times rise together, one event a millisecond, all of them in the past.
+# Positions, event ids and due times increase together, one event per millisecond, all in the past.
 _EVENTS: LiteralString = """
 INSERT INTO kingdom.outbox_event (event_id, stream, event_type, occurred_at, trace_id, owner_id, partition_key, ordered,
   aggregate_type, aggregate_id, attributes, payload_json, next_retry_at, created_at)
@@ -40,7 +40,7 @@ def fill_events(
     key: LiteralString = "NULL::text",
     due: LiteralString = "at",
 ) -> None:
-    """Add pending events; stream, key and due time are SQL over a row's number `g`, its time `at` and `{rows}`."""
+    """Add pending events. Stream, key and due time are SQL over the row number `g`, its time `at` and `{rows}`."""
     count = sql.Literal(rows)
     parts = {name: sql.SQL(text).format(rows=count) for name, text in (("stream", stream), ("key", key), ("due", due))}
     event_id = sql.SQL(_EVENT_ID).format(first=sql.Literal(1_700_000_000_000))
@@ -50,7 +50,7 @@ def fill_events(
 
 
 def fill_archive(connection: Connection, rows: int, *, given: bool = False) -> None:
-    """Add finished events, under ids of our own or under random ones that their publishers gave."""
+    """Add ended events, with generated ids or with random ids that publishers chose."""
     own = sql.SQL(_EVENT_ID).format(first=sql.Literal(1_600_000_000_000))
     event_id = sql.SQL("gen_random_uuid()") if given else own
     parts = {"rows": sql.Literal(rows), "event_id": event_id, "given": sql.Literal(given)}
@@ -59,6 +59,6 @@ def fill_archive(connection: Connection, rows: int, *, given: bool = False) -> N
 
 
 def vacuum(connection: Connection) -> None:
-    """Do what autovacuum does in a system that has been running for a while."""
+    """Vacuum and analyze, as autovacuum does over time."""
     connection.execute("VACUUM ANALYZE kingdom.outbox_event")
     connection.execute("VACUUM ANALYZE kingdom.outbox_key")

@@ -1,4 +1,4 @@
-"""Private PostgreSQL and PgBouncer servers that live as long as the process that started them."""
+"""Private PostgreSQL and PgBouncer servers that end with the process that started them."""
 
 import atexit
 import contextlib
@@ -36,7 +36,7 @@ WAITING = ("-w", "-s", "-t", str(PATIENCE_SECONDS))
 
 
 class PrivateCluster:
-    """A throwaway PostgreSQL cluster, or the server of DATABASE_URL where that is set and not to be ignored."""
+    """A temporary PostgreSQL cluster, or the server of DATABASE_URL if that is set and not ignored."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class PrivateCluster:
 
     @property
     def directory(self) -> Path | None:
-        """Where the cluster, its socket and its log live; None when the server is not ours."""
+        """The directory of the cluster, its socket and its log; None for the server of DATABASE_URL."""
         return self._directory.path if self._directory else None
 
     def start(self) -> None:
-        """Make the cluster and wait until it answers."""
+        """Create the cluster and wait until it answers."""
         atexit.register(self.stop)
         if self.dsn:
             return
@@ -94,7 +94,7 @@ class PrivateCluster:
             raise
 
     def follow(self, primary: "PrivateCluster") -> None:
-        """Become a standby, as a copy of another cluster; whatever was here before is removed."""
+        """Become a standby of another cluster. Remove the old data first."""
         atexit.register(self.stop)
         directory = self._directory = self._directory or PrivateDirectory()
         data, at = directory.path / "data", conninfo_to_dict(primary.dsn)
@@ -110,13 +110,13 @@ class PrivateCluster:
             raise
 
     def promote(self) -> None:
-        """Make a standby a server that is written to."""
+        """Promote a standby to primary."""
         self._control("promote")
 
     def crash(self, by: signal.Signals = signal.SIGKILL) -> None:
-        """Kill the server (SIGQUIT: by its own immediate shutdown) and wait until nothing of it is left."""
+        """Kill the server (SIGQUIT: immediate shutdown) and wait until all its processes have ended."""
         if self.pid is None:
-            raise ServerUnavailableError("there is no server of ours to kill")
+            raise ServerUnavailableError("there is no private server to kill")
         self._disconnect()
         server = psutil.Process(self.pid)
         processes = [server, *server.children(recursive=True)]
@@ -127,13 +127,13 @@ class PrivateCluster:
         self.pid = None
 
     def restart(self) -> None:
-        """Start a server that crashed, at the same address, and wait until it answers."""
+        """Restart a crashed server at the same address and wait until it answers."""
         if self._directory is None:
-            raise ServerUnavailableError("there is no cluster to start again")
+            raise ServerUnavailableError("there is no private cluster to restart")
         self._listen(self._directory)
 
     def configure(self, name: str, value: str | None) -> None:
-        """Change a setting while the server runs, or take the change back."""
+        """Change a setting while the server runs, or reset it."""
         statement = sql.SQL("ALTER SYSTEM RESET {}") if value is None else sql.SQL("ALTER SYSTEM SET {} = {}")
         self._execute(statement.format(sql.Identifier(name), *(() if value is None else (sql.Literal(value),))))
         self._execute(sql.SQL("SELECT pg_reload_conf()").format())
@@ -144,7 +144,7 @@ class PrivateCluster:
         return None if row is None else row[0]
 
     def stop(self) -> None:
-        """Stop the cluster at once and remove it; on a server that is not ours, drop our databases."""
+        """Stop and remove the cluster, or drop the databases that were created on the server of DATABASE_URL."""
         atexit.unregister(self.stop)
         if self._directory is None:
             for name in tuple(self._created):
@@ -160,7 +160,7 @@ class PrivateCluster:
             self._created.clear()
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Create a database and return its conninfo, with patience for a busy machine."""
+        """Create a database and return its conninfo, with long timeouts for a busy machine."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         self._execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         self._created.append(name)
@@ -172,19 +172,19 @@ class PrivateCluster:
         self._created = [kept for kept in self._created if kept != name]
 
     def _execute(self, statement: sql.Composed) -> None:
-        """Execute on a connection that is kept, for whoever makes a database per test; a lost one is replaced."""
+        """Execute on a persistent connection, which saves time for a database per test. Replace a lost connection."""
         for _ in until(PATIENCE_SECONDS):
             try:
                 self._connected().execute(statement)
             except psycopg.errors.ObjectInUse:
-                # The server waits only five seconds for sessions that are about to end.
+                # The server waits only five seconds for sessions that are ending.
                 continue
             except psycopg.OperationalError:
                 if self._connection is None or not self._connection.closed:
                     raise
             else:
                 return
-        raise ServerUnavailableError(f"{statement.as_string()}: somebody uses the database")
+        raise ServerUnavailableError(f"{statement.as_string()}: the database is in use")
 
     def _connected(self) -> psycopg.Connection[TupleRow]:
         if self._connection is None or self._connection.closed:
@@ -224,7 +224,7 @@ class PrivateCluster:
                 self._control("start", "-l", log, "-o", f"-p {port}")
             except ServerUnavailableError as error:
                 words = log.read_text() if log.exists() else ""
-                # Somebody else may have taken the port since it was seen free.
+                # Another process may have taken the port meanwhile.
                 if attempt == START_ATTEMPTS or "Address already in use" not in words:
                     raise ServerUnavailableError(f"{error}\n{words[-2000:]}") from None
                 log.unlink()
@@ -238,7 +238,7 @@ class PrivateCluster:
         if self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            # A cluster that a test froze with SIGSTOP obeys nothing else.
+            # Only SIGKILL ends a cluster that a test stopped with SIGSTOP.
             os.kill(self.pid, signal.SIGCONT)
         try:
             self._control("stop", "-m", "immediate")
@@ -247,7 +247,7 @@ class PrivateCluster:
 
     def _control(self, *arguments: str | Path) -> None:
         if self._directory is None:
-            raise ServerUnavailableError("the server of DATABASE_URL is not ours to control")
+            raise ServerUnavailableError("the server of DATABASE_URL is not private, so it is not controlled")
         self._directory.run(find_binary("pg_ctl"), *WAITING, *arguments, "-D", self._directory.path / "data")
 
 
@@ -273,7 +273,7 @@ class PrivateBouncer:
         self.stop()
 
     def dsn(self, database: str) -> str:
-        """Return the conninfo that reaches a database through the bouncer."""
+        """Return the conninfo of a database behind the bouncer."""
         place = make_conninfo(host=LOOPBACK, port=self.port, user=self._server["user"], dbname=database)
         return make_conninfo(place, connect_timeout=PATIENCE_SECONDS)
 
@@ -296,16 +296,16 @@ class PrivateBouncer:
         self._process.wait(PATIENCE_SECONDS)
 
     def restart(self) -> None:
-        """Start a bouncer that crashed, at the same address, and wait until it answers."""
+        """Restart a crashed bouncer at the same address and wait until it answers."""
         if self._directory is None:
-            raise ServerUnavailableError("there is no bouncer to start again")
+            raise ServerUnavailableError("there is no bouncer to restart")
         self._launch(self._directory)
 
     def stop(self) -> None:
         """Stop the bouncer at once and remove its files."""
         atexit.unregister(self.stop)
         if self._process is not None:
-            # What was started may be runuser; the signal is for the bouncer behind it.
+            # The started process may be runuser, but the signal must reach the bouncer.
             end_process(self.pid or self._process.pid, signal.SIGTERM)
             self._process.wait(PATIENCE_SECONDS)
         if self._directory is not None:
@@ -338,7 +338,7 @@ class PrivateBouncer:
             "server_connect_timeout": str(PATIENCE_SECONDS),
             "client_login_timeout": str(PATIENCE_SECONDS),
             "query_wait_timeout": str(PATIENCE_SECONDS),
-            # Else nobody gets through for fifteen seconds after a server was away.
+            # The default blocks all clients for fifteen seconds after a server was down.
             "server_login_retry": "1",
             **self._limits,
         }

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose connections can be left half-open, slowed down, or cut in the middle of an answer."""
+"""A TCP proxy on loopback that can leave connections half-open, slow them down, or cut them within an answer."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,12 @@ from typing import Self
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, ServerUnavailableError
 
 _BLOCK = 1 << 16
-# A connection that is only being made has nothing under way that a cut could tear apart.
+# A connection that is being established has no answer that could be cut.
 ANSWERS_BEFORE_A_CUT = 8
 
 
 class _Connection:
-    """One client and its way to the server; frozen, it passes nothing on and closes nothing."""
+    """One client and its connection to the server. A frozen one forwards nothing and closes nothing."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
@@ -23,7 +23,7 @@ class _Connection:
 
 
 class FaultyProxy:
-    """Forwards to one address, from a thread of its own; its methods are called from any other.
+    """Forwards to one address, in its own thread. Other threads call its methods.
 
     While `delay_seconds` is not zero, everything takes so much longer. `cuts` counts the answers that were cut.
     """
@@ -55,20 +55,20 @@ class FaultyProxy:
         self._loop.close()
 
     def freeze(self) -> int:
-        """Stop forwarding on every connection there is, and close none; returns how many that are."""
+        """Freeze all current connections without closing them, and return their number."""
         frozen = [connection for connection in set(self._connections) if not connection.frozen]
         for connection in frozen:
             connection.frozen = True
         return len(frozen)
 
     def drop_frozen(self) -> None:
-        """Close what was frozen, as a middlebox does that has forgotten a connection."""
+        """Close frozen connections, like a middlebox that has forgotten them."""
         for connection in set(self._connections):
             if connection.frozen:
                 self._loop.call_soon_threadsafe(connection.task.cancel)
 
     def cut_next_answer(self, share: float | None) -> None:
-        """Pass on this share of the next answer of any connection at work, and close it then; None cuts none."""
+        """Forward this share of the next answer of an active connection and then close it; None stops cutting."""
         self._cut_share = share
 
     async def _listen(self) -> None:
@@ -90,7 +90,7 @@ class FaultyProxy:
         self._connections.add(connection)
         onward: asyncio.StreamWriter | None = None
         try:
-            # A server that is away refuses; so its clients are told by a connection that is closed.
+            # The server is down: close the connection, so that the client notices.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 answers, onward = await asyncio.open_connection(*self._upstream)
                 pumps = {
@@ -112,12 +112,12 @@ class FaultyProxy:
     async def _pump(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answering: bool
     ) -> None:
-        """Forward one direction until it ends, or is cut."""
+        """Forward one direction until it ends or is cut."""
         while data := await reader.read(_BLOCK):
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
             if connection.frozen:
-                # Until somebody drops it.
+                # Wait until it is dropped.
                 await asyncio.Event().wait()
             connection.answers += answering
             if answering and self._cut_share is not None and connection.answers > ANSWERS_BEFORE_A_CUT:

@@ -1,4 +1,4 @@
-"""What a sandbox costs, by turns with and without it: the start of Claude Code for one prompt, and a large commit.
+"""The cost of a sandbox: the start of Claude Code for one prompt, and a large commit.
 
 `python -m bench.sandbox [--pairs N] [--bound RATIO] [--commits N] [--commit-bound RATIO] [--handicap SECONDS]
 [--json FILE]`; the model is a server of this process. A commit without a sandbox is plain git in such a checkout. The
@@ -20,12 +20,12 @@ from typing import Any
 import claude_agent_sdk
 from aiohttp import web
 
-from kingdom.soldiers.git import git
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.checkouts.git import run_git
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.processes.program import start_program
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.trees import Tree, Trees
 
 BOUND = 1.3
 COMMIT_BOUND = 1.5
@@ -54,21 +54,21 @@ _EVENTS: tuple[dict[str, Any], ...] = (
 
 
 async def measure(pairs: int, handicap: float) -> dict[str, Any]:
-    """Return the seconds that Claude Code takes for a prompt, by turns with and without a sandbox."""
+    """Return the seconds that Claude Code takes for a prompt, alternating with and without a sandbox."""
     taken: dict[str, list[float]] = {"without": [], "with": []}
     with TemporaryDirectory() as name:
         folder = Path(name)
         async with (
             _model() as url,
-            Gate(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as gate,
+            ModelProxy(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as proxy,
         ):
             strict = Sandbox(
-                profile=Profile.STRICT, writable=(folder / "with",), socket=gate.socket, limits=AGENT_LIMITS
+                profile=SandboxProfile.STRICT, writable=(folder / "with",), socket=proxy.socket, limits=AGENT_LIMITS
             )
-            ways = {"without": Sandbox(profile=Profile.OFF, url=url), "with": strict}
+            ways = {"without": Sandbox(profile=SandboxProfile.OFF, url=url), "with": strict}
             for way in ways:
                 (folder / way).mkdir()
-            # One more at first: what is read from the disk then is in memory later.
+            # One extra run first, which fills the page cache.
             for pair in range(pairs + 1):
                 for way in sorted(ways, reverse=bool(pair % 2)):
                     seconds = await _start(ways[way], folder / way, handicap if way == "with" else 0.0)
@@ -78,12 +78,12 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
 
 
 async def measure_commits(pairs: int, handicap: float) -> dict[str, Any]:
-    """Return the seconds that a commit of many new files takes, by turns with and without a sandbox."""
+    """Return the seconds that a commit of many new files takes, alternating with and without a sandbox."""
     taken: dict[str, list[float]] = {"without": [], "with": []}
     with TemporaryDirectory() as name:
         folder = Path(name)
         await _make_source(folder / "app", folder)
-        trees = Trees(folder / "repositories", home=folder)
+        trees = RunCheckouts(folder / "repositories", home=folder)
         for pair in range(pairs):
             for way in sorted(taken, reverse=bool(pair % 2)):
                 tree = _tree(folder, f"{way}{pair}")
@@ -93,10 +93,10 @@ async def measure_commits(pairs: int, handicap: float) -> dict[str, Any]:
                 if way == "with":
                     await trees.commit([tree], "work")
                 else:
-                    await git("add", "--all", cwd=tree.path, home=folder)
-                    await git("commit", "--quiet", "-m", "work", cwd=tree.path, home=folder)
+                    await run_git("add", "--all", cwd=tree.path, home=folder)
+                    await run_git("commit", "--quiet", "-m", "work", cwd=tree.path, home=folder)
                 taken[way].append(time.perf_counter() - begun + (handicap if way == "with" else 0.0))
-                assert (await git("log", "-1", "--format=%s", cwd=tree.path, home=folder)).strip() == "work"
+                assert (await run_git("log", "-1", "--format=%s", cwd=tree.path, home=folder)).strip() == "work"
     return _figures(taken)
 
 
@@ -106,7 +106,7 @@ def _figures(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         "pairs": len(taken["with"]),
         "fastest seconds": {way: round(seconds, 3) for way, seconds in fastest.items()},
         "median seconds": {way: round(statistics.median(seconds), 3) for way, seconds in taken.items()},
-        # The fastest of each: the rest of the machine makes things slower, but never faster.
+        # Compare the fastest runs: other load only makes runs slower, never faster.
         "ratio": round(fastest["with"] / fastest["without"], 3),
     }
 
@@ -114,11 +114,11 @@ def _figures(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 async def _make_source(path: Path, home: Path) -> None:
     _write_files(path, "source", files=1)
     for arguments in (("init", "--quiet", "-b", "main"), ("add", "--all"), ("commit", "--quiet", "-m", "first")):
-        await git(*arguments, cwd=path, home=home)
+        await run_git(*arguments, cwd=path, home=home)
 
 
-def _tree(folder: Path, name: str) -> Tree:
-    return Tree(
+def _tree(folder: Path, name: str) -> CheckoutSpec:
+    return CheckoutSpec(
         id=name,
         git_id="app",
         url=str(folder / "app"),
@@ -143,14 +143,14 @@ async def _start(sandbox: Sandbox, folder: Path, handicap: float) -> float:
         cwd=folder,
         environment={**_ENVIRONMENT, "HOME": str(folder), "ANTHROPIC_BASE_URL": sandbox.url},
         errors=folder / "errors",
-        contained=sandbox.profile is not Profile.OFF,
+        contained=sandbox.profile is not SandboxProfile.OFF,
         sandbox=sandbox,
     )
     program.close_input()
     lines = [line async for line in program.lines()]
     code = await program.wait()
     seconds = time.perf_counter() - begun
-    assert code == 0, (lines, program.last_words())
+    assert code == 0, (lines, program.stderr_tail())
     assert json.loads(lines[-1])["result"] == "done", lines
     return seconds + handicap
 
@@ -184,17 +184,15 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 def main() -> int:
-    """Return 0 if the bound is kept."""
+    """Return 0 if the bound holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--bound", type=float, default=BOUND)
     parser.add_argument("--commits", type=int, default=5)
     parser.add_argument("--commit-bound", type=float, default=COMMIT_BOUND)
+    parser.add_argument("--handicap", type=float, default=0.0, help="add these seconds to every time with a sandbox")
     parser.add_argument(
-        "--handicap", type=float, default=0.0, help="seconds that everything with a sandbox is said to take longer"
-    )
-    parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     options = parser.parse_args()
     start = asyncio.run(measure(options.pairs, options.handicap))

@@ -1,4 +1,4 @@
-"""What every private server needs: its binary, a free port, a user it accepts, a directory that goes away."""
+"""What private servers need: a binary, a free port, a suitable user and a temporary directory."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 SERVER_USER = "postgres"
 DIRECTORY_PREFIX = "kingdom-server-"
 OWNER_FILE = "owner"
-# What a server must do takes no longer, however busy the machine is.
+# No operation of a server takes longer, even on a busy machine.
 PATIENCE_SECONDS = 300
 ABANDONED_SECONDS = 60
 
@@ -27,20 +27,20 @@ class ServerUnavailableError(RuntimeError):
 
 
 class PrivateDirectory:
-    """A temporary directory of the server's user that is removed even when its owner was killed."""
+    """A temporary directory of the server's user, which is removed even after its process was killed."""
 
     def __init__(self) -> None:
         owner = _server_account() if os.geteuid() == 0 else None
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        # The lock ends with this process, however it ends; a later run then knows it may clean up.
+        # The lock ends with this process, so that a later run knows that it may clean up.
         self._lock = (self.path / OWNER_FILE).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if owner is not None:
             shutil.chown(self.path, *owner)
 
     def spawn(self, *argv: str | Path, log: Path) -> subprocess.Popen[bytes]:
-        """Start a command of the server's user in this directory."""
+        """Start a command as the server's user in this directory."""
         with log.open("wb") as output:
             return subprocess.Popen(
                 _command(argv),
@@ -52,7 +52,7 @@ class PrivateDirectory:
             )
 
     def run(self, *argv: str | Path) -> None:
-        """Run a command of the server's user in this directory to its end."""
+        """Run a command as the server's user in this directory, and wait for its end."""
         done = subprocess.run(
             _command(argv),
             cwd=self.path,
@@ -67,7 +67,7 @@ class PrivateDirectory:
             raise ServerUnavailableError(f"{Path(argv[0]).name} failed: {words}")
 
     def remove(self) -> None:
-        """Remove the directory and all that is in it."""
+        """Remove the directory and its content."""
         for _ in until(PATIENCE_SECONDS):
             # The last processes of a killed server may still write.
             shutil.rmtree(self.path, ignore_errors=True)
@@ -77,12 +77,12 @@ class PrivateDirectory:
 
 
 def find_binary(name: str) -> Path:
-    """Return the binary of the newest PostgreSQL installed, else the one on PATH."""
+    """Return the binary of the newest installed PostgreSQL, else the one on PATH."""
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
     for directory in sorted(versions, key=lambda path: int(path.parent.name), reverse=True):
         if (directory / name).is_file():
             return directory / name
-    # Debian keeps daemons in sbin, which is not on everybody's PATH.
+    # Debian keeps daemons in sbin, which may not be on PATH.
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
         package = "pgbouncer" if name == "pgbouncer" else "postgresql"
@@ -93,21 +93,21 @@ def find_binary(name: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process exists and is more than a zombie."""
+    """Return whether a process exists and is not a zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
 def end_process(pid: int, by: signal.Signals) -> None:
-    """End a process by a signal, and by SIGKILL where it does not obey in time."""
+    """End a process by a signal, or by SIGKILL if it does not end in time."""
     for request in (by, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, request)
@@ -118,7 +118,7 @@ def end_process(pid: int, by: signal.Signals) -> None:
 
 
 def until(seconds: float) -> Iterator[None]:
-    """Yield every few milliseconds until the time is over."""
+    """Yield every few milliseconds until the timeout."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         yield
@@ -126,7 +126,7 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def quoted(value: str) -> str:
-    """Return a value as both servers' configuration files quote it."""
+    """Return a value quoted for the configuration files of both servers."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -137,7 +137,7 @@ def _command(argv: tuple[str | Path, ...]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # PGDATA, PGPORT and their like would lead the private server's tools elsewhere.
+    # PGDATA, PGPORT and similar variables would redirect the tools of the private server.
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
@@ -154,7 +154,7 @@ def _server_account() -> tuple[int, int]:
 def _remove_abandoned() -> None:
     for owner in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*/{OWNER_FILE}"):
         with contextlib.suppress(OSError), owner.open("a") as lock:
-            # A directory this young may belong to a process that is just about to take its lock.
+            # A new directory may belong to a process that has not taken its lock yet.
             if time.time() - owner.stat().st_mtime < ABANDONED_SECONDS:
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ def _remove_abandoned() -> None:
 
 
 def _quit_servers_of(directory: Path) -> None:
-    # A recorded pid may be somebody else's by now; a command line that names the directory is not.
+    # Another process may have a recorded pid by now, but not a command line with this directory.
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{directory}/".encode() in (process / "cmdline").read_bytes():

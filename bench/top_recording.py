@@ -1,4 +1,4 @@
-"""Plays the demo before `kingdom top` and draws the screen as an SVG: `python -m bench.top_recording FILE`."""
+"""Play the demo, show it in `kingdom top`, and draw the screen as an SVG: `python -m bench.top_recording FILE`."""
 
 import argparse
 import asyncio
@@ -8,32 +8,32 @@ import tempfile
 from pathlib import Path
 
 from kingdom.bootstrap import open_bus
-from kingdom.bus.logs import configure_logs
-from kingdom.cli.status import lookout_of
-from kingdom.cli.top import readers_of
-from kingdom.court.asks import Ask
-from kingdom.court.standing import Lookout
-from kingdom.demo.house import House, opened_house
-from kingdom.demo.narration import Line
-from kingdom.demo.stage import Stage
-from kingdom.demo.story import STEPS, Story
-from kingdom.demo.watching import Standing
+from kingdom.cli.court.status import status_sources_of
+from kingdom.cli.top.commands import readers_of
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import StatusSources
+from kingdom.demo.demo_court import DemoCourt, open_demo_court
+from kingdom.demo.display import DemoDisplay
+from kingdom.demo.narration import NarrationLine
+from kingdom.demo.scenario import STEPS, Scenario
+from kingdom.demo.store_watcher import DemoState
+from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
 from kingdom.roles import declared
 from kingdom.top.app import Top
-from kingdom.top.desk import Desk
+from kingdom.top.store_client import StoreClient
 
 _SIZE = (110, 18)
 _ANSWER = "No, keep the cents."
-# No font is fetched from anywhere: pages are read offline too.
+# No web fonts, because pages are also read offline.
 _FOREIGN = re.compile(r"@font-face\s*\{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)
-# Often enough to see a run that takes half a second.
+# Short enough to see a run that takes half a second.
 _EVERY_SECONDS = 0.1
-# Three runs are there when the last part begins: two have ended, one works.
+# Three runs exist when the last part begins: two have ended, one is running.
 _LAST = len(STEPS)
 
 
-class Photographer(Stage):
+class Photographer(DemoDisplay):
     """Answers the question, and takes a picture when the last part begins."""
 
     def __init__(self) -> None:
@@ -45,45 +45,45 @@ class Photographer(Stage):
         if number == _LAST and self.app:
             self.picture = self.app.export_screenshot(title="kingdom top", simplify=True)
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: NarrationLine) -> None:
         """See the port."""
 
-    def show(self, standing: Standing) -> None:
+    def show(self, state: DemoState) -> None:
         """See the port."""
 
-    async def ask(self, ask: Ask, default: str) -> str | None:  # noqa: ARG002 - the form of the port
+    async def ask(self, ask: HumanQuestion, default: str) -> str | None:  # noqa: ARG002 - the form of the port
         """See the port."""
         return _ANSWER
 
 
 async def record() -> str:
-    """Play the demo, and return the picture."""
+    """Play the demo and return the picture."""
     configure_logs(json=True, level=logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kingdom-top-") as directory:
-        async with opened_house(Path(directory)) as house:
-            return await _photographed(house)
+        async with open_demo_court(Path(directory)) as court:
+            return await _photographed(court)
 
 
-async def _photographed(house: House) -> str:
-    settings = house.settings
+async def _photographed(court: DemoCourt) -> str:
+    settings = court.settings
     realm = read_realm(settings.file)
 
-    async def lookout() -> Lookout:
-        return lookout_of(settings, realm)
+    async def lookout() -> StatusSources:
+        return status_sources_of(settings, realm)
 
     application, photographer = declared(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
         photographer.app = Top(
-            Desk(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
+            StoreClient(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
         )
         async with photographer.app.run_test(size=_SIZE):
-            report = await Story(house, photographer, person="anna").play()
+            report = await Scenario(court, photographer, person="anna").run()
     assert report.ok, report.findings
     return _FOREIGN.sub("", photographer.picture)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="where the picture goes")
+    parser.add_argument("file", type=Path, help="the file for the picture")
     file: Path = parser.parse_args().file
     file.write_text(asyncio.run(record()), encoding="utf-8")

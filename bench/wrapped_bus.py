@@ -1,15 +1,15 @@
-"""A bus around another one: the base of those that count, hold or break what goes through."""
+"""A bus that delegates to another one: the base of buses that count, delay or break calls."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 
 
 class WrappedBus(Bus):
-    """Does what the inner bus does."""
+    """Delegates everything to the inner bus."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus.topology, tuple(bus.kinds.values()))
@@ -28,12 +28,12 @@ class WrappedBus(Bus):
         """Claim; see the port."""
         return await self._bus.claim(stream, limit, worker)
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases; see the port."""
         return self._bus.renew(leases)
 
     async def reap(self) -> int:
-        """Give back the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see the port."""
         return await self._bus.reap()
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:

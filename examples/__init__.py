@@ -1,1 +1,1 @@
-"""Small applications that run as they are; the tests run them too."""
+"""Small applications that you can run; the tests run them too."""

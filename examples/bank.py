@@ -1,4 +1,4 @@
-"""A bank for the example beside it: `python -m examples.bank` listens on port 8081 and does each charge once."""
+"""A bank for `examples/orders.py`: `python -m examples.bank` listens on port 8081 and makes each charge once."""
 
 import json
 import sys
@@ -9,28 +9,28 @@ PORT = 8081
 
 
 class Bank(ThreadingHTTPServer):
-    """Keeps the charges it was asked for; an identifier that it knows is answered, not charged again."""
+    """Stores charges by identifier; a known identifier returns its charge and is not charged again."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Desk)
+        super().__init__(("127.0.0.1", port), _RequestHandler)
         self.charges: dict[str, dict[str, int]] = {}
 
 
-class _Desk(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     server: Bank
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         known = self.path in self.server.charges
-        self._answer(
+        self._respond(
             HTTPStatus.OK if known else HTTPStatus.CREATED, self.server.charges.setdefault(self.path, json.loads(body))
         )
 
     def do_GET(self) -> None:
         charge = self.server.charges.get(self.path)
-        self._answer(HTTPStatus.OK if charge else HTTPStatus.NOT_FOUND, charge or {})
+        self._respond(HTTPStatus.OK if charge else HTTPStatus.NOT_FOUND, charge or {})
 
-    def _answer(self, status: HTTPStatus, document: dict[str, int]) -> None:
+    def _respond(self, status: HTTPStatus, document: dict[str, int]) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -38,7 +38,7 @@ class _Desk(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the standard library gives
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the standard library
         sys.stderr.write(f"bank: {format % args}\n")
 
 

@@ -1,4 +1,4 @@
-"""Letters: everybody who joins gets one, and never two. No network: the outside is the folder `letters` beside you.
+"""Send each new member exactly one letter. It needs no network: letters are files in the folder `letters`.
 
 kingdom bus publish --app examples.letters:app --type MemberJoined --payload '{"name": "anna"}'
 kingdom bus work examples.letters:app
@@ -9,47 +9,47 @@ from typing import Any
 
 from kingdom import bus
 
-Member = bus.Received[dict[str, Any]]
+Member = bus.Event[dict[str, Any]]
 LETTERS = Path("letters")
 members = bus.Stream(name="members", subscribes=frozenset({"MemberJoined"}))
 dispatcher = bus.Dispatcher()
 
 
 class Welcome(bus.Effect[dict[str, Any]]):
-    """Write a letter; written again under the same identifier, it is the same letter."""
+    """Write a letter; the same identifier always writes the same letter."""
 
-    target = bus.Target(name="letter box", honours=bus.Honours.IDENTIFIER, calls_per_second=10)
+    target = bus.Target(name="letter box", idempotency=bus.Idempotency.IDENTIFIER, calls_per_second=10)
 
     def key(self, event: Member) -> str:
-        """Name what must happen at most once: one letter for each member."""
+        """Return the key of what must happen at most once: one letter per member."""
         return f"welcome:{event.payload['name']}"
 
     def request(self, event: Member) -> dict[str, Any]:
-        """Take the snapshot that every attempt sends."""
+        """Return the data that every attempt sends."""
         return {"text": f"Dear {event.payload['name']}, welcome!\n"}
 
-    async def call(self, attempt: bus.Attempt) -> bus.Answer:
-        """Send it; if we die in here, nobody knows whether it was sent, and `reconcile` finds out."""
-        place = self._place(attempt)
-        place.write_text(attempt.request["text"])
-        return bus.Acked({"letter": place.name})
+    async def call(self, attempt: bus.Attempt) -> bus.CallResult:
+        """Write the letter; after a crash in this method, `reconcile` finds out whether it was written."""
+        letter = self._letter_path(attempt)
+        letter.write_text(attempt.request["text"])
+        return bus.Acked({"letter": letter.name})
 
-    async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
-        """Look whether the letter is there, whole."""
-        place = self._place(attempt)
-        whole = place.exists() and place.read_text() == attempt.request["text"]
-        return bus.Happened({"letter": place.name}) if whole else bus.Absent()
+    async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
+        """Check whether the complete letter exists."""
+        letter = self._letter_path(attempt)
+        is_complete = letter.exists() and letter.read_text() == attempt.request["text"]
+        return bus.Present({"letter": letter.name}) if is_complete else bus.Absent()
 
     async def conclude(
         self, event: Member, answer: bus.Acked | bus.Rejected, transaction: bus.Transaction
     ) -> bus.Outcome:
-        """Remember who was welcomed, in the transaction that records the answer."""
+        """Store the member in the transaction that records the result."""
         if isinstance(answer, bus.Acked):
             name = event.payload["name"]
             await transaction.put(bus.Record(kind="member", id=name, state="welcomed", doc=dict(answer.response)))
         return await super().conclude(event, answer, transaction)
 
-    def _place(self, attempt: bus.Attempt) -> Path:
+    def _letter_path(self, attempt: bus.Attempt) -> Path:
         LETTERS.mkdir(exist_ok=True)
         return LETTERS / f"{attempt.identifier}.txt"
 

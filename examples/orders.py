@@ -1,4 +1,4 @@
-"""Orders: a reaction remembers each of them, an effect charges for it once. `docs/bus.md` explains every word."""
+"""Orders: a reaction stores each order, and an effect charges for it once. `docs/bus.md` explains every word."""
 
 import os
 from http import HTTPStatus
@@ -8,8 +8,8 @@ import aiohttp
 
 from kingdom import bus
 
-Order = bus.Received[dict[str, Any]]
-bank = os.environ.get("BANK_URL", "http://127.0.0.1:8081")  # noqa: TID251 - its own setting
+Order = bus.Event[dict[str, Any]]
+bank = os.environ.get("BANK_URL", "http://127.0.0.1:8081")  # noqa: TID251 - an example has its own setting
 orders = bus.Stream(name="orders", ordered=True, subscribes=frozenset({"OrderPlaced"}))
 payments = bus.Stream(name="payments", subscribes=frozenset({"PaymentDue"}))
 dispatcher = bus.Dispatcher()
@@ -17,35 +17,35 @@ dispatcher = bus.Dispatcher()
 
 @dispatcher.reaction("OrderPlaced")
 async def remember(event: Order, transaction: bus.Transaction) -> None:
-    """Store the order and ask for its payment, in the transaction that settles the event."""
+    """Store the order and request its payment, in the transaction that settles the event."""
     await transaction.put(bus.Record(kind="order", id=event.payload["id"], state="placed", doc=event.payload))
     await transaction.publish(bus.Envelope(type="PaymentDue", payload=event.payload))
 
 
 class Charge(bus.Effect[dict[str, Any]]):
-    """Charge the customer, at a bank that does each identifier once."""
+    """Charge the customer at a bank that charges each identifier once."""
 
-    target = bus.Target(name="bank", honours=bus.Honours.IDENTIFIER)
+    target = bus.Target(name="bank", idempotency=bus.Idempotency.IDENTIFIER)
 
     def key(self, event: Order) -> str:
-        """Name what must happen at most once."""
+        """Return the key of what must happen at most once."""
         return f"charge:{event.payload['id']}"
 
     def request(self, event: Order) -> dict[str, Any]:
-        """Take the snapshot that every attempt sends."""
+        """Return the data that every attempt sends."""
         return {"amount": event.payload["amount"]}
 
-    async def call(self, attempt: bus.Attempt) -> bus.Answer:
-        """Send it; a timeout or a crash leaves the answer unknown."""
+    async def call(self, attempt: bus.Attempt) -> bus.CallResult:
+        """Send the charge; after a timeout or a crash, its result is unknown."""
         url = f"{bank}/charges/{attempt.identifier}"
         async with aiohttp.request("PUT", url, json=dict(attempt.request)) as reply:
-            return bus.http_answer(reply.status, reply.headers, {"charge": await reply.text()})
+            return bus.classify_response(reply.status, reply.headers, {"charge": await reply.text()})
 
-    async def reconcile(self, attempt: bus.Attempt) -> bus.Finding:
-        """Look up what became of a call that nobody saw end."""
+    async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
+        """Look up the result of a call that is unknown."""
         async with aiohttp.request("GET", f"{bank}/charges/{attempt.identifier}") as reply:
             if reply.ok:
-                return bus.Happened(await reply.json())
+                return bus.Present(await reply.json())
             return bus.Absent() if reply.status == HTTPStatus.NOT_FOUND else bus.Unclear(reply.reason or "")
 
 

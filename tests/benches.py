@@ -1,4 +1,4 @@
-"""The benches and the bounds they keep, run as somebody types them."""
+"""Run benches as commands, and check their exit codes."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def bench(name: str, *arguments: str | Path, ends_with: int) -> subprocess.CompletedProcess[str]:
-    """Run a bench, which must end with this exit code, and return what it printed."""
+    """Run a bench, check its exit code, and return its output."""
     command = [sys.executable, "-m", f"bench.{name}", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == ends_with, f"{done.stdout}\n{done.stderr}"

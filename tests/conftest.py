@@ -1,4 +1,4 @@
-"""One private PostgreSQL cluster per test process, one fresh database per test, and each backend in turn."""
+"""Fixtures: one private PostgreSQL cluster per test process, one new database per test, and each backend."""
 
 import asyncio
 import gc
@@ -17,52 +17,52 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from tests import tiers
 from tests.contract.backends import BACKENDS, BackendUnderTest
 
 pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
-# All that happens in one house is played by one process: another would have to open the house again.
-_HOUSES = "tests/acceptance/court/"
-# So are files whose tests share something that takes seconds to make.
+# One process runs all of these tests, since each process would have to start a court of its own.
+_COURTS = "tests/acceptance/court/"
+# One process runs all tests of such a file, since they share a fixture that takes seconds.
 _SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_properties.py")
 
 
-class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives each test to the process that is free, and tests that share something costly to one process."""
+class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # its base class has no type hints
+    """Gives each test to a free process, and tests that share an expensive fixture to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_SHARING):
             return nodeid.partition("::")[0]
-        if not nodeid.startswith(_HOUSES):
+        if not nodeid.startswith(_COURTS):
             return nodeid
-        # There is one house per backend, and one more for real agents.
+        # There is one court per backend, and one more for real agents.
         return f"{'claude' in nodeid} {'postgres' in nodeid}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.register(config)
     if hasattr(config, "workerinput"):
-        # Where the kernel shares the processor between sessions, whatever else runs in this terminal has one share.
+        # With autogroup scheduling, each worker then gets its own share of the processor.
         with suppress(PermissionError):
             os.setsid()
 
 
 def pytest_keyboard_interrupt() -> None:
-    """Tell the workers and all that they have started, which the terminal no longer does."""
+    """Send SIGINT to the workers and their children; the terminal does not, since they have their own sessions."""
     for worker in psutil.Process().children():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGINT)
 
 
 def pytest_collection() -> None:
-    # Looking through all that is collected again and again would take a quarter of the time.
+    # Garbage collection would take a quarter of the collection time.
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    # While the tests run it would take a twentieth.
+    # With the default thresholds it would take a twentieth of the test time.
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
@@ -78,13 +78,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(autouse=True)
 def _quiet_logs() -> None:
-    """Begin each test with quiet logs, whatever the one before it has run in this process."""
+    """Reset the log level before each test."""
     configure_logs(json=True, level=logging.ERROR)
 
 
 @pytest.fixture(autouse=True)
 def _collector() -> Iterator[None]:
-    """Look for waste everywhere after each test: a command that it ran in this process has set everything aside."""
+    """Restore garbage collection after each test: a command in this process may have frozen all objects."""
     yield
     gc.unfreeze()
     gc.enable()
@@ -104,7 +104,7 @@ def migrated_template(cluster: PrivateCluster) -> str:
 
 @pytest.fixture
 def realm(tmp_path: Path) -> Path:
-    """Where a store of files may be made."""
+    """The directory for a file store, which does not exist yet."""
     return tmp_path / "realm"
 
 
@@ -117,7 +117,7 @@ def dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]:
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
-    """Each registered backend in turn, on an empty store."""
+    """Each registered backend, on an empty store."""
     kind = BACKENDS[request.param]
     backend = kind(str(request.getfixturevalue(kind.place_fixture)))
     yield backend

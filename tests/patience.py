@@ -1,3 +1,3 @@
-"""How long a test waits for what must happen: a bound for a machine that others use too, never a pace."""
+"""How long a test waits for an expected event: long enough for a busy machine. No test measures by it."""
 
 PATIENCE_SECONDS = 300.0

@@ -1,9 +1,10 @@
-"""What the process behind `tests.warm` has read before it forks: every command, and programs that tests start often."""
+"""The modules that the fork server of `tests.warm` imports: all commands, and programs that tests start often."""
 
 import gc
 from importlib import import_module
 
-from kingdom.cli.nouns import NOUNS, module_of
+from kingdom.cli.loading import load_app
+from kingdom.cli.nouns import NOUNS
 
 PROGRAMS = (
     "tests.contract.child",
@@ -13,7 +14,9 @@ PROGRAMS = (
     "tests.integration.soldiers.host_child",
 )
 
-for name in (*map(module_of, NOUNS), *PROGRAMS):
+for noun in NOUNS:
+    load_app(noun)
+for name in PROGRAMS:
     import_module(name)
-# A forked process would copy whatever is looked through for waste, which takes longer than most commands.
+# Garbage collection in a forked process would copy the memory of these modules.
 gc.freeze()

@@ -1,4 +1,4 @@
-"""A plugin that counts a test that ran again as a failure: it would hide that it fails now and then."""
+"""A plugin that fails the session if a test ran twice, since reruns hide flaky tests."""
 
 from collections import Counter
 

@@ -17,17 +17,17 @@ PARTS = {
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }
 BOTH_STORES = "both_stores"
-# Code that knows the bus and no store, and so runs on files in the gate.
+# Tests of code that uses only the bus, so that files are enough for the gate.
 _DOMAIN = (
     *(f"tests/integration/{name}/" for name in ("court", "soldiers", "top", "workflow")),
-    # Which opens a whole court per store, with every role.
+    # These tests start a whole court per store.
     "tests/acceptance/court/",
 )
 _STORE_PARAMETERS = ("backend", "history", "url")
 
 
 def register(config: pytest.Config) -> None:
-    """Make the marks known."""
+    """Register the marks."""
     marks = {
         GATE: "set on every test that is in no part of the proof",
         BOTH_STORES: "a domain test where stores can differ (races, kills, layout), so that the gate runs it on both",
@@ -38,7 +38,7 @@ def register(config: pytest.Config) -> None:
 
 
 def assign(items: list[pytest.Item]) -> None:
-    """Put each test into its tier."""
+    """Give each test the mark of its tier."""
     for item in items:
         if not PARTS.keys() & {mark.name for mark in item.iter_markers()}:
             item.add_marker("second_store" if _is_on_second_store(item) else GATE)

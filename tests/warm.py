@@ -1,4 +1,4 @@
-"""Python processes that need not read the house from the disk: one has read all of it, and forks."""
+"""Start Python processes quickly: a fork server has imported everything already."""
 
 import asyncio
 import ctypes
@@ -27,16 +27,16 @@ from tests.patience import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[1]
 _PRELOADED = "tests.preloaded"
-# A process that starts looks how all others have ended, and who reads that reads it alone.
+# Starting a process polls all others, and only one thread may reap them.
 _starting = Lock()
 
 
 def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text: str = "") -> tuple[int, str, str]:
-    """Run a command in a process of its own; return how it ended, what it said and what it complained of."""
+    """Run a command in its own process; return its exit code, standard output and standard error."""
     with TemporaryDirectory() as directory:
         files = [Path(directory) / name for name in ("in", "out", "err")]
         files[0].write_text(text)
-        process = _server().Process(target=_be_a_command, args=(words, cwd, dict(environment), files))
+        process = _server().Process(target=_run_command, args=(words, cwd, dict(environment), files))
         with _starting:
             process.start()
         try:
@@ -46,14 +46,14 @@ def run(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], text:
             process.kill()
             process.join()
         if not ended:
-            said = f"{files[1].read_text()} {files[2].read_text()}"
-            pytest.fail(f"{words} has not ended after {PATIENCE_SECONDS} s: {said}")
+            output = f"{files[1].read_text()} {files[2].read_text()}"
+            pytest.fail(f"{words} has not ended after {PATIENCE_SECONDS} s: {output}")
         assert process.exitcode is not None
         return process.exitcode, files[1].read_text(), files[2].read_text()
 
 
 class Program:
-    """A process of `python -m`, with what tests use of asyncio's own."""
+    """A process of `python -m`, with the methods of asyncio's Process that tests use."""
 
     def __init__(self, process: ForkServerProcess, stdin: int | None, stdout: "_Pipe | None") -> None:
         assert process.pid
@@ -67,10 +67,10 @@ class Program:
 
     @property
     def returncode(self) -> int | None:
-        """Return how it ended: a signal is negative; None while it runs."""
+        """Return the exit code, negative for a signal, or None while it runs."""
         return self._end.result() if self._end.done() else None
 
-    def tell(self, text: bytes) -> None:
+    def write(self, text: bytes) -> None:
         """Write to its standard input."""
         assert self._stdin is not None
         with suppress(BrokenPipeError):
@@ -85,11 +85,11 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait until it ends, and return the exit code."""
         return await asyncio.shield(self._end)
 
     async def end(self) -> None:
-        """Kill it, if it still runs, and let go of it."""
+        """Kill it if it still runs, and close its pipes."""
         self.kill()
         await self.wait()
         if self._stdout:
@@ -109,29 +109,29 @@ class Program:
 
 async def start(module: str, *arguments: str, stdin: bool = False, stdout: bool = False) -> Program:
     """Start `python -m MODULE` with arguments, in this directory and environment; `stdin` and `stdout` make pipes."""
-    given, told = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
-    heard, said = os.pipe() if stdout else (None, os.dup(1))
+    child_input, our_output = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
+    our_input, child_output = os.pipe() if stdout else (None, os.dup(1))
     theirs = [
-        Connection(given, writable=False),
-        Connection(said, readable=False),
+        Connection(child_input, writable=False),
+        Connection(child_output, readable=False),
         Connection(os.dup(2), readable=False),
     ]
     try:
-        pipe = await _listen(heard) if heard is not None else None
+        pipe = await _listen(our_input) if our_input is not None else None
         parameters = (module, arguments, Path.cwd(), dict(os.environ), theirs)
-        # One that a test forgets is ended with this process.
-        process = _server().Process(target=_be_a_program, args=parameters, daemon=True)
+        # Daemonic, so that a forgotten process ends with this one.
+        process = _server().Process(target=_run_program, args=parameters, daemon=True)
 
         def begin() -> None:
             with _starting:
                 process.start()
 
-        # The first one waits for the server to have read everything.
+        # The first start waits until the server has imported everything.
         await asyncio.to_thread(begin)
     finally:
         for end in theirs:
             end.close()
-    return Program(process, told, pipe)
+    return Program(process, our_output, pipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,37 +150,37 @@ async def _listen(descriptor: int) -> _Pipe:
 def _server() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([_PRELOADED])
-    # It finds the tests from here only, and a test may have gone elsewhere.
+    # The server imports the tests relative to the current directory, which a test may have changed.
     with chdir(_ROOT):
         ensure_running()
     return server
 
 
-def _be_a_command(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], files: list[Path]) -> None:
+def _run_command(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], files: list[Path]) -> None:
     for number, (file, mode) in enumerate(zip(files, ("rb", "wb", "wb"), strict=True)):
         with file.open(mode) as opened:
             os.dup2(opened.fileno(), number)
     _move(cwd, environment)
-    _forget_the_tests(cwd)
+    _hide_tests(cwd)
     sys.argv = ["kingdom", *words]
-    _act(main)
+    _run_to_exit(main)
 
 
-def _be_a_program(
+def _run_program(
     module: str, arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str], files: list[Connection]
 ) -> None:
     for number, file in enumerate(files):
         os.dup2(file.fileno(), number)
         file.close()
     _move(cwd, environment)
-    # It is read again, as the program.
+    # Import it again, as `__main__`.
     sys.modules.pop(module, None)
     sys.argv = [module, *arguments]
-    _act(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+    _run_to_exit(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 def _move(cwd: Path, environment: Mapping[str, str]) -> None:
-    assert _PRELOADED in sys.modules, "the server could not read what it was told to"
+    assert _PRELOADED in sys.modules, "the fork server could not import the preloaded modules"
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
@@ -188,7 +188,7 @@ def _move(cwd: Path, environment: Mapping[str, str]) -> None:
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
 
 
-def _act(program: Callable[[], object]) -> None:
+def _run_to_exit(program: Callable[[], object]) -> None:
     code: Any = 0
     try:
         program()
@@ -197,12 +197,12 @@ def _act(program: Callable[[], object]) -> None:
         if isinstance(code, str):
             sys.stderr.write(f"{code}\n")
             code = 1
-    # Some complain only when the interpreter ends, which a forked process would leave out.
+    # Run the interpreter's exit handlers, which a forked process skips.
     ctypes.pythonapi.Py_Exit(code)
 
 
-def _forget_the_tests(cwd: Path) -> None:
-    """Find only what `python -m` finds in this directory."""
+def _hide_tests(cwd: Path) -> None:
+    """Restrict imports to those of `python -m` in this directory."""
     sys.path[:] = [str(cwd), *(place for place in sys.path if place and Path(place) != _ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]:
         del sys.modules[name]

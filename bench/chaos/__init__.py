@@ -1,1 +1,1 @@
-"""Chaos: the bus under a nemesis, and broken variants of it that the checker must catch."""
+"""Chaos: run the bus with injected faults, and broken variants of it that the checker must catch."""

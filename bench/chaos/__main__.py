@@ -1,4 +1,4 @@
-"""`python -m bench.chaos`: exits 0 only where nothing went wrong and every broken variant was caught."""
+"""`python -m bench.chaos`: exits 0 only without a finding, and if every broken variant is detected."""
 
 import argparse
 import asyncio
@@ -15,41 +15,41 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.chaos.backends import BACKENDS, Place
+from bench.chaos.backends import BACKENDS, PrivateStore
 from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import SCENARIOS, process_command
 from bench.court.system import run as run_system
 from bench.court.variants import VARIANTS as COURT_VARIANTS
-from kingdom.bus.logs import configure_logs
 from kingdom.errors import KingdomError
-from kingdom.verify import Plan, Report
-from kingdom.verify.trial import torment
+from kingdom.log_output import configure_logs
+from kingdom.verify import TrialPlan, TrialReport
+from kingdom.verify.trial import run_trial
 
-# The bounds: faults per second of torment, and their kinds.
+# The required number of faults per second of a trial, and of their kinds.
 FAULTS_PER_SECOND = 5 / 3
 FAULT_KINDS = 9
-# In short only the processes suffer, not what lies around them.
+# A short run has only faults of processes, not of their environment.
 _FAULTS_PER_SECOND_IN_SHORT = 1.0
 FAULT_KINDS_IN_SHORT = 3
 _SHORT_SECONDS = 30
 LOCK_HOLDER_STOPPED = "lock_holder_stopped"
 _SECONDS_PER_STOP = 30
 _FAULT_EVERY = timedelta(milliseconds=400)
-# No healthy event loses this three times, also where tests share the machine with others.
+# Long enough that no healthy event loses three leases, even on a shared machine.
 _LEASE = timedelta(seconds=5)
-# Enough for the store's way of taking many at once.
+# Enough for the bulk path of the store.
 _FLOOD_EVENTS = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Torment, judge, report."""
+    """Inject faults, check the history and report."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.ERROR)
     if options.system:
         return run_system(options)
     options.backend = options.backend or "postgres"
     with BACKENDS[options.backend].place() as place:
-        report = asyncio.run(torment(place.url, _plan(options, place), _emptied(options.keep)))
+        report = asyncio.run(run_trial(place.url, _plan(options, place), _emptied(options.keep)))
         caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
         deadlocks = place.deadlocks()
     complaints = [
@@ -69,10 +69,10 @@ def _is_long(options: argparse.Namespace) -> bool:
     return bool(options.seconds >= _SHORT_SECONDS)
 
 
-def _plan(options: argparse.Namespace, place: Place) -> Plan:
+def _plan(options: argparse.Namespace, place: PrivateStore) -> TrialPlan:
     long = _is_long(options)
     command = process_command(options.backend, options.variant or AS_IT_IS)
-    return Plan(
+    return TrialPlan(
         seconds=options.seconds,
         seed=options.seed,
         workers=4,
@@ -82,7 +82,7 @@ def _plan(options: argparse.Namespace, place: Place) -> Plan:
         extra_faults=place.faults if long else (),
         enough=lambda faults: not list(_missing(faults, options)),
         pause=timedelta(milliseconds=30),
-        # Each takes three leases until it is dead; `kingdom bus verify` has one also in a short trial.
+        # Each needs three leases until it is dead. `kingdom bus verify` also has one in a short trial.
         poisons=2 if long else 0,
         flood=_FLOOD_EVENTS if long else 0,
         command=(*command, str(place.controls.path)) if long else command,
@@ -90,27 +90,27 @@ def _plan(options: argparse.Namespace, place: Place) -> Plan:
 
 
 def _catch_variants(url: str, backend: str) -> dict[str, bool]:
-    """Show every broken variant its scripted trial; True where the checker found what it must find."""
+    """Run the scripted trial of every broken variant; True if the checker found the expected violation."""
     caught = {}
     for scenario in SCENARIOS:
         if backend in scenario.backends:
             try:
                 report = asyncio.run(scenario.run(url, backend, broken=True))
-                caught[scenario.variant] = report.findings_by_kind[scenario.expects.value] > 0
+                caught[scenario.variant] = report.violations_by_kind[scenario.expects.value] > 0
             except (KingdomError, TimeoutError) as error:
-                print(f"{scenario.variant} was not played to its end: {error!r}", file=sys.stderr)
+                print(f"{scenario.variant} did not run to its end: {error!r}", file=sys.stderr)
                 caught[scenario.variant] = False
     return caught
 
 
-def _complaints(report: Report, options: argparse.Namespace) -> Iterator[str]:
-    for finding in report.findings[:20]:
-        yield f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+def _complaints(report: TrialReport, options: argparse.Namespace) -> Iterator[str]:
+    for violation in report.violations[:20]:
+        yield f"{violation.kind.value}: {violation.subject}: {violation.detail}"
     yield from _missing(report.faults_by_kind, options)
 
 
 def _missing(faults: Mapping[str, int], options: argparse.Namespace) -> Iterator[str]:
-    """Tell which faults the nemesis still owes, of those counted by kind."""
+    """Describe the faults that have not happened often enough."""
     seconds, stops = options.seconds, faults.get(LOCK_HOLDER_STOPPED, 0)
     per_second, kinds = FAULTS_PER_SECOND, FAULT_KINDS
     if not _is_long(options):
@@ -123,11 +123,11 @@ def _missing(faults: Mapping[str, int], options: argparse.Namespace) -> Iterator
         yield f"the holder of the lock was stopped only {stops} times"
 
 
-def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> None:
+def _show(report: TrialReport, caught: dict[str, bool], complaints: list[str]) -> None:
     console = Console()
     table = Table("what", "count", title=f"chaos, seed {report.seed}: {report.seconds:.0f} s")
     parts = {"event": report.statuses, "action": report.actions, "fault": report.faults_by_kind}
-    for name, counts in {**parts, "found": report.findings_by_kind}.items():
+    for name, counts in {**parts, "found": report.violations_by_kind}.items():
         for what, count in counts.items():
             table.add_row(f"{name}: {what}", str(count))
         table.add_section()
@@ -138,7 +138,7 @@ def _show(report: Report, caught: dict[str, bool], complaints: list[str]) -> Non
         console.print(words, style="red", markup=False)
 
 
-def _figures(report: Report, caught: dict[str, bool], *, deadlocks: int, ok: bool) -> dict[str, Any]:
+def _figures(report: TrialReport, caught: dict[str, bool], *, deadlocks: int, ok: bool) -> dict[str, Any]:
     return {
         "ok": ok,
         "seed": report.seed,
@@ -148,8 +148,8 @@ def _figures(report: Report, caught: dict[str, bool], *, deadlocks: int, ok: boo
         "actions": dict(report.actions),
         "faults": len(report.faults),
         "faults_by_kind": report.faults_by_kind,
-        "findings": report.findings_by_kind,
-        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in report.findings[:20]],
+        "findings": report.violations_by_kind,
+        "details": [f"{f.kind.value}: {f.subject}: {f.detail}" for f in report.violations[:20]],
         "deadlocks": deadlocks,
         "variants_caught": caught,
     }
@@ -164,22 +164,24 @@ def _emptied(directory: Path | None) -> Path | None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.chaos", description=sys.modules["bench.chaos"].__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long the nemesis strikes (default 60)")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choices of an earlier run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to inject faults (default 60)")
     parser.add_argument(
-        "--backend", choices=BACKENDS, help="where the bus is kept (default postgres, with --system both)"
+        "--seed", type=int, default=secrets.randbits(32), help="the seed of an earlier run, to repeat it"
     )
-    parser.add_argument("--system", action="store_true", help="kill the roles of a whole court, and all around it")
-    parser.add_argument("--events", type=int, default=200, help="with --system: how many events flow (default 200)")
     parser.add_argument(
-        "--drain", type=float, default=600.0, help="with --system: how many seconds the rest may take (default 600)"
+        "--backend", choices=BACKENDS, help="the backend of the bus (default postgres, with --system both)"
+    )
+    parser.add_argument("--system", action="store_true", help="kill the roles and the environment of a whole court")
+    parser.add_argument("--events", type=int, default=200, help="with --system: the number of events (default 200)")
+    parser.add_argument(
+        "--drain", type=float, default=600.0, help="with --system: the seconds to finish after the faults (default 600)"
     )
     variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants} | set(COURT_VARIANTS))
-    parser.add_argument("--variant", choices=variants, help="torment a bus that is broken on purpose")
-    parser.add_argument("--no-variants", action="store_true", help="leave out the scripted trials of the variants")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history there")
+    parser.add_argument("--variant", choices=variants, help="inject faults into a broken variant of the bus")
+    parser.add_argument("--no-variants", action="store_true", help="skip the scripted trials of the variants")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history in this directory")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     options = parser.parse_args(arguments)
     backend = options.backend or "postgres"

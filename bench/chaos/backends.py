@@ -1,4 +1,4 @@
-"""The backends under torment: where each is kept for one run, and the ways to get it wrong."""
+"""The backends under test: the store of each for one run, and its broken variants."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from kingdom.verify.nemesis import ExtraFault
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A store of one run; `deadlocks` counts those that it has seen so far.
+class PrivateStore:
+    """The store of one run. `deadlocks` counts the deadlocks so far.
 
-    `controls` is what its `faults` change inside the processes under test.
+    Its `faults` use `controls` to change the processes under test.
     """
 
     url: str
@@ -33,19 +33,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend; `prepare` makes its processes do often what is rare, and stop or die where a script says so."""
+    """One backend. `prepare` makes rare operations of its processes frequent, and lets scripts stop or kill them."""
 
-    place: Callable[[], AbstractContextManager[Place]]
+    place: Callable[[], AbstractContextManager[PrivateStore]]
     variants: Mapping[str, Callable[[], None]]
     prepare: Sequence[Callable[[], None]]
 
 
 @contextmanager
-def _private_cluster() -> Iterator[Place]:
-    # The server of DATABASE_URL is not ours to kill.
+def _private_cluster() -> Iterator[PrivateStore]:
+    # Use a private server, because the server of DATABASE_URL must not be killed.
     with PrivateCluster(ignore_database_url=True) as cluster, _controls() as controls:
         cluster.create_database("chaos")
-        # With the patience of the product, not of a test.
+        # With the timeouts of the product, not those of a test.
         url = make_conninfo(cluster.dsn, dbname="chaos")
         at = conninfo_to_dict(url)
         with PrivateBouncer(url) as bouncer, FaultyProxy(str(at["host"]), int(str(at["port"]))) as proxy:
@@ -55,14 +55,14 @@ def _private_cluster() -> Iterator[Place]:
             def deadlocks() -> int:
                 return cluster.log_path.read_text().count("deadlock detected") if cluster.log_path else 0
 
-            yield Place(url, deadlocks, controls, faults)
+            yield PrivateStore(url, deadlocks, controls, faults)
 
 
 @contextmanager
-def _private_directory() -> Iterator[Place]:
+def _private_directory() -> Iterator[PrivateStore]:
     with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as directory, _controls() as controls:
         faults = (*disk_faults(controls), *clock_faults(controls, one_host=True))
-        yield Place(f"file:{directory}", lambda: 0, controls, faults)
+        yield PrivateStore(f"file:{directory}", lambda: 0, controls, faults)
 
 
 @contextmanager

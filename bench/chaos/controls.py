@@ -1,4 +1,4 @@
-"""What a bench changes inside the processes under test while they run: a few numbers in a file that all of them map."""
+"""Numbers in a memory-mapped file, by which a bench controls the running processes under test."""
 
 import mmap
 import struct
@@ -19,7 +19,7 @@ _NAMES = ("disk_error", "checkpoint_death", "proxy_port", "bouncer_port")
 
 
 class Controls:
-    """Numbers by name, and how many seconds the clock of each process is ahead."""
+    """Numbers by name, and the clock offset of each process in seconds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,12 +36,12 @@ class Controls:
         self._write(_CLOCKS + _NAMES.index(name), value)
 
     def set_clocks(self, slots: Iterable[str], seconds: float) -> None:
-        """Put the clocks of some members of the fleet so far ahead, or back."""
+        """Set the clock offset of some members of the fleet."""
         for slot in slots:
             self._write(_index(slot), seconds)
 
     def clock_of(self, slot: str) -> float:
-        """Return how many seconds the clock of a member is ahead."""
+        """Return the clock offset of a member in seconds."""
         return self._read(_index(slot))
 
     def _read(self, index: int) -> float:
@@ -53,7 +53,7 @@ class Controls:
 
 
 def shift_clock(controls: Controls, slot: str) -> None:
-    """Let this process live by the clock that its controls set; durations are not measured by it."""
+    """Shift the wall clock of this process by its offset. Monotonic time stays correct."""
     real_time = time.time
 
     def shifted_time() -> float:

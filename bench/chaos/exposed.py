@@ -1,4 +1,4 @@
-"""How a process under test is exposed to faults that lie around it: its clock, its disk, its way to the server."""
+"""Expose a process under test to faults of its environment: the clock, the disk, and the network to the server."""
 
 import errno
 import os
@@ -12,12 +12,12 @@ from psycopg.conninfo import make_conninfo
 
 from bench.chaos.controls import Controls, shift_clock
 from bench.chaos.variants import replace
-from kingdom.backends.files import disk
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.journal import Journal
+from kingdom.backends.files.journal.journal import Journal
+from kingdom.backends.files.system import disk
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bootstrap import open_bus
 from kingdom.verify import process
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from kingdom.verify.script import die
 
 _CHECKPOINT_THREAD = "kingdom-checkpoint"
@@ -28,41 +28,41 @@ _SYNCING = ("sync_file", "sync_directory", "sync_everything")
 
 
 def expose(controls: Controls, backend: str) -> None:
-    """Let everything that a bench sets in the controls have its effect on this process."""
-    play = process.play
+    """Apply the controls of a bench to this process."""
+    run_process = process.run_process
 
-    async def play_exposed(part: Part) -> None:
-        slot = part.name.split(".")[0]
+    async def run_exposed(config: ProcessConfig) -> None:
+        slot = config.name.split(".")[0]
         shift_clock(controls, slot)
-        await play(_EXPOSED[backend](controls, slot, part))
+        await run_process(_EXPOSED[backend](controls, slot, config))
 
-    replace(process, "play", play_exposed)
+    replace(process, "run_process", run_exposed)
 
 
-def _expose_on_postgres(controls: Controls, slot: str, part: Part) -> Part:
-    """Lead every second process through PgBouncer, the others through the proxy, and who is spared to the server."""
-    direct = part.url
-    if part.role == "steady":
-        return part
+def _expose_on_postgres(controls: Controls, slot: str, config: ProcessConfig) -> ProcessConfig:
+    """Connect half of the processes through PgBouncer, half through the proxy, and steady ones directly."""
+    direct = config.url
+    if config.role == "steady":
+        return config
     if int(slot.split("-")[1]) % 2:
-        return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["proxy_port"]))
+        return msgspec.structs.replace(config, url=make_conninfo(direct, port=controls["proxy_port"]))
     replace(process, "open_bus", partial(open_bus, through_pgbouncer=True, listen_url=direct))
-    return msgspec.structs.replace(part, url=make_conninfo(direct, port=controls["bouncer_port"]))
+    return msgspec.structs.replace(config, url=make_conninfo(direct, port=controls["bouncer_port"]))
 
 
-def _expose_on_files(controls: Controls, _slot: str, part: Part) -> Part:
+def _expose_on_files(controls: Controls, _slot: str, config: ProcessConfig) -> ProcessConfig:
     for code, operations in ((errno.ENOSPC, _GROWING), (errno.EIO, _SYNCING), (errno.EROFS, _CHANGING)):
         for operation in operations:
             replace(Disk, operation, _failing(controls, code, getattr(Disk, operation)))
     replace(disk, "_write_all", _cut_short(controls, disk._write_all))
     replace(Disk, "sync_everything", _deadly(controls, Disk.sync_everything, _BEFORE_SYNC, _AFTER_SYNC))
-    replace(Journal, "forget_before", _deadly(controls, Journal.forget_before, None, _AFTER_FORGETTING))
-    return part
+    replace(Journal, "remove_before", _deadly(controls, Journal.remove_before, None, _AFTER_FORGETTING))
+    return config
 
 
 def _failing(controls: Controls, code: int, operation: Callable[..., Any]) -> Callable[..., Any]:
     def fail_or_do(*arguments: Any) -> Any:
-        # What is being written when the disk is full is written in part; see below.
+        # A write to a full disk is partial; see below.
         if controls["disk_error"] == code and operation.__name__ != "write":
             raise OSError(code, os.strerror(code))
         return operation(*arguments)
@@ -101,7 +101,7 @@ def _die_at(controls: Controls, point: int | None) -> None:
         die()
 
 
-_EXPOSED: dict[str, Callable[[Controls, str, Part], Part]] = {
+_EXPOSED: dict[str, Callable[[Controls, str, ProcessConfig], ProcessConfig]] = {
     "postgres": _expose_on_postgres,
     "files": _expose_on_files,
 }

@@ -1,4 +1,4 @@
-"""Faults of what lies around the processes under test: the server, the way to it, the disk and the clock."""
+"""Faults in the environment of the processes under test: the server, its connections, the disk and the clock."""
 
 import asyncio
 import errno
@@ -14,17 +14,17 @@ from bench.proxy import FaultyProxy
 from kingdom.verify.nemesis import ExtraFault, Nemesis
 
 _LOOK_EVERY_SECONDS = 0.02
-# How long to wait for a process that runs into what was prepared for it.
-_AMBUSH_SECONDS = 5.0
+# How long to wait until a process runs into a prepared fault.
+_TRAP_SECONDS = 5.0
 _CLOCK_STEP_SECONDS_MAX = 20.0
-# A server that comes back so soon is away for less than a lease, with some exceptions on a busy machine.
+# A server that restarts this soon is down for less than a lease, except sometimes on a busy machine.
 _AWAY_SECONDS_MAX = 1.5
 _Result = TypeVar("_Result")
 _READ_ONLY = "default_transaction_read_only"
 
 
 class ServerFaults:
-    """What can happen to a server, to the bouncer before it and on the way to both."""
+    """The faults of a server, of its bouncer and of the connections to both."""
 
     def __init__(self, cluster: PrivateCluster, bouncer: PrivateBouncer, proxy: FaultyProxy) -> None:
         self._cluster = cluster
@@ -33,7 +33,7 @@ class ServerFaults:
         self._at_work: set[object] = set()
 
     def all(self) -> Sequence[ExtraFault]:
-        """Return them with how often each strikes."""
+        """Return the faults with their weights."""
         return (
             ExtraFault(kind="server_killed", weight=1, strike=self._kill_server),
             ExtraFault(kind="read_only", weight=1, strike=self._forbid_writing),
@@ -75,7 +75,7 @@ class ServerFaults:
         return await self._one_at_a_time(self._bouncer, crash_and_restart)
 
     async def _leave_half_open(self, nemesis: Nemesis) -> bool:
-        """Stop forwarding, for less than a lease or well past it, until the connections are forgotten."""
+        """Stop forwarding for up to somewhat more than a lease, then drop the connections."""
         if not self._proxy.freeze():
             return False
         try:
@@ -103,7 +103,7 @@ class ServerFaults:
             self._proxy.cut_next_answer(None)
 
     async def _one_at_a_time(self, victim: object, fault: Callable[[], None]) -> bool:
-        """Do a fault that blocks in a thread, to its end; False where the same server suffers already."""
+        """Run a blocking fault in a thread to its end. Return False if the server already has a fault."""
         if victim in self._at_work:
             return False
         self._at_work.add(victim)
@@ -115,7 +115,7 @@ class ServerFaults:
 
 
 def clock_faults(controls: Controls, *, one_host: bool) -> Sequence[ExtraFault]:
-    """Return steps of the clock: of all processes where they share a host, else of one."""
+    """Return clock steps: for all processes if they share a host, else for one."""
 
     def step(sign: int) -> Callable[[Nemesis], Awaitable[bool]]:
         async def strike(nemesis: Nemesis) -> bool:
@@ -139,7 +139,7 @@ def clock_faults(controls: Controls, *, one_host: bool) -> Sequence[ExtraFault]:
 
 
 def disk_faults(controls: Controls) -> Sequence[ExtraFault]:
-    """Return what a disk does: it is full, fails to sync or is read-only for a while; and a death in a checkpoint."""
+    """Return disk faults: full, failing to sync or read-only for a while, and a death during a checkpoint."""
 
     def fail_with(code: int) -> Callable[[Nemesis], Awaitable[bool]]:
         async def strike(nemesis: Nemesis) -> bool:
@@ -164,7 +164,7 @@ def disk_faults(controls: Controls) -> Sequence[ExtraFault]:
 
 
 async def to_its_end(blocking: Callable[[], _Result]) -> _Result:
-    """Run blocking code in a thread, and wait until it is done even if cancelled meanwhile."""
+    """Run blocking code in a thread, and wait for its end even if cancelled."""
     running = asyncio.ensure_future(asyncio.to_thread(blocking))
     try:
         return await asyncio.shield(running)
@@ -184,7 +184,7 @@ def _set(controls: Controls, name: str, value: int) -> Iterator[None]:
 
 
 async def _comes_true(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + _AMBUSH_SECONDS
+    end = time.monotonic() + _TRAP_SECONDS
     while time.monotonic() < end:
         if condition():
             return True

@@ -1,4 +1,4 @@
-"""A process under test that may be broken on purpose: `python -m bench.chaos.process BACKEND VARIANT [CONTROLS]`."""
+"""A process under test, perhaps a broken variant: `python -m bench.chaos.process BACKEND VARIANT [CONTROLS]`."""
 
 import sys
 from pathlib import Path

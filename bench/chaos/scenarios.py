@@ -1,4 +1,4 @@
-"""Scripted trials: each shows one broken variant what it gets wrong, and leaves nothing to chance."""
+"""Scripted trials: each one triggers the fault of one broken variant deterministically."""
 
 import signal
 from collections.abc import Awaitable, Callable
@@ -10,71 +10,71 @@ import psutil
 
 from bench.chaos.process import AS_IT_IS
 from kingdom.clock import utc_now
-from kingdom.verify import Kind, Plan
-from kingdom.verify.fleet import COMMAND, Member
-from kingdom.verify.history import Entry
-from kingdom.verify.report import Report
-from kingdom.verify.trial import Trial, staged
+from kingdom.verify import TrialPlan, ViolationKind
+from kingdom.verify.fleet import COMMAND, FleetMember
+from kingdom.verify.history import HistoryEntry
+from kingdom.verify.report import TrialReport
+from kingdom.verify.trial import Trial, open_trial
 from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE, PAUSED, REACTED, Job
 
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
-# Long enough for a healthy bus on a busy machine; what never ends is given up sooner.
+# Long enough for a healthy bus on a busy machine. An endless trial has a shorter limit.
 _PATIENCE = timedelta(minutes=5)
 _GIVE_UP = timedelta(seconds=5)
 _A_WHILE = timedelta(seconds=10)
 _TRIES = 3
 _DELAYED_EVENTS = 10
-# Longer than a worker waits between two looks at its streams.
+# Longer than the polling interval of a worker.
 _WORK_MS = 1_000
 
 
 class _KilledAsleepError(Exception):
-    """Another thread of a process held the lock just when it stopped itself, so that it was killed."""
+    """Raised when a process was killed because another of its threads held the lock when it stopped itself."""
 
 
 def process_command(backend: str, variant: str) -> tuple[str, ...]:
-    """Return what starts a process under test that is broken in one way, or in none."""
+    """Return the command of a process under test, perhaps with a broken variant."""
     return (COMMAND[0], "-m", "bench.chaos.process", backend, variant)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a variant is shown, and what the checker must find then; `endless` where it never comes to rest."""
+    """A scripted trial for a variant, and the violation that it must cause. `endless` if it never finishes."""
 
     variant: str
-    expects: Kind
-    play: Callable[[Trial], Awaitable[None]]
+    expects: ViolationKind
+    act: Callable[[Trial], Awaitable[None]]
     endless: bool = False
     lease: timedelta = timedelta(seconds=2)
     backends: frozenset[str] = BOTH
 
-    async def run(self, url: str, backend: str, *, broken: bool) -> Report:
-        """Play it with the variant, or with the product as it is; anew where a stopped process could not wake up."""
+    async def run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
+        """Run the trial with the variant or the unchanged product. Repeat it if a stopped process was killed."""
         for _ in range(_TRIES - 1):
             with suppress(_KilledAsleepError):
                 return await self._run(url, backend, broken=broken)
         return await self._run(url, backend, broken=broken)
 
-    async def _run(self, url: str, backend: str, *, broken: bool) -> Report:
+    async def _run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
         command = process_command(backend, self.variant if broken else AS_IT_IS)
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
-        plan = Plan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
-        async with staged(url, plan) as trial:
-            await self.play(trial)
+        plan = TrialPlan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
+        async with open_trial(url, plan) as trial:
+            await self.act(trial)
             await trial.drain()
-            return trial.judge(await trial.evidence())
+            return trial.report(await trial.evidence())
 
 
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
-    """Let a worker stop before its call; it settles, or tries to, while another one is at the same event."""
+    """Stop a worker before its call. It tries to settle while another worker handles the same event."""
     event = CALLED.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
     await _start_workers(trial, 2)
     await trial.publish(event)
     await trial.until(_seen("reconciled", key="one"))
     sleeper = await _woken(trial)
     await trial.until(lambda entries: _decided(entries, sleeper))
-    trial.stagehand.open_gate(str(event.event_id))
+    trial.scripts.open_gate(str(event.event_id))
 
 
 async def _a_worker_dies(trial: Trial) -> None:
@@ -91,7 +91,7 @@ async def _an_answer_is_lost(trial: Trial) -> None:
 
 
 async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
-    """Let a worker stop with its call half sent; another one finds nothing at the target, and calls."""
+    """Stop a worker with its call half sent. Another worker finds the call absent, and sends it."""
     await _start_workers(trial, 2)
     await trial.publish(CALLED.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
     await trial.until(_seen("accepted", key="one"))
@@ -100,7 +100,7 @@ async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
 
 
 async def _a_worker_dies_between(trial: Trial) -> None:
-    """Script a death between two transactions; where there is only one, nobody ever gets to that place."""
+    """Script a death between two transactions, which the unchanged product never has."""
     event = REACTED.envelope(Job(script={"between:1": "die"}), stream=ANY)
     await trial.publish(event)
     await _start_workers(trial, 1)
@@ -115,7 +115,7 @@ async def _poison_among_others(trial: Trial) -> None:
 
 
 async def _a_slow_call_in_line(trial: Trial) -> None:
-    """Put a call between two reactions of one key: the later one may not overtake it."""
+    """Put a call between two reactions of one key. The later reaction must not overtake it."""
     slow = CALLED.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
     first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
     await trial.publish(first, slow, last)
@@ -131,21 +131,21 @@ async def _publishers_roll_back(trial: Trial) -> None:
 
 
 async def _a_worker_dies_in_its_commit(trial: Trial) -> None:
-    """Let a worker die with half of its files written; the next one finds them so."""
+    """Let a worker die with half of its files written, and another worker continue."""
     await _start_workers(trial, 1)
     await _publish_before_another(trial, "die")
     await trial.until(_seen("settled"))
 
 
 async def _a_writer_stops(trial: Trial) -> None:
-    """Let a worker stop with the lock in its hands: the other one must go on."""
+    """Stop a worker that holds the lock. The other worker must continue."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
     await _sleeper(trial)
 
 
 async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
-    """Let a worker stop with the lock in its hands; another one goes on, then the first one wakes up."""
+    """Stop a worker that holds the lock. Another one continues, and then the first one wakes up."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
     sleeper = await _sleeper(trial)
@@ -155,17 +155,17 @@ async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
 
 
 async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
-    """Publish two events of a key while the first one runs: they must follow it in their order."""
+    """Publish two events of a key while an earlier one runs. They must follow in their order."""
     first = REACTED.envelope(Job(script={"react:1": "wait"}), stream=LINE, partition_key="key")
     await trial.publish(first)
     await _start_workers(trial, 1)
     await trial.until(_seen("started", event=str(first.event_id)))
     await trial.publish(*(REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2)))
-    trial.stagehand.open_gate(str(first.event_id))
+    trial.scripts.open_gate(str(first.event_id))
 
 
 async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
-    """Let a call take so long that only renewals keep it."""
+    """Let a call take so long that only renewals keep its lease."""
     await _start_workers(trial, 2)
     work_ms = int(trial.lease.total_seconds() * 1000 * 2)
     await trial.publish(CALLED.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
@@ -173,7 +173,7 @@ async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
 
 
 async def _a_publisher_dies(trial: Trial) -> None:
-    """Let a publisher publish until it dies: its last transaction has more than one event."""
+    """Let a publisher die in a transaction with more than one event."""
     trial.fleet.add("publisher")
     await trial.until(_seen("exited", code=-signal.SIGKILL))
     await trial.fleet.retire("publisher")
@@ -186,10 +186,10 @@ async def _a_reaction_publishes_two_of_a_key(trial: Trial) -> None:
 
 
 async def _some_events_are_delayed(trial: Trial) -> None:
-    """Let a worker wait for what a publisher delays."""
+    """Let a worker wait for delayed events of a publisher."""
     known = REACTED.envelope(Job(), stream=ANY)
     await trial.publish(known)
-    await trial.read_clock(known)
+    await trial.record_clock(known)
     await _start_workers(trial, 1)
     trial.fleet.add("publisher")
     await trial.until(lambda entries: _delayed(entries) >= _DELAYED_EVENTS)
@@ -201,7 +201,7 @@ async def _two_ask_for_one_key(trial: Trial) -> None:
 
 
 async def _a_stream_is_paused(trial: Trial) -> None:
-    """Pause a stream that has an event; whoever handles another one afterwards must have left it alone."""
+    """Pause a stream that has an event, and wait until a worker has handled another event since."""
     await trial.operator.pause()
     await trial.publish(REACTED.envelope(Job(), stream=PAUSED))
     await _start_workers(trial, 1)
@@ -209,7 +209,7 @@ async def _a_stream_is_paused(trial: Trial) -> None:
 
 
 async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
-    """Let the first of a key die; whoever handles another event afterwards must have left the second alone."""
+    """Let the first event of a key die, and wait until a worker has handled another event since."""
     jobs = Job(fate="doomed"), Job()
     await trial.publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key="key") for job in jobs))
     await _start_workers(trial, 1)
@@ -224,50 +224,52 @@ async def _a_call_arrives_late(trial: Trial) -> None:
 
 
 SCENARIOS = (
-    Scenario("no_fence", Kind.STALE, _a_stopped_worker_wakes_up),
-    Scenario("no_reaper", Kind.STUCK, _a_worker_dies, endless=True),
-    Scenario("resend_on_unknown", Kind.REPEATED, _an_answer_is_lost),
-    Scenario("fresh_identifier", Kind.REPEATED, _a_stopped_sender_wakes_up),
-    Scenario("settle_outside", Kind.TWICE, _a_worker_dies_between),
-    Scenario("settle_first", Kind.LOST, _a_worker_dies_between),
-    Scenario("blame_batch", Kind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
-    Scenario("split_runs", Kind.ORDER, _a_slow_call_in_line, endless=True),
-    Scenario("lazy_reaper", Kind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
-    Scenario("no_renewal", Kind.TAKEN, _a_job_lasts_longer_than_its_lease),
-    Scenario("torn_publish", Kind.TORN, _a_publisher_dies),
-    Scenario("reversed_order", Kind.ORDER, _a_reaction_publishes_two_of_a_key),
-    Scenario("no_delay", Kind.EARLY, _some_events_are_delayed),
-    Scenario("generous_keys", Kind.CONTEST, _two_ask_for_one_key),
-    Scenario("no_pause", Kind.DISOBEYED, _a_stream_is_paused),
-    Scenario("no_block", Kind.OVERTAKEN, _an_event_dies_in_a_key_that_blocks),
-    Scenario("impatient", Kind.REPEATED, _a_call_arrives_late),
-    Scenario("never_roll_back", Kind.ROLLED_BACK, _publishers_roll_back),
-    Scenario("no_replay", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
-    Scenario("files_first", Kind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
-    Scenario("endless_patience", Kind.INVARIANT, _a_writer_stops, lease=timedelta(seconds=5), backends=FILES),
-    Scenario("two_writers", Kind.TWICE, _a_writer_stops_and_wakes_up, lease=timedelta(seconds=5), backends=FILES),
-    Scenario("wrong_head", Kind.ORDER, _a_line_forms_behind_a_slow_event, backends=FILES),
+    Scenario("no_fence", ViolationKind.STALE, _a_stopped_worker_wakes_up),
+    Scenario("no_reaper", ViolationKind.STUCK, _a_worker_dies, endless=True),
+    Scenario("resend_on_unknown", ViolationKind.REPEATED, _an_answer_is_lost),
+    Scenario("fresh_identifier", ViolationKind.REPEATED, _a_stopped_sender_wakes_up),
+    Scenario("settle_outside", ViolationKind.TWICE, _a_worker_dies_between),
+    Scenario("settle_first", ViolationKind.LOST, _a_worker_dies_between),
+    Scenario("blame_batch", ViolationKind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
+    Scenario("split_runs", ViolationKind.ORDER, _a_slow_call_in_line, endless=True),
+    Scenario("lazy_reaper", ViolationKind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
+    Scenario("no_renewal", ViolationKind.TAKEN, _a_job_lasts_longer_than_its_lease),
+    Scenario("torn_publish", ViolationKind.TORN, _a_publisher_dies),
+    Scenario("reversed_order", ViolationKind.ORDER, _a_reaction_publishes_two_of_a_key),
+    Scenario("no_delay", ViolationKind.EARLY, _some_events_are_delayed),
+    Scenario("generous_keys", ViolationKind.CONTEST, _two_ask_for_one_key),
+    Scenario("no_pause", ViolationKind.DISOBEYED, _a_stream_is_paused),
+    Scenario("no_block", ViolationKind.OVERTAKEN, _an_event_dies_in_a_key_that_blocks),
+    Scenario("impatient", ViolationKind.REPEATED, _a_call_arrives_late),
+    Scenario("never_roll_back", ViolationKind.ROLLED_BACK, _publishers_roll_back),
+    Scenario("no_replay", ViolationKind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("files_first", ViolationKind.TWICE, _a_worker_dies_in_its_commit, backends=FILES),
+    Scenario("endless_patience", ViolationKind.INVARIANT, _a_writer_stops, lease=timedelta(seconds=5), backends=FILES),
+    Scenario(
+        "two_writers", ViolationKind.TWICE, _a_writer_stops_and_wakes_up, lease=timedelta(seconds=5), backends=FILES
+    ),
+    Scenario("wrong_head", ViolationKind.ORDER, _a_line_forms_behind_a_slow_event, backends=FILES),
 )
 
 
 async def _publish_before_another(trial: Trial, at_commit: str) -> None:
-    """Script the commit of a job, and publish one for later: who settles that one has seen what the first has left."""
+    """Script the commit of a job, and publish a later one, whose settlement comes after the result of the first."""
     job = REACTED.envelope(Job(script={"react:1": "wait", "commit": at_commit}), stream=ANY)
     await trial.publish(job)
     await trial.until(_seen("started", event=str(job.event_id)))
     await trial.publish(REACTED.envelope(Job(), stream=ANY), at=utc_now() + _A_WHILE)
-    trial.stagehand.open_gate(str(job.event_id))
+    trial.scripts.open_gate(str(job.event_id))
 
 
 async def _one_more_is_handled(trial: Trial) -> None:
-    """Publish an event, and wait until it is done: a worker has claimed from all of its streams since."""
+    """Publish an event and wait until it is done. By then a worker has claimed from all of its streams."""
     event = REACTED.envelope(Job(work_ms=_WORK_MS), stream=ANY)
     await trial.publish(event)
     await trial.until(_seen("finished", event=str(event.event_id)))
 
 
-def _delayed(entries: list[Entry]) -> int:
-    """Count the delayed events that were published for certain."""
+def _delayed(entries: list[HistoryEntry]) -> int:
+    """Count the delayed events whose publishing was confirmed."""
     published = {event for entry in _all(entries, "published") for event in entry.facts["events"]}
     described = (each for entry in _all(entries, "publishing") for each in entry.facts["events"])
     return sum(each["due"] is not None and each["event"] in published for each in described)
@@ -279,11 +281,11 @@ async def _start_workers(trial: Trial, count: int) -> None:
     await trial.ready()
 
 
-async def _sleeper(trial: Trial) -> Member | None:
-    """Return the member whose process has stopped itself; None where another one has killed it for the lock."""
-    found: list[Member] = []
+async def _sleeper(trial: Trial) -> FleetMember | None:
+    """Return the member whose process has stopped itself, or None if another process has killed it for the lock."""
+    found: list[FleetMember] = []
 
-    def asleep(entries: list[Entry]) -> bool:
+    def asleep(entries: list[HistoryEntry]) -> bool:
         found.extend(member for member in trial.fleet.members if _asleep(member))
         return bool(found or _all(entries, "exited", code=-signal.SIGKILL))
 
@@ -291,8 +293,8 @@ async def _sleeper(trial: Trial) -> Member | None:
     return found[0] if found else None
 
 
-async def _woken(trial: Trial) -> Member:
-    """Wake the member whose process has stopped itself, and return it."""
+async def _woken(trial: Trial) -> FleetMember:
+    """Continue the process that has stopped itself, and return its member."""
     sleeper = await _sleeper(trial)
     if sleeper is None:
         raise _KilledAsleepError
@@ -300,20 +302,20 @@ async def _woken(trial: Trial) -> Member:
     return sleeper
 
 
-def _asleep(member: Member) -> bool:
+def _asleep(member: FleetMember) -> bool:
     if member.process is None or member.process.returncode is not None:
         return False
     return psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED
 
 
-def _decided(entries: list[Entry], member: Member) -> bool:
+def _decided(entries: list[HistoryEntry], member: FleetMember) -> bool:
     ends = ("settled", "refused", "lease_lost")
     return any(entry.what in ends and entry.process.startswith(f"{member.slot}.") for entry in entries)
 
 
-def _seen(what: str, **facts: object) -> Callable[[list[Entry]], bool]:
+def _seen(what: str, **facts: object) -> Callable[[list[HistoryEntry]], bool]:
     return lambda entries: bool(_all(entries, what, **facts))
 
 
-def _all(entries: list[Entry], what: str, **facts: object) -> list[Entry]:
+def _all(entries: list[HistoryEntry], what: str, **facts: object) -> list[HistoryEntry]:
     return [entry for entry in entries if entry.what == what and facts.items() <= entry.facts.items()]

@@ -1,4 +1,4 @@
-"""Ways to get the bus wrong on any backend: each breaks the product's own classes, in a process of its own."""
+"""Broken variants of the bus on any backend. Each one patches classes of the product in its own process."""
 
 import dataclasses
 import math
@@ -9,16 +9,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from kingdom.bus import worker
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.effect import Honours
+from kingdom.bus.effects.effect import Idempotency
+from kingdom.bus.effects.ledger import Ledger
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.execution import Execution, Unit
-from kingdom.bus.keeper import HeldLease
-from kingdom.bus.ledger import Ledger
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.bus.port import Bus, Renewal, Transaction
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker import worker
+from kingdom.bus.worker.dispatcher import HandlerRoute
+from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.verify import process
 from kingdom.verify.script import die
 from kingdom.verify.workload import topology
@@ -27,53 +28,53 @@ LAZY_SECONDS = 30
 
 
 def resend_on_unknown() -> None:
-    """Take a call that nobody saw end for one that did not happen."""
+    """Send a call without a known result again, as if it had not happened."""
     sent = Ledger.sent
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
         again = ledger.latest.state in ("SENT", "UNKNOWN")
-        return sent(ledger._next(Honours.NOTHING) if again else ledger, fence, at)
+        return sent(ledger._next(Idempotency.NOTHING) if again else ledger, fence, at)
 
     replace(Ledger, "sent", send_again)
     replace(Ledger, "must_reconcile", property(lambda _: False))
 
 
 def fresh_identifier() -> None:
-    """Send what is absent under a new identifier, though its first sender may only be asleep."""
+    """Repeat an absent call under a new identifier, although its first sender may only be stopped."""
     following = Ledger._next
 
-    def forget(ledger: Ledger, _honours: Honours, *, absent: bool = False) -> Ledger:
-        return following(ledger, Honours.NOTHING, absent=absent)
+    def forget(ledger: Ledger, _honours: Idempotency, *, absent: bool = False) -> Ledger:
+        return following(ledger, Idempotency.NOTHING, absent=absent)
 
     replace(Ledger, "_next", forget)
 
 
 def settle_outside() -> None:
-    """Commit what a reaction wrote, then settle its event in a transaction of its own."""
+    """Commit what a reaction wrote, then settle its event in another transaction."""
     _one_by_one(_react_then_settle)
 
 
 def settle_first() -> None:
-    """Settle an event before its reaction has run: at most once."""
+    """Settle an event before its reaction runs, which means at most once."""
     _one_by_one(_settle_then_react)
 
 
 def split_runs() -> None:
-    """Run the events of one key that were claimed together side by side."""
+    """Run events of one key that were claimed together in parallel."""
 
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
 
-    replace(worker, "runs_of", runs)
+    replace(worker, "split_into_runs", runs)
 
 
 def impatient() -> None:
-    """Send what is absent again at once, though its target has asked for some time."""
+    """Send an absent call again immediately, although its target guarantees only a time."""
     replace(Ledger, "settles_in", lambda *_: None)
 
 
 def reversed_order() -> None:
-    """Turn the events of a transaction round."""
+    """Reverse the events of a transaction."""
     publish = Transaction.publish
 
     async def publish_backwards(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -86,7 +87,7 @@ def reversed_order() -> None:
 
 
 def no_delay() -> None:
-    """Let delayed events be due at once."""
+    """Make delayed events due immediately."""
     publish = Transaction.publish
 
     async def publish_now(transaction: Transaction, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -97,7 +98,7 @@ def no_delay() -> None:
 
 
 def generous_keys() -> None:
-    """Let everybody win a dedup key."""
+    """Give a dedup key to every transaction."""
 
     async def once(transaction: Transaction, scope: str, key: str, keep: timedelta) -> bool:
         await transaction._take_key(scope, key, keep)
@@ -107,7 +108,7 @@ def generous_keys() -> None:
 
 
 def no_block() -> None:
-    """Let the later ones of a key pass a dead event, also where it must block them."""
+    """Let later events of a key pass a dead event that must block them."""
 
     def passing(*leases: timedelta) -> Topology:
         streams = topology(*leases)
@@ -134,7 +135,7 @@ VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
-    """Return the ways to get any bus wrong by its port alone."""
+    """Return the broken variants that only use the port of a bus."""
     return {
         "no_reaper": partial(reap_never, bus_class),
         "lazy_reaper": partial(reap_late, bus_class),
@@ -145,7 +146,7 @@ def variants_of(bus_class: type[Bus]) -> Mapping[str, Callable[[], None]]:
 
 
 def reap_never(bus_class: type[Bus]) -> None:
-    """Let a bus never give back what a dead worker held."""
+    """Never return the events of a dead worker."""
 
     async def reap(_: Bus) -> int:
         return 0
@@ -154,16 +155,16 @@ def reap_never(bus_class: type[Bus]) -> None:
 
 
 def forget_renewals(bus_class: type[Bus]) -> None:
-    """Let a bus answer that leases are renewed, and renew none."""
+    """Make a bus report leases as renewed without renewing them."""
 
-    def renew(_: Bus, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
+    def renew(_: Bus, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        return LeaseRenewal(frozenset(leases), frozenset())
 
     replace(bus_class, "renew", renew)
 
 
 def reap_late(bus_class: type[Bus]) -> None:
-    """Let a bus look for expired leases only when its process is old enough."""
+    """Make a bus reap expired leases only after some time."""
     reap, began = bus_class.reap, time.monotonic()
 
     async def sleep_on(bus: Bus) -> int:
@@ -173,7 +174,7 @@ def reap_late(bus_class: type[Bus]) -> None:
 
 
 def commit_in_parts(bus_class: type[Bus]) -> None:
-    """Let a bus commit the first half of what is published, and die before the second."""
+    """Make a bus commit the first half of a publish, and die before the second half."""
     transaction = bus_class.transaction
 
     @asynccontextmanager
@@ -181,7 +182,7 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
         async with transaction(bus, hold) as opened:
             yield opened
             copies = opened.changes.copies
-            is_torn = len(copies) > 1 and not opened.changes.settled
+            is_torn = len(copies) > 1 and not opened.changes.settlements
             for key in list(copies)[len(copies) // 2 :] if is_torn else ():
                 del copies[key]
         if is_torn:
@@ -191,12 +192,12 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
 
 
 def rely_on_leases() -> None:
-    """Let a worker go on with a lease whose time is over, as one does that blocks its loop: the fence has to hold."""
+    """Let a worker continue with an expired lease, like one with a blocked loop, so that only the fence protects."""
     replace(HeldLease, "lost_at", property(lambda _: math.inf))
 
 
 def commit_always(bus_class: type[Bus]) -> None:
-    """Let the transactions of a bus be committed, also where their block has failed."""
+    """Commit transactions even if their block fails."""
     transaction = bus_class.transaction
 
     @asynccontextmanager
@@ -205,7 +206,7 @@ def commit_always(bus_class: type[Bus]) -> None:
         async with transaction(bus, hold) as opened:
             try:
                 yield opened
-            except Exception as error:  # noqa: BLE001 - that is what is wrong with it
+            except Exception as error:  # noqa: BLE001 - this is the defect
                 failure = error
         if failure:
             raise failure
@@ -214,9 +215,9 @@ def commit_always(bus_class: type[Bus]) -> None:
 
 
 def replace(owner: object, name: str, by: object) -> None:
-    """Put something else in the place of an attribute; one that is not there any more is an error."""
+    """Replace an existing attribute."""
     if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name} any more")
+        raise AttributeError(f"{owner} no longer has {name}")
     setattr(owner, name, by)
 
 
@@ -225,7 +226,7 @@ def _one_by_one(alone: Callable[[Execution, Unit, Delivery], Any]) -> None:
         await execution._one_by_one(unit)
 
     replace(Execution, "_react_together", never_together)
-    replace(Execution, "_alone", alone)
+    replace(Execution, "_run_alone", alone)
 
 
 async def _react_then_settle(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
@@ -244,10 +245,12 @@ async def _settle_then_react(execution: Execution, unit: Unit, delivery: Deliver
 
 
 async def _react(execution: Execution, delivery: Delivery, transaction: Transaction) -> Outcome:
-    return await execution._react(delivery, execution._dispatcher.route(delivery), transaction)
+    route = execution._dispatcher.route(delivery)
+    assert isinstance(route, HandlerRoute)
+    return await execution._react(delivery, route, transaction)
 
 
 def _die_between(delivery: Delivery) -> None:
-    """Die between two transactions that should have been one."""
+    """Die between two transactions that should be one."""
     if delivery.envelope.payload["script"].get(f"between:{delivery.attempt}") == "die":
         die()

@@ -1,4 +1,4 @@
-"""Ways to get the bus on PostgreSQL wrong: each changes its queries or its classes, in a process of its own."""
+"""Broken variants of the bus on PostgreSQL. Each patches its queries or classes in its own process."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,23 +11,23 @@ from kingdom.backends.postgres.queries import load_queries
 
 
 def no_fence() -> None:
-    """Settle and renew without looking at the token."""
-    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "again", "release")
-    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM f\) AND ", "")))
+    """Settle and renew without checking the token."""
+    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "reschedule", "release")
+    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")))
 
     rely_on_leases()
     forget_renewals(PostgresBus)
 
 
 def blame_batch() -> None:
-    """Count every event of a lost lease as lost alone, and claim suspects together."""
-    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM c LIMIT 1\).*?\bEND\b", "true")}
+    """Count every event of a lost lease as if it were alone in it, and claim suspects together."""
+    together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM due LIMIT 1\).*?\bEND\b", "true")}
     blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
     _rewrite(together | blamed)
 
 
 def no_pause() -> None:
-    """Give out the events of a paused stream."""
+    """Claim the events of a paused stream."""
     condition = (r"AND NOT EXISTS \(SELECT FROM \S*outbox_pause WHERE stream = %\(stream\)s\)", "")
     _rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
 
@@ -46,14 +46,14 @@ POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
 
 
 def _rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
-    """Change named queries; a pattern that fits no more is an error, not a variant that breaks nothing."""
+    """Rewrite named queries. Raise LookupError if a pattern does not match any more."""
 
     def broken(schema: str) -> dict[str, Any]:
         queries: dict[str, Any] = dict(load_queries(schema))
         for name, (pattern, replacement) in changes.items():
             queries[name], count = re.subn(pattern, replacement, queries[name], flags=re.DOTALL)
             if not count:
-                raise LookupError(f"query {name} does not look like {pattern!r} any more")
+                raise LookupError(f"query {name} no longer matches {pattern!r}")
         return queries
 
     replace(postgres_bus, "load_queries", broken)

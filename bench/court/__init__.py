@@ -1,1 +1,1 @@
-"""A whole court as real processes: stand-ins, every role, a soldier host, and what people do there."""
+"""A whole court as real processes: stand-ins, every role, a soldier host, and the actions of people."""

@@ -1,4 +1,4 @@
-"""`python -m bench.court`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+"""`python -m bench.court`: exits 0 only if every bound holds. The last line has the figures as JSON."""
 
 import argparse
 import asyncio
@@ -16,24 +16,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.court import deaf, growth
+from bench.court import growth, polling
 from bench.court.burst import measure_burst
-from bench.court.house import House, opened
+from bench.court.court_processes import CourtProcesses, opened
 from bench.court.latency import AT_MOST_MS, begin, measure_latency
 from bench.court.system import BACKENDS, place
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("latency", "burst", "growth")
 LOSE_EVENTS = "lose_events"
-# What is spoilt, and the part whose bound must find it out.
-VARIANTS = {deaf.DEAF: "latency", LOSE_EVENTS: "burst", growth.SCAN: "growth"}
+# Broken variants, and the part whose bound must detect each.
+VARIANTS = {polling.POLLS: "latency", LOSE_EVENTS: "burst", growth.SCAN: "growth"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much of everything."""
+    """The sizes of a run."""
 
     requests: int
     burst: int
@@ -60,7 +60,7 @@ QUICK = Scale(requests=2, burst=20, counted_events=10, stored_in_database=(1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, report, judge."""
+    """Measure, report and check the bounds."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.ERROR)
     started = time.monotonic()
@@ -86,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(backend: str, options: argparse.Namespace) -> Figures:
     scale, figures = _scale(options), Figures(options.demand or 1.0)
     parts = options.only or ([VARIANTS[options.variant]] if options.variant else PARTS)
-    # A short turn on a machine that others use tells little, so its time is bounded only where that is asked for.
-    bounded = not options.quick or options.demand is not None or options.variant == deaf.DEAF
+    # A short turn on a busy machine says little, so its time has a bound only on request.
+    bounded = not options.quick or options.demand is not None or options.variant == polling.POLLS
     say = partial(print, f"{backend}:", file=sys.stderr)
     if "latency" in parts or "burst" in parts:
         with place(backend) as (url, _):
@@ -109,15 +109,15 @@ async def _measure_court(
     say: Callable[[str], None],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
-        async with opened(Path(directory), url) as house:
-            _spoil(house, variant)
-            await begin(house)
+        async with opened(Path(directory), url) as court:
+            _break(court, variant)
+            await begin(court)
             if "latency" in parts:
                 say(f"{scale.requests} webhooks, one at a time")
-                await measure_latency(house, figures, requests=scale.requests, at_most_ms=at_most_ms)
+                await measure_latency(court, figures, requests=scale.requests, at_most_ms=at_most_ms)
             if "burst" in parts:
                 say(f"{scale.burst} webhooks at once, and again")
-                await measure_burst(house, figures, count=scale.burst)
+                await measure_burst(court, figures, count=scale.burst)
 
 
 def _measure_growth(backend: str, figures: Figures, scale: Scale, variant: str | None) -> None:
@@ -131,11 +131,11 @@ def _measure_growth(backend: str, figures: Figures, scale: Scale, variant: str |
         asyncio.run(growth.measure_database(cluster, figures, stored=stored, events=events, scans=scans))
 
 
-def _spoil(house: House, variant: str | None) -> None:
-    if variant == deaf.DEAF:
-        deaf.deafen(house)
+def _break(court: CourtProcesses, variant: str | None) -> None:
+    if variant == polling.POLLS:
+        polling.ignore_wakeups(court)
     elif variant == LOSE_EVENTS:
-        house.break_role("sentinel", LOSE_EVENTS)
+        court.break_role("sentinel", LOSE_EVENTS)
 
 
 def _stored(backend: str, scale: Scale) -> tuple[int, ...]:
@@ -163,22 +163,22 @@ def _show(backend: str, figures: Figures) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.court", description=sys.modules["bench.court"].__doc__)
-    parser.add_argument("--backend", choices=BACKENDS, help="on this one only (default: on each)")
-    parser.add_argument("--requests", type=int, help=f"webhooks one at a time (default {DEFAULT.requests})")
-    parser.add_argument("--burst", type=int, help=f"webhooks at once (default {DEFAULT.burst})")
+    parser.add_argument("--backend", choices=BACKENDS, help="use only this backend (default: each)")
+    parser.add_argument("--requests", type=int, help=f"the number of single webhooks (default {DEFAULT.requests})")
+    parser.add_argument("--burst", type=int, help=f"the number of concurrent webhooks (default {DEFAULT.burst})")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="also 1,000,000 stored events, 100,000 on files")
-    size.add_argument("--quick", action="store_true", help="small sizes, and no bound on time")
+    size.add_argument("--full", action="store_true", help="also measure 1,000,000 stored events, 100,000 on files")
+    size.add_argument("--quick", action="store_true", help="use small sizes and no bound on time")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this only; can be repeated")
-    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is more lenient")
-    parser.add_argument("--variant", choices=VARIANTS, help="spoil the court, to see that a bound catches it")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this; can be repeated")
+    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is less strict")
+    parser.add_argument("--variant", choices=VARIANTS, help="use a broken court, which a bound must detect")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers and processes with it.
+    # SIGTERM must also end the servers and processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Many webhooks at once, then all of them again: every one is answered, kept once and routed."""
+"""Send many webhooks at once, and all of them again: each one is answered, stored once and routed."""
 
 import asyncio
 import time
@@ -11,32 +11,32 @@ import aiohttp
 import msgspec
 import psutil
 
-from bench.court.house import House, eventually
+from bench.court.court_processes import CourtProcesses, eventually
 from bench.court.latency import SETTINGS, opened_store, percentile
 from bench.court.webhooks import Webhook, review_asked
 from bench.files.figures import Figures
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
-from kingdom.court.king.waiting import PLACES, WAITING
+from kingdom.court.king.waiting_queue import WAITING, WAITING_ENTRIES
 from kingdom.court.quota import QUOTAS, SOLDIERS
 from kingdom.court.records import EVENTS
 from kingdom.court.streams import EVENT_STREAM
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 _AT_ONCE = 50
-# Above those of whatever was asked before.
+# Above the numbers of earlier requests.
 _FIRST_NUMBER = 1001
 _PATIENCE_SECONDS = 300.0
 _LOG_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """What the store holds of a burst: its events, how often each was noticed, who waits, and who holds a slot."""
+class BurstCounts:
+    """The content of the store after a burst: events, how often each was noticed, waiting events, and held slots."""
 
     events: Sequence[ExternalEvent]
     noticed: Counter[str]
@@ -44,14 +44,14 @@ class Books:
     holders: int
 
 
-async def measure_burst(house: House, figures: Figures, *, count: int) -> None:
-    """Send all, and all again; then look whether each one is there once and the King has decided about it."""
+async def measure_burst(court: CourtProcesses, figures: Figures, *, count: int) -> None:
+    """Send all webhooks twice, and check that each is stored once and decided by the King."""
     webhooks = [review_asked(number) for number in range(_FIRST_NUMBER, _FIRST_NUMBER + count)]
     refused = 0
-    async with opened_store(house) as bus:
+    async with opened_store(court) as bus:
         for words, expected in (("burst", "received"), ("the same burst again", "seen")):
-            started, before = time.monotonic(), _processor_seconds(house)
-            answers = await _send_all(house, webhooks)
+            started, before = time.monotonic(), _processor_seconds(court)
+            answers = await _send_all(court, webhooks)
             figures.note(f"{words}, seconds", time.monotonic() - started)
             figures.note(f"{words}, webhooks a second", count / (time.monotonic() - started))
             figures.note(f"{words}, answer p95 ms", percentile([ms for _, _, ms in answers], 0.95))
@@ -61,35 +61,35 @@ async def measure_burst(house: House, figures: Figures, *, count: int) -> None:
             if expected == "received":
                 await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
                 figures.note("burst, seconds until all are routed", time.monotonic() - started)
-                for role, seconds in _processor_seconds(house).items():
+                for role, seconds in _processor_seconds(court).items():
                     figures.note(
                         f"burst, processor ms of the {role} per event", (seconds - before[role]) * 1000 / count
                     )
         await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
-        books = await _read(bus, {webhook.event_id for webhook in webhooks})
+        counts = await _read(bus, {webhook.event_id for webhook in webhooks})
     figures.note("webhooks of both bursts not answered 202 as they should be", refused, at_most=0)
-    findings = list(judge(books, [webhook.event_id for webhook in webhooks], SETTINGS["king"]["soldiers"]))
+    findings = list(judge(counts, [webhook.event_id for webhook in webhooks], SETTINGS["king"]["soldiers"]))
     figures.facts["findings of the burst"] = findings[:20]
     figures.note("events of the burst lost, doubled or not routed", len(findings), at_most=0)
 
 
-def judge(books: Books, expected: Sequence[str], slots: int) -> Iterator[str]:
-    """Yield everything that is not as it must be."""
-    stored = {event.id for event in books.events}
+def judge(counts: BurstCounts, expected: Sequence[str], slots: int) -> Iterator[str]:
+    """Describe everything that is wrong."""
+    stored = {event.id for event in counts.events}
     yield from (f"{event_id} is lost" for event_id in expected if event_id not in stored)
-    for event in books.events:
-        if books.noticed[event.id] != 1:
-            yield f"{event.id} was noticed {books.noticed[event.id]} times"
+    for event in counts.events:
+        if counts.noticed[event.id] != 1:
+            yield f"{event.id} was noticed {counts.noticed[event.id]} times"
         if len(event.routes) != 1:
             yield f"{event.id} is {event.status} with {len(event.routes)} routes"
-        elif not event.routes[0].task_id and event.routes[0].waiting not in books.waiting:
+        elif not event.routes[0].assignment_id and event.routes[0].waiting not in counts.waiting:
             yield f"{event.id} is {event.status}, but neither waits nor is assigned"
-    if not 0 <= books.holders <= slots:
-        yield f"{books.holders} assignments hold one of {slots} slots"
+    if not 0 <= counts.holders <= slots:
+        yield f"{counts.holders} assignments hold one of {slots} slots"
 
 
-async def _send_all(house: House, webhooks: Sequence[Webhook]) -> list[tuple[int, str, float]]:
-    """Send as fast as the receiver takes them; returns status, words and milliseconds of each answer."""
+async def _send_all(court: CourtProcesses, webhooks: Sequence[Webhook]) -> list[tuple[int, str, float]]:
+    """Send as fast as possible, and return status, text and milliseconds of each answer."""
     room = asyncio.Semaphore(_AT_ONCE)
     connector = aiohttp.TCPConnector(limit=_AT_ONCE)
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -97,36 +97,41 @@ async def _send_all(house: House, webhooks: Sequence[Webhook]) -> list[tuple[int
         async def send(webhook: Webhook) -> tuple[int, str, float]:
             async with room:
                 started = time.monotonic()
-                status, words = await webhook.send(session, house)
+                status, words = await webhook.send(session, court)
                 return status, words, (time.monotonic() - started) * 1000
 
         return await asyncio.gather(*map(send, webhooks))
 
 
-def _processor_seconds(house: House) -> dict[str, float]:
-    """Return what those have used who decide how many events a second are taken in."""
-    used = {role: psutil.Process(house.pid(role)).cpu_times() for role in ("sentinel", "king")}
+def _processor_seconds(court: CourtProcesses) -> dict[str, float]:
+    """Return the processor time of the processes that limit the rate."""
+    used = {role: psutil.Process(court.pid(role)).cpu_times() for role in ("sentinel", "king")}
     return {role: times.user + times.system for role, times in used.items()}
 
 
 async def _is_decided(bus: Bus) -> bool:
-    """Tell whether nothing is on its way to the King any more."""
+    """Return whether the King has handled everything."""
     stats: Any = await operations_of(bus).stats()
     return not any(each.pending or each.processing for each in stats if each.stream == EVENT_STREAM.name)
 
 
-async def _read(bus: Bus, expected: set[str]) -> Books:
+async def _read(bus: Bus, expected: set[str]) -> BurstCounts:
     async with bus.transaction() as transaction:
-        events = [record async for record in each(transaction, Query(kind=EVENTS.name)) if record.id in expected]
-        waiting = [record.id async for record in each(transaction, Query(kind=PLACES.name, state=WAITING))]
+        events = [
+            record async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)) if record.id in expected
+        ]
+        waiting = [
+            record.id
+            async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING))
+        ]
         soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
     noticed: Counter[str] = Counter()
-    cursor, operations = Cursor(), operations_of(bus)
+    cursor, operations = LogCursor(), operations_of(bus)
     while page := await operations.read_log(cursor, _LOG_PAGE):
         told = [logged.entry.data["event_id"] for logged in page if logged.entry.type == EventDetected.type]
         noticed.update(event_id for event_id in told if event_id in expected)
         cursor = page[-1].cursor
-    return Books(
+    return BurstCounts(
         events=[msgspec.convert(record.doc, ExternalEvent) for record in events],
         noticed=noticed,
         waiting=frozenset(waiting),

@@ -1,4 +1,4 @@
-"""Chaos over the whole court: everything that runs is killed at random while events flow, and then all is counted."""
+"""Chaos over the whole court: kill all processes at random while events flow, then count everything."""
 
 import asyncio
 import json
@@ -15,16 +15,16 @@ from typing import Any
 
 import psutil
 
-from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House
-from bench.court.judge import Books, judge, read_books
+from bench.court.court_processes import CHANNEL, REPO, ROLES, SECRET, STANDINS, CourtProcesses
+from bench.court.judge import CourtCounts, judge, read_counts
 
-# How long a killed process stays away.
+# How long a killed process stays down.
 _AWAY_SECONDS = (0.1, 2.0)
 _STRIKE_EVERY_SECONDS = (0.8, 2.2)
-# A slow machine has fewer per second, and a court that nobody was killed in shows nothing.
+# A slow machine has fewer kills per second, but a court without kills proves nothing.
 _KILLS_MIN = 3
 _LOOK_SECONDS = 1.0
-# A broken court may never come to rest.
+# A broken court may never become idle.
 _QUIET_SECONDS = 60.0
 DATABASE = "database"
 SETTINGS: Mapping[str, Any] = {
@@ -37,13 +37,13 @@ GENERAL = "gen-chaos"
 
 @dataclass(slots=True)
 class Report:
-    """What was done to a court, and what was found afterwards."""
+    """The kills in a court, and the findings afterwards."""
 
     seed: int
     events: int
     kills: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
-    books: Books | None = None
+    counts: CourtCounts | None = None
     torment_seconds: float = 0.0
     drain_seconds: float = 0.0
 
@@ -58,70 +58,70 @@ class Report:
             "drain_seconds": round(self.drain_seconds, 1),
             "findings": len(self.findings),
             "details": self.findings[:20],
-            **(self.books.to_json() if self.books else {}),
+            **(self.counts.to_json() if self.counts else {}),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many events flow for how long, who may be killed, and how long the rest may take."""
+    """The number of events, the duration, the processes that may be killed, and the time limit."""
 
     seconds: float
     events: int
     seed: int
     drain_seconds: float = 600.0
     postmaster: int | None = None
-    # The role that is played with something broken on purpose, and what.
+    # The role that runs a broken variant, and that variant.
     broken: tuple[str, str] | None = None
 
 
-async def torment(house: House, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
-    """Let events flow and kill, let everything come back, wait, and count."""
+async def torment(court: CourtProcesses, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
+    """Send events and kill processes, restart everything, wait, and count."""
     report = Report(plan.seed, plan.events)
     chance = random.Random(plan.seed)
-    prepare(house)
+    prepare(court)
     if plan.broken:
-        house.break_role(*plan.broken)
-    await _begin(house)
+        court.break_role(*plan.broken)
+    await _begin(court)
     began = time.monotonic()
-    # Who asks GitHub to do something must not ask twice, so it is not killed meanwhile.
+    # A client of the GitHub stand-in must not repeat a request, so the stand-in is not killed meanwhile.
     asking = asyncio.Lock()
-    flowing = asyncio.create_task(_flow(house, plan, asking))
-    await _strike(house, plan, chance, report, asking, began)
+    flowing = asyncio.create_task(_flow(court, plan, asking))
+    await _strike(court, plan, chance, report, asking, began)
     await flowing
     report.torment_seconds = time.monotonic() - began
     say(f"{plan.events} events, {sum(report.kills.values())} kills; draining")
-    report.drain_seconds = await _drain(house, plan, say)
-    report.books = await read_books(house)
-    await house.end()
-    report.findings = judge(report.books, plan.events, left_processes(house.directory))
+    report.drain_seconds = await _drain(court, plan, say)
+    report.counts = await read_counts(court)
+    await court.end()
+    report.findings = judge(report.counts, plan.events, left_processes(court.directory))
     return report
 
 
-async def settle_quietly(house: House, events: int, faults: Sequence[Mapping[str, Any]] = ()) -> Books:
-    """Let events flow with nobody killed, and return what came of it."""
+async def settle_quietly(court: CourtProcesses, events: int, faults: Sequence[Mapping[str, Any]] = ()) -> CourtCounts:
+    """Send events without kills, and return the result."""
     plan = Plan(seconds=1, events=events, seed=0, drain_seconds=_QUIET_SECONDS)
-    await _begin(house)
-    await house.people("github", "faults", faults)
-    await _flow(house, plan, asyncio.Lock())
-    await _drain(house, plan, lambda _: None)
-    return await read_books(house)
+    await _begin(court)
+    await court.people("github", "faults", faults)
+    await _flow(court, plan, asyncio.Lock())
+    await _drain(court, plan, lambda _: None)
+    return await read_counts(court)
 
 
-async def _begin(house: House) -> None:
-    await house.start(*STANDINS)
-    await house.people("slack", "channels", name=CHANNEL)
-    await house.people("github", "limits", poll_interval=1)
-    await house.people("github", "hook", url=f"http://127.0.0.1:{house.webhook_port}/webhooks/github", secret=SECRET)
-    await house.start(*ROLES)
+async def _begin(court: CourtProcesses) -> None:
+    await court.start(*STANDINS)
+    await court.people("slack", "channels", name=CHANNEL)
+    await court.people("github", "limits", poll_interval=1)
+    await court.people("github", "hook", url=f"http://127.0.0.1:{court.webhook_port}/webhooks/github", secret=SECRET)
+    await court.start(*ROLES)
 
 
-def prepare(house: House) -> None:
+def prepare(court: CourtProcesses) -> None:
     """Write the settings and the one General, whose agent asks for a comment on its pull request."""
-    house.write_settings(
+    court.write_settings(
         {
             **SETTINGS,
-            "soldiers": {"name": "host-a", "slots": 8, "directory": str(house.directory / "host"), "lease_seconds": 3},
+            "soldiers": {"name": "host-a", "slots": 8, "directory": str(court.directory / "host"), "lease_seconds": 3},
         }
     )
     steps = [
@@ -132,7 +132,7 @@ def prepare(house: House) -> None:
         {"answer": "looked"},
     ]
     query = "Look.\n```script\n" + "\n".join(map(json.dumps, steps)) + "\n```\n"
-    house.write_general(
+    court.write_general(
         GENERAL,
         {
             "subscribes": [{"type": "github.pr.review_requested"}],
@@ -147,7 +147,7 @@ def prepare(house: House) -> None:
 
 
 def left_processes(directory: Path) -> list[str]:
-    """Return what still runs although everything was ended: agents, git, checks."""
+    """Return processes that still run after the end: agents, git, checks."""
     mark = str(directory)
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
@@ -157,53 +157,53 @@ def left_processes(directory: Path) -> list[str]:
     return found
 
 
-async def _flow(house: House, plan: Plan, asking: asyncio.Lock) -> None:
-    """Have a review requested of us on one pull request after another, spread over the time."""
+async def _flow(court: CourtProcesses, plan: Plan, asking: asyncio.Lock) -> None:
+    """Request a review on one pull request after another, spread over the time."""
     pause = plan.seconds / plan.events
     for number in range(1, plan.events + 1):
         async with asking:
-            await house.people("github", "pull_request", repository=REPO, title=f"Change {number}", head=f"b{number}")
-            await house.people("github", "review_request", repository=REPO, number=number)
+            await court.people("github", "pull_request", repository=REPO, title=f"Change {number}", head=f"b{number}")
+            await court.people("github", "review_request", repository=REPO, number=number)
         await asyncio.sleep(pause)
 
 
 async def _strike(
-    house: House, plan: Plan, chance: random.Random, report: Report, asking: asyncio.Lock, began: float
+    court: CourtProcesses, plan: Plan, chance: random.Random, report: Report, asking: asyncio.Lock, began: float
 ) -> None:
-    """Kill one after another; each comes back after a while."""
+    """Kill one process after another, and restart each one later."""
     victims = [*ROLES, *STANDINS, *([DATABASE] if plan.postmaster else [])]
     returning: dict[str, asyncio.Task[None]] = {}
     while time.monotonic() - began < plan.seconds or report.kills.total() < _KILLS_MIN:
         away_now = {name for name, task in returning.items() if not task.done()}
-        there = [each for each in victims if each == DATABASE or each in set(house.names()) - away_now]
-        # Everybody has his turn before anybody has it twice.
+        there = [each for each in victims if each == DATABASE or each in set(court.names()) - away_now]
+        # Every process is killed once before any is killed twice.
         fewest = min(report.kills[each] for each in there)
         victim = chance.choice([each for each in there if report.kills[each] == fewest])
         if victim == DATABASE:
             _kill_backend(plan.postmaster, chance)
         elif victim in STANDINS:
             async with asking:
-                await house.kill(victim)
-                await house.start(victim)
+                await court.kill(victim)
+                await court.start(victim)
         else:
-            await house.kill(victim)
+            await court.kill(victim)
             away = chance.uniform(*_AWAY_SECONDS)
-            returning[victim] = asyncio.create_task(_return(house, victim, away))
+            returning[victim] = asyncio.create_task(_return(court, victim, away))
         report.kills[victim] += 1
         await asyncio.sleep(chance.uniform(*_STRIKE_EVERY_SECONDS))
     await asyncio.gather(*returning.values())
 
 
-async def _return(house: House, name: str, away: float) -> None:
+async def _return(court: CourtProcesses, name: str, away: float) -> None:
     await asyncio.sleep(away)
-    # One that finds its database in recovery ends at once, and is started again.
-    while name not in house.names():
+    # A role whose database is in recovery ends at once, and is restarted.
+    while name not in court.names():
         with suppress(AssertionError):
-            await house.start(name)
+            await court.start(name)
 
 
 def _kill_backend(postmaster: int | None, chance: random.Random) -> None:
-    """Kill a process of the server, upon which it drops every connection and recovers from its log."""
+    """Kill a server process, so that the server drops every connection and recovers."""
     if postmaster is None:
         return
     children = [child for child in psutil.Process(postmaster).children() if "postgres" in child.name()]
@@ -212,20 +212,20 @@ def _kill_backend(postmaster: int | None, chance: random.Random) -> None:
             chance.choice(children).send_signal(signal.SIGKILL)
 
 
-async def _drain(house: House, plan: Plan, say: Callable[[str], None]) -> float:
-    """Wait until nothing is open any more, with everybody at work."""
+async def _drain(court: CourtProcesses, plan: Plan, say: Callable[[str], None]) -> float:
+    """Wait with all processes running until nothing is open."""
     began = time.monotonic()
     shown = 0.0
     while time.monotonic() - began < plan.drain_seconds:
         for name in (*STANDINS, *ROLES):
-            if name not in house.names():
-                await house.start(name)
+            if name not in court.names():
+                await court.start(name)
         with suppress(Exception):
-            books = await read_books(house)
-            if books.ended >= plan.events and not books.open_events:
+            counts = await read_counts(court)
+            if counts.ended >= plan.events and not counts.open_events:
                 break
             if time.monotonic() - shown > 15:
                 shown = time.monotonic()
-                say(f"{books.ended} of {plan.events} ended, open: {books.open_events}")
+                say(f"{counts.ended} of {plan.events} ended, open: {counts.open_events}")
         await asyncio.sleep(_LOOK_SECONDS)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The course of one event in one process: taken in, routed, assigned, done by nobody in no time, and at rest."""
+"""The path of one event in one process: received, routed, assigned, and ended at once without an agent."""
 
 import time
 from collections.abc import Callable
@@ -12,32 +12,32 @@ from prometheus_client import CollectorRegistry
 
 from bench.court.webhooks import Webhook, review_asked
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.execution import Execution, Unit
-from kingdom.bus.keeper import HeldLease
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
-from kingdom.court.general.ending import end
-from kingdom.court.general.staff import Staff
+from kingdom.court.general.assignment_end import end_assignment
+from kingdom.court.general.context import GeneralContext
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import register
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.watch import tick
+from kingdom.court.king.timers import run_timers_once
 from kingdom.court.package_files import SHIPPED, load_package
 from kingdom.court.records import EVENTS, load, save
 from kingdom.court.sentinel.receiver import DELIVERY
-from kingdom.court.sentinel.records import Taken, take_in
+from kingdom.court.sentinel.records import IntakeResult, accept_activity
 from kingdom.court.streams import EVENT_STREAM, MESSAGE_STREAM, RESULT_STREAM
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _KEPT = timedelta(days=30)
 _EVERYTHING = 1_000_000
 
-# What is counted happens inside of one of these; its name is what it counts for.
+# Opens a block whose cost is counted under a name.
 Counting = Callable[[str], AbstractContextManager[object]]
 RECEIVED, ROUTED, RESTING, CLOCK = "taken in", "routed and admitted", "at rest", "a look by the clock"
 
@@ -47,7 +47,7 @@ def _nothing(_: str) -> AbstractContextManager[object]:
 
 
 class Course:
-    """Sentinel and King as they are; General and Envoy only end what they are given, and are not counted.
+    """The real Sentinel and King, with a General and an Envoy that only end their work and are not counted.
 
     With `scans` the King looks through all events before each reaction, which must show.
     """
@@ -56,17 +56,17 @@ class Course:
         package, zone = load_package(SHIPPED / "gen-pr"), ZoneInfo("UTC")
         settings = KingSettings(soldiers=8, soldiers_per_repo=8)
         dispatcher = Dispatcher()
-        self._terms = Terms(settings=settings, packages=lambda: [package], zone=zone)
+        self._terms = KingContext(settings=settings, packages=lambda: [package], zone=zone)
         register(dispatcher, self._terms)
         self._bus = bus
         self._counting = counting
         self._scans = scans
         self._execution = Execution(bus, dispatcher, WorkerMetrics(CollectorRegistry()))
         self._general = package.name
-        self._staff = Staff(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
+        self._staff = GeneralContext(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
 
     async def play(self, number: int) -> None:
-        """Let one event come and go; afterwards nothing of it is open."""
+        """Run one event to its end."""
         with self._counting(RECEIVED):
             await self._receive(review_asked(number))
         with self._counting(ROUTED):
@@ -78,25 +78,25 @@ class Course:
         await self._settle(await self._bus.claim(MESSAGE_STREAM.name, 10, "bench"), _send)
 
     async def look(self) -> None:
-        """Let the King look by himself."""
+        """Run the periodic check of the King."""
         with self._counting(CLOCK):
-            await tick(self._bus, self._terms)
+            await run_timers_once(self._bus, self._terms)
 
     async def _receive(self, webhook: Webhook) -> None:
-        async def act(transaction: Transaction) -> Taken:
+        async def act(transaction: Transaction) -> IntakeResult:
             assert await transaction.once(DELIVERY, webhook.delivery, _KEPT)
-            return await take_in(transaction, webhook.happening, None)
+            return await accept_activity(transaction, webhook.happening, None)
 
-        assert await change(self._bus, act) is Taken.RECEIVED
+        assert await run_transaction(self._bus, act) is IntakeResult.RECEIVED
 
     async def _react(self, stream: str) -> None:
-        """Do what a worker of the King does about the one event of a stream."""
+        """Handle the one event of a stream like a worker of the King."""
         asked_at = time.monotonic()
         deliveries = await self._bus.claim(stream, 10, "bench")
         assert len(deliveries) == 1, f"{len(deliveries)} events in {stream}"
         if self._scans:
             async with self._bus.transaction() as transaction:
-                await transaction.find(Query(kind=EVENTS.name, limit=_EVERYTHING))
+                await transaction.find(RecordQuery(kind=EVENTS.name, limit=_EVERYTHING))
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
         await self._execution.run(Unit(lease, deliveries, calls_outside=False))
 
@@ -107,7 +107,9 @@ class Course:
                 await transaction.settle(delivery, Done())
 
     async def _end(self, given: Delivery, transaction: Transaction) -> None:
-        await end(self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked")
+        await end_assignment(
+            self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked"
+        )
 
 
 async def _send(queued: Delivery, transaction: Transaction) -> None:

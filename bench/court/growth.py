@@ -1,4 +1,4 @@
-"""What an event costs as ended ones pile up: `python -m bench.court.growth ROOT EVENTS [scan]` is who is watched.
+"""The cost of an event as ended ones accumulate; `python -m bench.court.growth ROOT EVENTS [scan]` is traced.
 
 On PostgreSQL statements, rows and buffers are counted, as the server tells them; on files the system calls.
 """
@@ -25,14 +25,14 @@ from bench.files.claims import calls_between_marks
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate, open_bus
-from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.logs import configure_logs
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.sequence import SEQUENCES
+from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
 from kingdom.roles import declared
 
 GROWTH_LIMIT = 1.25
-# Rows are vacuumed before a measurement, never in the middle of one.
+# Vacuum before a measurement, never during one.
 SERVER_SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 SCAN = "scan"
 STATEMENTS, ROWS, BUFFERS = "statements", "rows", "buffers"
@@ -41,16 +41,16 @@ _TEMPLATE = "court_template"
 _MARK = "/kingdom-bench-mark"
 _PR_SET_PTRACER = 0x59616D61
 _ANYBODY = ctypes.c_ulong(-1)
-# Statements are planned anew for some time, and files are read the first time they are needed.
+# Warm-up: the first statements are planned again, and files are read on first use.
 _WARM_UPS = 10
-# The King looks by himself once for so many events.
+# One periodic check of the King per this many events.
 _LOOK_EVERY = 10
-# The one that all others are copies of.
+# The template of all other databases.
 _MODEL = 1
 
 
 class CountingBus(ExplainedBus):
-    """Counts the statements and buffers of what is done inside of its blocks."""
+    """Counts the statements and buffers of its blocks."""
 
     def __init__(self, dsn: str, lookup: int = 0) -> None:
         application = declared(Realm())
@@ -61,7 +61,7 @@ class CountingBus(ExplainedBus):
 
     @contextmanager
     def counting(self, step: str) -> Iterator[None]:
-        """Count what is executed in this block."""
+        """Count the statements of this block."""
         self.take()
         yield
         for plan in self.take():
@@ -71,7 +71,7 @@ class CountingBus(ExplainedBus):
 
 
 def rows_of(plan: Plan) -> int:
-    """Return how many rows a statement looked at, also those that it had no use for."""
+    """Return how many rows a statement has read, including rows that it did not use."""
     seen = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
     scans = [node for node in plan.nodes() if "Relation Name" in node and "Scan" in node["Node Type"]]
     return int(sum(node.get(each, 0) * node["Actual Loops"] for node in scans for each in seen))
@@ -80,7 +80,7 @@ def rows_of(plan: Plan) -> int:
 async def measure_database(
     cluster: PrivateCluster, figures: Figures, *, stored: Sequence[int], events: int, scans: bool
 ) -> None:
-    """Note what an event costs at every size, and how much more than at the smallest."""
+    """Record the cost of an event at every size, relative to the smallest size."""
     dsn = cluster.create_database(_TEMPLATE)
     await migrate(dsn)
     async with CountingBus(dsn) as bus:
@@ -90,7 +90,7 @@ async def measure_database(
     for size, bus in found:
         figures.note(f"buffers of one lookup, {size:,} stored", bus.lookup)
     lookups = [bus.lookup for _, bus in found]
-    # Whatever is looked up in a deeper index costs a page more; what is not found has no other pages.
+    # A lookup in a deeper index costs one more page. A lookup without a result reads no other page.
     deeper = (max(lookups) / lookups[0], (max(lookups) - 1) / (lookups[0] - 1))
     for what in COUNTED:
         figures.facts[f"{what} of an event by name"] = {
@@ -107,7 +107,7 @@ async def measure_database(
 
 
 async def measure_files(directory: Path, figures: Figures, *, stored: Sequence[int], events: int, scans: bool) -> None:
-    """Note the system calls of an event at every size, and how many more than at the smallest."""
+    """Record the system calls of an event at every size, relative to the smallest size."""
     if shutil.which("strace") is None:
         raise SystemExit(
             "strace is not installed, and nothing else counts system calls: install it, or leave out growth"
@@ -132,7 +132,7 @@ def _note(
     events: int,
     deeper: tuple[float, float] = (1.0, 1.0),
 ) -> None:
-    """Note what an event costs, apart from what the clock costs; `deeper` is what a deeper index makes of each."""
+    """Record the cost of an event without periodic work. `deeper` is the extra cost of a deeper index."""
     clocked = [(size, counts.pop(CLOCK)) for size, counts in found]
     totals = [(size, counts.total()) for size, counts in found]
     figures.facts[f"{what} of an event by step"] = {
@@ -168,7 +168,7 @@ async def _play(course: Course, events: int, *, first: int) -> None:
 
 
 def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
-    """Return the system calls of each step, as strace sees them."""
+    """Return the system calls of each step, counted by strace."""
     command = [sys.executable, "-m", "bench.court.growth", str(root), str(events), *([SCAN] if scans else [])]
     log = root.with_suffix(".strace")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as player:
@@ -181,7 +181,7 @@ def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
             said = tracer.stderr.readline()
             if "attached" not in said:
                 player.kill()
-                raise SystemExit(f"strace cannot watch a process here, so calls cannot be counted: {said.strip()}")
+                raise SystemExit(f"strace cannot attach to a process here, so calls cannot be counted: {said.strip()}")
             player.stdin.write("go\n")
             player.stdin.close()
             steps = player.stdout.read().splitlines()
@@ -192,7 +192,7 @@ def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
 
 
 def _typical(steps: Sequence[str], calls: Sequence[int]) -> Counter[str]:
-    """Return the calls of each step over all events, taking each for a typical one: threads that wait make some too."""
+    """Return the calls of each step over all events, each counted as the median, because waiting threads add some."""
     assert len(steps) == len(calls), f"{len(steps)} steps, {len(calls)} of them seen"
     by_step: dict[str, list[int]] = {}
     for step, count in zip(steps, calls, strict=True):
@@ -221,7 +221,7 @@ async def _be_watched(root: str, events: int, *, scans: bool) -> None:
 
 if __name__ == "__main__":
     with suppress(AttributeError):
-        # Where only parents may look at a process, its sibling must be let in.
+        # If only parents may trace a process, allow the sibling strace.
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
     configure_logs(json=True, level=logging.ERROR)
     asyncio.run(_be_watched(sys.argv[1], int(sys.argv[2]), scans=SCAN in sys.argv))

@@ -1,4 +1,4 @@
-"""Fills a store with events that came and went: copies of one real one, with all that it left behind."""
+"""Fill a store with ended events: copies of one real event with all its records."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import LiteralString, TypeVar
@@ -7,22 +7,22 @@ from uuid import uuid4
 import msgspec
 
 from bench.fill import Connection
-from kingdom.bootstrap import movable_of
-from kingdom.bus.moving import AnyItem, DedupKey, Entry, Event, Manifest, StoredRecord, Tally
+from kingdom.bootstrap import transfer_of
 from kingdom.bus.port import Bus
-from kingdom.court.king.resting import BILLS
-from kingdom.court.king.waiting import NEWEST
-from kingdom.court.king.waiting import PLACES as WAITING_PLACES
+from kingdom.court.king.release import BILLS
+from kingdom.court.king.waiting_queue import NEWEST
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES as WAITING_PLACES
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
-from kingdom.court.sentinel.records import HEARD_PLACES
+from kingdom.court.sentinel.records import SUBJECT_HISTORIES
+from kingdom.storage.transfer import AnyItem, DedupKeyItem, EventItem, ItemCounter, LogEntryItem, Manifest, RecordItem
 
-# What is kept for each event; the rest there is once.
+# Records that exist per event. The others exist once.
 _OF_AN_EVENT = [
-    kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, HEARD_PLACES)
+    kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, SUBJECT_HISTORIES)
 ]
 _T = TypeVar("_T")
 
-# The ids of copies differ where those of real ones do, and lie before those of events to come.
+# The ids of copies differ like real ones, and sort before those of future events.
 _COPIES: LiteralString = """
 CREATE TEMP TABLE copy AS
 SELECT g, e.id AS event, t.id AS task, 'evt-github-hook-4711-' || g || '-review-requested-20200101000000' AS new_event,
@@ -35,7 +35,7 @@ _LOOKUP: LiteralString = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT doc FROM kingdom.record WHERE kind = 'quota' AND id = 'money'
 """
 _COUNT: LiteralString = "SELECT count(*) FROM kingdom.record WHERE kind = 'event' AND state = 'completed'"
-# Kind by kind, as an index likes it.
+# Kind by kind, which suits the index.
 _RECORDS: LiteralString = """
 INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
 SELECT r.kind,
@@ -78,7 +78,7 @@ SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occ
 
 
 def fill_database(connection: Connection, events: int) -> None:
-    """Copy the one event of a database until there are so many, then do what autovacuum does in time."""
+    """Copy the one event of a database up to a number, then vacuum and analyze."""
     connection.execute(_COPIES, (events - 1,))
     for kind in _OF_AN_EVENT:
         connection.execute(_RECORDS, {"kind": kind})
@@ -90,23 +90,23 @@ def fill_database(connection: Connection, events: int) -> None:
 
 
 def lookup_buffers(connection: Connection) -> int:
-    """Return how many buffers it takes to find one record by its id: a page more for each level of the index."""
+    """Return the buffers of one record lookup, which is one page more per level of the index."""
     told = connection.execute(_LOOKUP).fetchone()
     plan = told[0][0]["Plan"] if told else {}
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 async def fill_files(model: Bus, store: Bus, events: int) -> None:
-    """Let an empty store of files begin with all of another one, whose one event is there so many times."""
-    async with movable_of(model).snapshot() as snapshot:
+    """Fill an empty store of files with the content of another one, with many copies of its one event."""
+    async with transfer_of(model).snapshot() as snapshot:
         items = [item async for item in snapshot.items]
         last = snapshot.manifest.last_position
-    tally = Tally()
+    tally = ItemCounter()
     for item in _all(items, events, last):
         tally.add(item)
     highest = last * (events + 1)
-    manifest = Manifest(census=tally.census, last_position=highest, last_token=highest)
-    await movable_of(store).take_in(_slowly(_all(items, events, last)), manifest)
+    manifest = Manifest(census=tally.counts, last_position=highest, last_token=highest)
+    await transfer_of(store).take_in(_slowly(_all(items, events, last)), manifest)
 
 
 async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
@@ -115,7 +115,7 @@ async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
 
 
 def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
-    ids = {item.kind: item.id for item in items if isinstance(item, StoredRecord)}
+    ids = {item.kind: item.id for item in items if isinstance(item, RecordItem)}
     names = [ids[EVENTS.name], ids[ASSIGNMENTS.name]]
     yield from items
     for number in range(1, events):
@@ -126,17 +126,17 @@ def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
 
 def _copy(item: AnyItem, names: Sequence[str], number: int, last: int) -> AnyItem | None:
     match item:
-        case StoredRecord():
+        case RecordItem():
             if item.kind not in _OF_AN_EVENT:
                 return None
             return msgspec.structs.replace(_renamed(item, names, number), id=_renamed_id(item.id, names, number))
-        case DedupKey():
+        case DedupKeyItem():
             return msgspec.structs.replace(item, key=_renamed_id(item.key, names, number))
-        case Event():
+        case EventItem():
             copy = _renamed(item, names, number)
             envelope = {**copy.envelope, "eventId": str(uuid4())}
             return msgspec.structs.replace(copy, envelope=envelope, position=item.position + number * last)
-        case Entry():
+        case LogEntryItem():
             return _renamed(item, names, number)
     return None
 
@@ -147,7 +147,7 @@ def _renamed_id(text: str, names: Sequence[str], number: int) -> str:
 
 
 def _renamed(thing: _T, names: Sequence[str], number: int) -> _T:
-    """Return the same thing about a copy of the event and its assignment."""
+    """Return the same item for a copy of the event and its assignment."""
     text = msgspec.json.encode(thing).decode()
     for name in names:
         text = text.replace(name, f"{name}-{number}")

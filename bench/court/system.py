@@ -1,4 +1,4 @@
-"""`python -m bench.chaos --system`: chaos over the whole court, judged, and broken courts that must be found out."""
+"""`python -m bench.chaos --system`: chaos over the whole court, and broken courts that the checks must detect."""
 
 import argparse
 import asyncio
@@ -13,17 +13,17 @@ from typing import Any
 from rich.console import Console
 
 from bench.court.chaos import Plan, Report, torment
-from bench.court.house import opened
+from bench.court.court_processes import opened
 from bench.court.variants import VARIANTS, caught
 from bench.postgres import PrivateCluster
 
 BACKENDS = ("files", "postgres")
-# The bound: so many kills for each second of torment.
+# The bound: kills per second of fault injection.
 KILLS_PER_SECOND = 0.25
 
 
 def run(options: argparse.Namespace) -> int:
-    """Torment a court on each backend, judge, report."""
+    """Inject faults into a court on each backend, check it, and report."""
     console = Console(stderr=True)
     figures: dict[str, Any] = {"ok": True, "backends": {}}
     for backend in BACKENDS if options.backend is None else (options.backend,):
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def place(backend: str) -> Iterator[tuple[str, int | None]]:
-    """Yield where the store is to be, and the server that may be killed; an empty address means files."""
+    """Yield the address of the store and the server that may be killed; an empty address means files."""
     if backend == "files":
         yield "", None
         return
@@ -65,8 +65,8 @@ def place(backend: str) -> Iterator[tuple[str, int | None]]:
 
 async def _torment(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as name:
-        async with opened(Path(name), url) as house:
-            return await torment(house, plan, say)
+        async with opened(Path(name), url) as court:
+            return await torment(court, plan, say)
 
 
 def _too_few(report: Report, plan: Plan) -> Iterator[str]:

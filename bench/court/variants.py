@@ -1,4 +1,4 @@
-"""Courts that are broken on purpose, each in a way that the judge must find."""
+"""Deliberately broken courts, each of which the checks must detect."""
 
 import sys
 import tempfile
@@ -7,43 +7,43 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.court.chaos import prepare, settle_quietly
-from bench.court.house import opened
+from bench.court.court_processes import opened
 from bench.court.judge import judge
-from kingdom.bus.effect import Absent, Attempt, Finding
+from kingdom.bus.effects.effect import Absent, Attempt, ReconcileResult
 from kingdom.bus.port import Transaction
 
 _EVENTS = 2
 
 
 def leak_slots() -> None:
-    """Never give a slot back."""
+    """Never release a slot."""
     from kingdom.court.quota import Quota  # noqa: PLC0415 - only in the process that is broken
 
     _replace(Quota, "free", lambda quota, _holder: quota)
 
 
 def blind_effects() -> None:
-    """Take a call whose answer was lost for one that did not happen."""
+    """Treat a call whose answer was lost as not executed."""
     from kingdom.court.petitions.github import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
 
-    async def reconcile(_effect: object, _attempt: Attempt) -> Finding:
+    async def reconcile(_effect: object, _attempt: Attempt) -> ReconcileResult:
         return Absent()
 
     _replace(GithubPetitions, "reconcile", reconcile)
 
 
 def lose_events() -> None:
-    """Say that an event was taken in, and forget it."""
+    """Confirm an event and then forget it."""
     from kingdom.court.sentinel import records  # noqa: PLC0415 - only in the process that is broken
 
     async def receive(_transaction: Transaction, *_said: object) -> bool:
         return True
 
-    _replace(records, "receive", receive)
+    _replace(records, "receive_event", receive)
 
 
 class Variant(NamedTuple):
-    """What is broken in which role, what the judge must find, and what trouble makes it show."""
+    """A broken part of a role, the finding that it must cause, and the faults that trigger it."""
 
     break_it: Callable[[], None]
     role: str
@@ -60,15 +60,15 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 async def caught(name: str) -> bool:
-    """Play a broken court and tell whether the judge finds out what is wrong with it."""
+    """Run a broken court, and return whether the checks detect it."""
     variant = VARIANTS[name]
     with tempfile.TemporaryDirectory(prefix="kingdom-broken-") as directory:
-        async with opened(Path(directory)) as house:
-            prepare(house)
-            house.break_role(variant.role, name)
-            books = await settle_quietly(house, _EVENTS, variant.faults)
-            await house.end()
-            return any(variant.finding in words for words in judge(books, _EVENTS, []))
+        async with opened(Path(directory)) as court:
+            prepare(court)
+            court.break_role(variant.role, name)
+            counts = await settle_quietly(court, _EVENTS, variant.faults)
+            await court.end()
+            return any(variant.finding in words for words in judge(counts, _EVENTS, []))
 
 
 def _replace(owner: object, name: str, method: Any) -> None:
@@ -76,7 +76,7 @@ def _replace(owner: object, name: str, method: Any) -> None:
 
 
 def main() -> None:
-    """Play `kingdom` with something broken: the name of the variant, then the words of the command line."""
+    """Run `kingdom` with a broken variant: the name of the variant, then the command line."""
     VARIANTS[sys.argv.pop(1)].break_it()
     from kingdom.cli.main import main as play  # noqa: PLC0415 - after it was broken
 

@@ -1,4 +1,4 @@
-"""Webhooks as GitHub sends them when somebody asks us for a review."""
+"""Webhooks as GitHub sends them for a review request."""
 
 import hashlib
 import hmac
@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from bench.court.house import REPO, SECRET, House
+from bench.court.court_processes import REPO, SECRET, CourtProcesses
 from kingdom.clock import utc_now
 from kingdom.court.sentinel.github import parse_webhook
-from kingdom.court.sentinel.happening import Happening
+from kingdom.court.sentinel.github_activity import GitHubActivity
 
 LOGIN = "kingdom-bot"
 EVENT = "pull_request"
@@ -21,25 +21,25 @@ EVENT = "pull_request"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One delivery, as it is sent; the same one can be sent again."""
+    """One delivery, which can be sent again."""
 
     document: Mapping[str, Any]
     delivery: str
 
     @property
     def event_id(self) -> str:
-        """Return the id of the event that it becomes."""
+        """Return the id of its event."""
         return self.happening.event.id
 
     @property
-    def happening(self) -> Happening:
-        """Return what it tells."""
+    def happening(self) -> GitHubActivity:
+        """Return its payload."""
         happening = parse_webhook(EVENT, self.document, [LOGIN], utc_now())
-        assert isinstance(happening, Happening)
+        assert isinstance(happening, GitHubActivity)
         return happening
 
-    async def send(self, session: aiohttp.ClientSession, house: House) -> tuple[int, str]:
-        """Send it to the receiver of a court, signed; returns the status and the words of the answer."""
+    async def send(self, session: aiohttp.ClientSession, court: CourtProcesses) -> tuple[int, str]:
+        """Send it signed to the receiver of a court, and return the status and the text of the answer."""
         body = json.dumps(self.document).encode()
         headers = {
             "Content-Type": "application/json",
@@ -47,13 +47,13 @@ class Webhook:
             "X-GitHub-Delivery": self.delivery,
             "X-Hub-Signature-256": f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}",
         }
-        url = f"http://127.0.0.1:{house.webhook_port}/webhooks/github"
+        url = f"http://127.0.0.1:{court.webhook_port}/webhooks/github"
         async with session.post(url, data=body, headers=headers) as answer:
             return answer.status, (await answer.text()).strip()
 
 
 def review_asked(number: int, at: datetime | None = None) -> Webhook:
-    """Return the word that we are asked for a review of a pull request."""
+    """Return the webhook of a review request for a pull request."""
     api = f"https://api.github.com/repos/{REPO}/pulls/{number}"
     document = {
         "action": "review_requested",

@@ -1,1 +1,1 @@
-"""A run of agents, killed at every durable step of engine and host, must end as if nothing had happened."""
+"""Kill a run of agents at every durable step of engine and host: it must end as without a kill."""

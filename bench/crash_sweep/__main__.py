@@ -1,4 +1,4 @@
-"""`python -m bench.crash_sweep`: exits 0 only where every crash was survived and every broken variant was caught."""
+"""`python -m bench.crash_sweep`: exits 0 only if the run survives every crash and every broken variant is detected."""
 
 import argparse
 import json
@@ -17,15 +17,15 @@ from bench.crash_sweep.model import model_stub
 from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.sweep import Sweep, Swept
 from bench.crash_sweep.variants import VARIANTS
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
 SCRIPTED: Final = "scripted"
 CLAUDE: Final = "claude"
-# The bounds: so many points where nobody asked for fewer, and so few that no run came to.
+# The bounds: the fewest points of a default sweep, and the share of points that runs may miss.
 POINTS_MIN = {SCRIPTED: 100, CLAUDE: 20}
 MISSED_SHARE_MAX = 0.05
-# What is swept where nobody asks for anything else: each start of the real program takes a second of a processor.
+# The default number of points: each start of the real program takes a second of processor time.
 _POINTS = {SCRIPTED: "all", CLAUDE: "20"}
 _JOBS = {SCRIPTED: 3, CLAUDE: 2}
 _PATIENCE_SECONDS = 300.0
@@ -34,7 +34,7 @@ _DETAILS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sweep, judge, report."""
+    """Sweep, check and report."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.WARNING)
     began = time.monotonic()
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> Swept:
-    # One failure is forgiven, for the crashes of an agent; after any other crash the judge would find it.
-    made_from = scene.template(works=options.works, retries=1, speaks=options.agent == CLAUDE)
-    # Not within each other: a run is known by its directory, and must not be taken for another's.
+    # One failure is allowed for crashes of an agent. After any other crash the checks would report it.
+    made_from = scene.template(works=options.works, retries=1, offers_tools=options.agent == CLAUDE)
+    # Not nested, because a run is recognized by its directory.
     with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
         directory = Path(name).resolve()
         for repository in scene.REPOSITORIES:
@@ -84,7 +84,7 @@ def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace)
 
 @contextmanager
 def _soldiers(agent: str) -> Iterator[SoldierSettings]:
-    """Yield how the agents are run; the model of those who ask one outlives every crash."""
+    """Yield the settings of the agents. Their model survives every crash."""
     if agent == SCRIPTED:
         yield SoldierSettings()
         return
@@ -124,24 +124,29 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.crash_sweep", description=sys.modules["bench.crash_sweep"].__doc__
     )
-    parser.add_argument("--backend", choices=[*BACKENDS, "both"], default="both", help="where the bus is kept")
+    parser.add_argument("--backend", choices=[*BACKENDS, "both"], default="both", help="the backend of the bus")
     parser.add_argument(
         "--agent",
         choices=[SCRIPTED, CLAUDE],
         default=SCRIPTED,
-        help="who does the work; claude is the real program in its sandbox, with a model of our own",
+        help="the agent; claude is the real program in its sandbox, with a stub of the model",
     )
     parser.add_argument(
-        "--points", type=_number_or_all, metavar="N", help="how many, evenly, or `all` (default; 20 with claude)"
+        "--points",
+        type=_number_or_all,
+        metavar="N",
+        help="the number of points, evenly spread, or `all` (default; 20 with claude)",
     )
-    parser.add_argument("--works", type=int, default=3, help="how many Works the run has (default 3)")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="repeat the choice of an earlier sweep")
-    parser.add_argument("--jobs", type=int, help="how many runs at a time (default 3; 2 with claude)")
-    parser.add_argument("--patience", type=float, help="how many seconds a run may take (default 300)")
-    parser.add_argument("--variant", choices=VARIANTS, help="sweep something that is broken on purpose, where it shows")
-    parser.add_argument("--no-variants", action="store_true", help="do not show that broken variants are caught")
+    parser.add_argument("--works", type=int, default=3, help="the number of Works of the run (default 3)")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--seed", type=int, default=secrets.randbits(32), help="the seed of an earlier sweep, to repeat it"
+    )
+    parser.add_argument("--jobs", type=int, help="the number of concurrent runs (default 3; 2 with claude)")
+    parser.add_argument("--patience", type=float, help="the time limit of a run in seconds (default 300)")
+    parser.add_argument("--variant", choices=VARIANTS, help="sweep a broken variant at the points where it shows")
+    parser.add_argument("--no-variants", action="store_true", help="do not test the broken variants")
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     return parser.parse_args(arguments)
 

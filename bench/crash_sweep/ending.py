@@ -1,4 +1,4 @@
-"""What a run has left behind, in words that are the same for every run: trees, reports, events, transcripts, rests."""
+"""The result of a run in a comparable form: trees, reports, events, transcripts and leftovers."""
 
 import asyncio
 import fcntl
@@ -16,11 +16,11 @@ import msgspec
 from bench.crash_sweep.roles import Outcome, Stage, opened
 from bench.crash_sweep.transcripts import Played, cost_told, played
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
-from kingdom.bus.record import Query
-from kingdom.soldiers.briefing import document_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.bus.record import RecordQuery
+from kingdom.soldiers.host.command_input import report_document_id
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import ACCEPTED, COMMANDS, DOCUMENTS, load_workflow
 
 _LOG_MAX = 10_000
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is left of a run; two good endings differ only in the events of repeated attempts.
+    """The result of a run. Two correct results differ only in the events of repeated attempts.
 
     `cost_usd` is what the run has cost by its record, `cost_told_usd` by the transcripts of its sessions.
     """
@@ -61,12 +61,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
-    """Look at everything that a run has left, once its processes have ended."""
+    """Read the result of a run after its processes have ended."""
     sessions = stage.host_directory / "logs" / "sessions"
     async with opened(stage.url) as bus:
         async with bus.transaction() as transaction:
             _, workflow = await load_workflow(transaction, outcome.workflow_id)
-            accepted = await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+            accepted = await transaction.find(RecordQuery(kind=COMMANDS.name, state=ACCEPTED))
         return Ending(
             status=outcome.status,
             reason=outcome.reason,
@@ -90,7 +90,7 @@ async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
 
 
 def _trees(stage: Stage, workflow: Workflow) -> dict[str, str]:
-    """Return per repository what the branch of the run holds, how many commits led there, and what is not committed."""
+    """Return per repository the content of the run's branch, its number of commits, and uncommitted changes."""
     trees = {}
     for tree in workflow.work_trees:
         branch = f"refs/heads/{tree.branch}"
@@ -104,7 +104,7 @@ def _trees(stage: Stage, workflow: Workflow) -> dict[str, str]:
 
 
 def _checkpoints(stage: Stage, workflow: Workflow) -> dict[str, dict[str, str]]:
-    """Return per Work and repository what its checkpoint holds."""
+    """Return the content of each checkpoint by Work and repository."""
     repositories = {tree.id: tree.ref.git_id for tree in workflow.work_trees}
     return {
         _plain(checkpoint.work_id, workflow.id): {
@@ -116,14 +116,14 @@ def _checkpoints(stage: Stage, workflow: Workflow) -> dict[str, dict[str, str]]:
 
 
 async def _reports(bus: Bus, stage: Stage, workflow: Workflow) -> dict[str, str]:
-    """Return the text of every report that counts; the store and the file must hold the same."""
+    """Return the text of every current report, which must be the same in store and file."""
     reports = {}
     for task in (task for work in workflow.works for task in work.tasks):
         path, name = task.report.file_path, _plain(task.id, workflow.id)
         if not path:
             continue
         async with bus.transaction() as transaction:
-            record = await transaction.get(DOCUMENTS.name, document_of(path))
+            record = await transaction.get(DOCUMENTS.name, report_document_id(path))
         text = str(record.doc["text"]) if record else "nothing"
         file = stage.host_directory / "runs" / workflow.id / path
         same = file.is_file() and file.read_text() == text
@@ -132,10 +132,10 @@ async def _reports(bus: Bus, stage: Stage, workflow: Workflow) -> dict[str, str]
 
 
 async def _events(bus: Bus, workflow: Workflow) -> list[Event]:
-    """Return what the log tells of a run; a store may show the newest entries only after a moment."""
+    """Return the log entries of a run. A store may show the newest entries with a delay."""
     deadline = time.monotonic() + _LOG_SECONDS
     while True:
-        logged = await operations_of(bus).read_log(Cursor(), _LOG_MAX, workflow.id)
+        logged = await operations_of(bus).read_log(LogCursor(), _LOG_MAX, workflow.id)
         events = [_event(each.entry.type, each.entry.data, workflow.id) for each in logged]
         statuses = [event.detail for event in events if event.type == "WorkflowStatusChanged"]
         if statuses[-1:] == [workflow.status] or time.monotonic() > deadline:
@@ -164,7 +164,7 @@ async def _open_events(bus: Bus) -> list[str]:
 
 
 def processes_of(directory: Path) -> dict[int, str]:
-    """Return the processes of a run: its directory is in their words, in their environment, or where they are."""
+    """Return the processes of a run: its directory is in their arguments, environment or working directory."""
     mark, found = str(directory).encode(), {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -176,7 +176,7 @@ def processes_of(directory: Path) -> dict[int, str]:
 
 
 def _ended_processes(directory: Path) -> Iterator[str]:
-    """End what should have ended by itself, and tell of it; who was just being started needs a moment to die."""
+    """End and report leftover processes. A process that was just started gets a moment to end."""
     deadline = time.monotonic() + _DYING_SECONDS
     while processes_of(directory) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
@@ -187,7 +187,7 @@ def _ended_processes(directory: Path) -> Iterator[str]:
 
 
 def locks_of(stage: Stage) -> Iterator[str]:
-    """Yield the lock files that a git has left, and the locks of the host that somebody holds."""
+    """Yield lock files that git has left, and locks of the host that are still held."""
     repositories = stage.host_directory / "repositories"
     checkouts = stage.host_directory / "runs"
     for lock in [*repositories.glob("*.git/**/*.lock"), *checkouts.glob("*/trees/.*/git/**/*.lock")]:

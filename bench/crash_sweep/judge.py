@@ -1,4 +1,4 @@
-"""What a crash may change of a run, and what not: a list of findings, empty where all is well."""
+"""Check what a crash may change in a run. The result is a list of findings."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ from bench.crash_sweep.transcripts import Played
 
 _ANSWERED = "answered"
 _CENT_OF_A_CENT = 1e-4
-# These stand in the log exactly once each, however often something had to be tried.
+# The log contains each of these exactly once, however many attempts there were.
 _ONCE = frozenset(
     {
         "WorkflowCreated",
@@ -28,15 +28,15 @@ _ONCE = frozenset(
         _ANSWERED,
     }
 )
-# An agent that dies with its host says no farewell.
+# An agent that dies with its host does not report its end.
 _MAY_BE_MISSING = frozenset({"AgentStopped"})
-# What a turn that was cut off has cost may be told at any time, and counts however late.
+# The cost of an interrupted turn may be reported at any time.
 _OF_COST = frozenset({"AgentSpent", "WorkflowCostCorrected"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Recovery:
-    """What tells of a recovery and of nothing else; `begins_anew` does so `at_most` times.
+    """The events of a recovery. `begins_anew` may occur `at_most` times.
 
     An answer that was on its way is ignored, with one of the reasons in `late`.
     """
@@ -64,7 +64,7 @@ _Key = tuple[str, str, str]
 
 
 def judge(reference: Ending, ending: Ending, point: Point | None = None) -> list[str]:
-    """Return what is wrong with an ending, given a run in which nobody was killed and the point of the crash."""
+    """Describe what is wrong with a result, compared with a run without a kill, for one crash point."""
     undisturbed = point is None or point.role == ENGINE
     findings = [
         *_ended(ending),
@@ -93,7 +93,7 @@ def _same(reference: Ending, ending: Ending) -> Iterator[str]:
 
 
 def _once_played(reference: Ending, ending: Ending, *, again_max: int) -> Iterator[str]:
-    """Yield the Tasks whose script was not done step by step, each step once, to one answer."""
+    """Yield the Tasks whose script was not executed step by step, each step once, with one answer."""
     nothing = Played(steps=[], answers=0)
     for task in sorted(reference.played.keys() | ending.played.keys()):
         expected, found = reference.played.get(task, nothing), ending.played.get(task, nothing)
@@ -105,7 +105,7 @@ def _once_played(reference: Ending, ending: Ending, *, again_max: int) -> Iterat
 
 
 def _paid_for(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
-    """Yield where costs do not add up; who is killed may not know of a response, and has to ask for it again."""
+    """Describe wrong costs. A killed process may have to repeat a request whose response it lost."""
     if abs(ending.cost_usd - ending.cost_told_usd) > _CENT_OF_A_CENT:
         yield f"the run has cost ${ending.cost_usd:.4f}, and its sessions tell of ${ending.cost_told_usd:.4f}"
     if abs(ending.cost_usd - reference.cost_usd) > slack_usd + _CENT_OF_A_CENT:
@@ -113,7 +113,7 @@ def _paid_for(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterato
 
 
 def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
-    """Yield where the events differ at all: a killed engine leaves no trace in them."""
+    """Describe any difference in the events, because a killed engine must not change them."""
     for number, (expected, found) in enumerate(itertools.zip_longest(reference.events, ending.events)):
         if expected != found:
             yield f"event {number} is {found} instead of {expected}"
@@ -121,7 +121,7 @@ def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
 
 
 def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterator[str]:
-    """Yield where the events differ in more than attempts that had to be repeated."""
+    """Describe differences in the events other than repeated attempts."""
     events = [event for event in ending.events if event.type not in _OF_COST]
     counting = [event for event in events if not event.ignored]
     for event in events:
@@ -143,7 +143,7 @@ def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterat
 
 
 def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
-    """Yield what was said more often than allowed: some things twice at all, the others twice in one life."""
+    """Describe events that occur too often: some more than once, others more than once between two recoveries."""
     for key, count in Counter(_key(event) for event in events).items():
         if key[0] in _ONCE and count > 1:
             yield f"{key} happened {count} times"

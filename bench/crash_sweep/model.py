@@ -1,4 +1,4 @@
-"""The model of the agents: the stub of the vendors' APIs as a process of its own, which outlives every crash."""
+"""The model of the agents: a stub of the vendors' APIs in its own process, which survives every crash."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def model_stub() -> Iterator[str]:
         try:
             assert process.stdout
             if not (url := process.stdout.readline().strip()):
-                raise RuntimeError(f"the model did not come up: exit code {process.wait()}")
+                raise RuntimeError(f"the model stub did not start: exit code {process.wait()}")
             yield url
         finally:
             process.kill()

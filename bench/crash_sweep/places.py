@@ -1,4 +1,4 @@
-"""The stores of the runs: each run gets a fresh copy of one that is furnished once."""
+"""The stores of the runs: each run gets a copy of one prepared store."""
 
 import asyncio
 import shutil
@@ -11,17 +11,17 @@ from bench.crash_sweep import scene
 from bench.crash_sweep.roles import opened
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 
 _FURNISHED = "furnished"
 
 
 class Place(ABC):
-    """Where stores are made, one per run."""
+    """Creates one store per run."""
 
     @abstractmethod
     def make(self, directory: Path) -> str:
-        """Make a furnished store for the run in a directory and return its URL."""
+        """Create a prepared store for a run and return its URL."""
 
     @abstractmethod
     def drop(self, directory: Path) -> None:

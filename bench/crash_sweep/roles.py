@@ -24,22 +24,22 @@ from kingdom.bus.port import Bus
 from kingdom.bus.stream import Topology
 from kingdom.bus.worker import Worker
 from kingdom.errors import Unavailable
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS as AGENTS
-from kingdom.soldiers.kinds import quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS as AGENTS
+from kingdom.soldiers.agent_kinds import build_agent_environment
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle, streams
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import KINDS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 
 CLIENT = "client"
 HOST_NAME = "host-a"
 _SLOTS = 2
-# What a killed process held comes back to the others after this time, where only time can tell that it is dead;
-# longer than a busy machine keeps any other waiting: a lease that is lost without a crash would be found.
+# After this time the leases of a killed process expire, if nothing else shows that it is dead. It is longer than a
+# busy machine delays a process: a lease that is lost without a crash would be a finding.
 _LEASE = timedelta(seconds=5)
 _POLL_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 60.0
@@ -47,13 +47,13 @@ _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(
     replace(stream, lease=_LEASE)
-    for stream in (streams.WORKFLOW_STREAM, streams.REGISTRY, streams.COMMAND_STREAM, streams.CONTROL)
+    for stream in (streams.WORKFLOW_STREAM, streams.REGISTRY_STREAM, streams.COMMAND_STREAM, streams.CONTROL_STREAM)
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where one run is played: its store, its directory, how long it may take, and what is broken on purpose.
+    """The setting of one run: its store, directory, time limit and broken variant.
 
     `soldiers` tells which agents play it.
     """
@@ -66,30 +66,30 @@ class Stage:
 
     @property
     def host_directory(self) -> Path:
-        """Where the host keeps what it works with."""
+        """The directory of the host."""
         return self.directory / HOST_NAME
 
     @property
     def note(self) -> Path:
-        """Where the victim notes what its last step was."""
+        """The file in which the victim records its last step."""
         return self.directory / "last-step"
 
     @property
     def outcome(self) -> Path:
-        """Where the client notes how the run ended."""
+        """The file in which the client records the end of the run."""
         return self.directory / "outcome.json"
 
     def log(self, role: str) -> Path:
-        """Return what a process wrote."""
+        """Return the output of a process."""
         return self.directory / f"{role}.log"
 
     def counts(self, role: str) -> Path:
-        """Return where a process that ended by itself notes how many steps it took."""
+        """Return the file in which a process records its number of steps when it ends normally."""
         return self.directory / f"{role}.steps"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a run ended, as its client saw it."""
+    """The end of a run, as its client saw it."""
 
     workflow_id: str
     status: str
@@ -105,8 +105,8 @@ async def opened(url: str) -> AsyncIterator[Bus]:
 
 
 def start(role: str, stage: Stage, victim: Point | None = None) -> int:
-    """Start a process by a fork and return its pid; it dies with this one."""
-    # Whoever is asked to end before it can listen hears of it as soon as it does.
+    """Fork a process that dies with this one, and return its pid."""
+    # Block SIGTERM until its handler is installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -128,7 +128,7 @@ def start(role: str, stage: Stage, victim: Point | None = None) -> int:
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the one that started it is gone."""
+    """Kill this process when its parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -155,12 +155,12 @@ async def _engine(stage: Stage, taken: Steps) -> None:
 
         async def stop_when_idle() -> None:
             await asked.wait()
-            # A host that came back when the run had just ended has said so, and that is to be heard.
+            # Also handle the messages of a host that restarted when the run had just ended.
             with suppress(TimeoutError):
                 await asyncio.wait_for(_until_idle(bus), _LAST_WORDS_SECONDS)
             worker.stop()
 
-        beside = [asyncio.create_task(each) for each in (watch(swept), stop_when_idle())]
+        beside = [asyncio.create_task(each) for each in (run_timers(swept), stop_when_idle())]
         await worker.run()
         for task in beside:
             task.cancel()
@@ -175,9 +175,9 @@ async def _host(stage: Stage, taken: Steps) -> None:
             SweptBus(bus, taken),
             HOST_NAME,
             client,
-            Folders(stage.host_directory),
+            HostFolders(stage.host_directory),
             slots=_SLOTS,
-            quarters=quarters_of(settings, lambda _: None, set()),
+            agent_environment=build_agent_environment(settings, lambda _: None, set()),
         )
         _end_by(host.stop)
         await host.run()
@@ -202,7 +202,7 @@ async def _client(stage: Stage, _: Steps) -> None:
 
 
 async def _start(bus: Bus, workflow_id: str) -> None:
-    """Start the run on a host whose coming is known to the engine, so that it is not placed twice without need."""
+    """Start the run after the engine knows the host, so that the run is not placed twice."""
     while True:
         try:
             async with bus.transaction() as transaction:
@@ -219,7 +219,7 @@ async def _start(bus: Bus, workflow_id: str) -> None:
 async def _until_idle(bus: Bus) -> None:
     """Wait until no event is open anywhere."""
     operations = operations_of(bus)
-    while any(stream.pending or stream.processing for stream in await operations.stats()):  # noqa: ASYNC110
+    while any(stream.pending or stream.processing for stream in await operations.stats()):  # noqa: ASYNC110 - a store has no notification
         await asyncio.sleep(_POLL_SECONDS)
 
 

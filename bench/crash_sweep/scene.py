@@ -7,15 +7,16 @@ from pathlib import Path
 
 from kingdom.bus.port import Bus
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import announce, save
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.template import RunPolicy, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import publish_events, save_resource
 
 ACTOR = "bench"
 REPOSITORIES = ("app", "lib")
-# What one response of an agent costs at most.
+# The highest cost of one response of an agent.
 RESPONSE_USD = 0.01
 _IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
 
@@ -30,7 +31,7 @@ def script(*steps: _Step) -> str:
 
 
 def make_repository(directory: Path) -> Path:
-    """Make a repository with one commit on main."""
+    """Create a repository with one commit on main."""
     directory.mkdir(parents=True)
     (directory / "README.md").write_text(f"# {directory.name}\n")
     _git(directory, "init", "--quiet", "--initial-branch", "main")
@@ -45,23 +46,23 @@ def template(
     tasks: int = 2,
     retries: int = 0,
     *,
-    speaks: bool = False,
+    offers_tools: bool = False,
 ) -> WorkflowTemplate:
-    """Return what the reference run is made from: every Task writes into every repository and leaves a report.
+    """Return the template of the reference run: every Task writes to every repository and leaves a report.
 
     An agent that `speaks` reports the result of each Work by its voice, and has costs at both ends of a turn.
     """
     return WorkflowTemplate(
         id="reference",
         name="Reference",
-        policy=Policy(retries=retries),
+        policy=RunPolicy(retries=retries),
         git_refs=tuple(GitRef(git_id=name, base_branch="main") for name in repositories),
         works=tuple(
             WorkDefinition(
                 name=f"work {work}",
                 tasks=tuple(
                     _spoken_task(work, task, repositories, is_last=task == tasks)
-                    if speaks
+                    if offers_tools
                     else _task(work, task, repositories)
                     for task in range(1, tasks + 1)
                 ),
@@ -78,14 +79,16 @@ async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, share
         for name in {ref.git_id for ref in made_from.git_refs}:
             remote = str(shared / f"{name}.git") if shared else ""
             git = Git(id=name, name=name, url=str(sources / name), checkpoint_remote=remote)
-            await save(transaction, git, None)
-            await announce(transaction, [git.created()], aggregate="Git", key=name, actor=ACTOR)
-        await save(transaction, made_from, None)
-        await announce(transaction, [made_from.created()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR)
+            await save_resource(transaction, git, None)
+            await publish_events(transaction, [git.created_event()], aggregate="Git", key=name, actor=ACTOR)
+        await save_resource(transaction, made_from, None)
+        await publish_events(
+            transaction, [made_from.created_event()], aggregate="WorkflowTemplate", key=made_from.id, actor=ACTOR
+        )
 
 
 async def start_run(bus: Bus, template_id: str = "reference") -> Workflow:
-    """Make a run and start it."""
+    """Create and start a run."""
     workflow = await lifecycle.create(bus, template_id, actor=ACTOR)
     return await lifecycle.start(bus, workflow.id, actor=ACTOR)
 
@@ -94,7 +97,7 @@ def _task(work: int, task: int, repositories: tuple[str, ...]) -> TaskDefinition
     report = {"report": _report(work, task, repositories)}
     return TaskDefinition(
         query=script(*_steps(work, task, repositories), report, {"cost": RESPONSE_USD}, {"answer": "written"}),
-        report_outline=(Section(title="Report", description="What was written."),),
+        report_outline=(ReportSection(title="Report", description="What was written."),),
     )
 
 
@@ -104,8 +107,10 @@ def _spoken_task(work: int, task: int, repositories: tuple[str, ...], *, is_last
     result = [{"result": {"status": "success", "summary": f"Work {work} is done."}}] if is_last else []
     return TaskDefinition(
         query=script(say, cost, *others, *result, cost, {"answer": "written"}),
-        # Another attempt at the report must come to the same.
-        report_outline=(Section(title="Report", description=script({"answer": _report(work, task, repositories)})),),
+        # A second attempt at the report must have the same result.
+        report_outline=(
+            ReportSection(title="Report", description=script({"answer": _report(work, task, repositories)})),
+        ),
     )
 
 

@@ -16,12 +16,12 @@ PROGRAM_BEFORE, PROGRAM_DURING, PROGRAM_AFTER = "before a program", "while a pro
 GIT_DURING = "with a git at work"
 AGENT_BEFORE, AGENT_AFTER = "before a call of an agent", "after a call of an agent"
 AGENT_UPDATE = "after an update of an agent"
-# Here the agent dies and its host lives on.
+# At these steps the agent dies, but not its host.
 AGENT_KILLED = "agent killed after an update"
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One step at which a process dies: the so-and-so-many-th of its kind."""
+    """One step at which a process dies: its kind and its number within that kind."""
 
     role: str
     kind: str
@@ -32,7 +32,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Steps:
-    """Counts the steps of one process by kind; dies by SIGKILL at the one that is named."""
+    """Counts the steps of one process by kind, and kills the process at one of them."""
 
     def __init__(self, role: str, victim: Point | None, note: Path) -> None:
         self.counts: Counter[str] = Counter()
@@ -41,14 +41,14 @@ class Steps:
         self._note = note
 
     def reach(self, kind: str, label: str, last_act: Callable[[], None] | None = None) -> None:
-        """Take a step; where it is the last one, note what it was, do the last act, and die."""
+        """Take a step. At the last one, record it, run the last action and die."""
         if self._is_reached(kind, label):
             if last_act:
                 last_act()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def reach_and_kill(self, kind: str, label: str, pid: int) -> None:
-        """Take a step at which not this process dies but another one."""
+        """Take a step at which another process dies."""
         if self._is_reached(kind, label):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

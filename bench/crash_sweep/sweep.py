@@ -21,16 +21,16 @@ from bench.crash_sweep.trial import Trial, begin_trial, read_trial
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.settings import SoldierSettings
 
-# A run may take a step fewer than the reference: a point that it did not come to is tried again, if all are wanted.
+# A run may take fewer steps than the reference. If all points are wanted, a missed point is tried again.
 _TRIES = 3
 _TELL_EVERY_SECONDS = 10.0
-# A broken variant may stand still for good: that is found sooner than in a run that shall go on.
+# A broken variant may hang forever, so its time limit is shorter.
 _VARIANT_SECONDS = {"scripted": 120.0, "claude": 120.0}
 
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep has found: the points there are by role and kind, and what came of those that were tried.
+    """The result of a sweep: the points by role and kind, and the results of the tried ones.
 
     `steps_again` counts what agents had done before a crash and did again after it.
     """
@@ -50,14 +50,14 @@ class Swept:
 
 
 class _Wanted(NamedTuple):
-    """A run to be played: where it crashes, and what is broken."""
+    """A run with its crash point and its broken variant."""
 
     point: Point | None = None
     variant: str | None = None
 
 
 class Sweep:
-    """Plays runs on fresh stores of one backend, some at a time."""
+    """Executes runs on new stores of one backend, some at a time."""
 
     def __init__(
         self, backend: str, place: Place, directory: Path, *, soldiers: SoldierSettings, jobs: int, seconds: float
@@ -71,7 +71,7 @@ class Sweep:
         self._numbers = itertools.count(1)
 
     def run(self, wanted: int | None, seed: int, *, variant: str | None, catch: bool) -> Swept:
-        """Sweep so many points, or all; of a variant those at which it must show."""
+        """Sweep a number of points or all; for a variant, the points at which it must show."""
         swept = Swept()
         reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
         if reference is None:
@@ -84,7 +84,7 @@ class Sweep:
         return swept
 
     def _reference(self, swept: Swept, *, times: int) -> Ending | None:
-        """Play the run without a crash; all times must be alike, and steps count that each of them took."""
+        """Execute the run several times without a crash. All results must be equal, and only common steps count."""
         trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
         reference = trials[0].ending
         swept.points = _in_all([trial.counts for trial in trials])
@@ -98,7 +98,7 @@ class Sweep:
     def _sweep(
         self, swept: Swept, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
     ) -> None:
-        """Play points until so many crashes have happened, or one at each; one that is not reached makes room."""
+        """Execute points until enough crashes have happened, or one at each. Missed points come last again."""
         told = time.monotonic()
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))
@@ -127,7 +127,7 @@ class Sweep:
             swept.steps_again += sum(task.again for task in trial.ending.played.values()) if trial.ending else 0
 
     def _catch(self, reference: Ending) -> dict[str, bool]:
-        """Tell of each broken variant whether it was found at every point at which it must show."""
+        """Return for each broken variant whether it was detected at every point at which it must show."""
         shown = [_Wanted(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
         caught = dict.fromkeys(VARIANTS, True)
         for _, wanted, trial in self._trials(shown):
@@ -136,7 +136,7 @@ class Sweep:
         return caught
 
     def _trials(self, wanted: Iterable["_Wanted"]) -> Iterator[tuple[int, "_Wanted", Trial]]:
-        """Play runs, some at a time, and yield each as it ends, with how many have ended."""
+        """Execute runs, some at a time, and yield each one when it ends, with the number of ended runs."""
         waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_Wanted, Stage]](), 0
         try:
             while waiting or running:
@@ -178,7 +178,7 @@ def findings_of(reference: Ending, trial: Trial) -> list[str]:
 
 
 def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return how many steps of each kind there are in all of some runs."""
+    """Return the number of steps of each kind that all these runs have."""
     first = counted[0]
     return {
         role: {kind: min(each.get(role, {}).get(kind, 0) for each in counted) for kind in kinds}
@@ -188,7 +188,7 @@ def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
 
 
 def in_turn(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
-    """Return all points, shuffled, in turn from every kind of every role."""
+    """Return all points shuffled, alternating between the kinds of every role."""
     kinds = [
         [Point(role, kind, number) for number in range(1, count + 1)]
         for role, of_role in sorted(counts.items())

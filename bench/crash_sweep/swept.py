@@ -1,4 +1,4 @@
-"""What engine and host are built on, each wrapped so that every durable step is counted and can be the last one."""
+"""Wrappers around the bus, the agents and the programs of engine and host that count every durable step."""
 
 import asyncio
 import os
@@ -15,16 +15,16 @@ from bench.crash_sweep.steps import Steps
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Transaction
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
-# A git that dies with its host does so within this time after its start.
+# A git process that dies with its host dies within this time after its start.
 _GIT_LIVES_SECONDS = 0.004
-# Of git, what changes nothing.
+# Commands of git that change nothing.
 _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "show", "diff"})
 
 
 class SweptBus(WrappedBus):
-    """A bus whose commits and claims are steps; reads are none."""
+    """A bus whose commits and claims are steps. Reads are not."""
 
     def __init__(self, bus: Bus, taken: Steps) -> None:
         super().__init__(bus)
@@ -32,21 +32,21 @@ class SweptBus(WrappedBus):
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
-        """Open a transaction; its end is a step where it writes anything."""
+        """Open a transaction. Its end is a step if it writes anything."""
         async with self._bus.transaction(hold) as transaction:
 
             def committed() -> None:
                 if words := _words(transaction):
                     self._steps.reach(steps.COMMIT_AFTER, words)
 
-            # The first in the row, so that nothing has begun yet that waits for the commit.
+            # First of all callbacks, before anything that waits for the commit begins.
             transaction.after_commit(committed)
             yield transaction
             if words := _words(transaction):
                 self._steps.reach(steps.COMMIT_BEFORE, words)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim; a step where anything came."""
+        """Claim. It is a step if it returns anything."""
         deliveries = await self._bus.claim(stream, limit, worker)
         if deliveries:
             types = "+".join(delivery.envelope.type for delivery in deliveries)
@@ -55,7 +55,7 @@ class SweptBus(WrappedBus):
 
 
 class SweptAgents(AgentClient):
-    """A client whose calls are steps, and so is everything that its agents say."""
+    """A client whose calls, and all messages of its agents, are steps."""
 
     name = "swept"
     has_process = True
@@ -72,7 +72,7 @@ class SweptAgents(AgentClient):
         return _SweptAgent(agent, self._steps)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look a prompt up."""
+        """Look up a prompt."""
         return await self._client.inspect(launch, prompt_id)
 
 
@@ -83,7 +83,7 @@ class _SweptAgent(Agent):
         self._agent = agent
         self._steps = taken
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         self._steps.reach(steps.AGENT_BEFORE, "send")
         async with aclosing(self._agent.send(prompt)) as turn:
             async for update in turn:
@@ -105,7 +105,7 @@ class _SweptAgent(Agent):
 
 
 class SweptLoop(asyncio.SelectorEventLoop):
-    """An event loop that takes a step before, at and after every program that it runs."""
+    """An event loop that takes a step before, at and after every program."""
 
     def __init__(self, taken: Steps) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SweptLoop(asyncio.SelectorEventLoop):
                 exited()
 
             protocol.process_exited = process_exited
-            return protocol  # type: ignore[no-any-return]
+            return protocol  # type: ignore[no-any-return] # the factory is untyped
 
         if label.removeprefix("git ") in _READING:
             return await super().subprocess_exec(protocol_factory, program, *args, **options)
@@ -141,19 +141,19 @@ class SweptLoop(asyncio.SelectorEventLoop):
 
 
 def _words(transaction: Transaction) -> str:
-    """Return what a transaction writes, or nothing."""
+    """Return the kind of a transaction's writes, or an empty string."""
     changes = transaction.changes
-    if not (changes.puts or changes.copies or changes.settled or changes.entries):
+    if not (changes.puts or changes.copies or changes.settlements or changes.entries):
         return ""
     handled = {delivery.position: delivery.envelope.type for delivery in transaction.held}
-    done = [handled.get(position, "?") for position in changes.settled]
+    done = [handled.get(position, "?") for position in changes.settlements]
     said = [copy.envelope.type for copy in changes.copies.values()]
     kept = [f"{kind} {put.record.state}" for (kind, _), put in changes.puts.items()]
     return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*said, *kept])}"
 
 
 def _verb(program: Any, *args: Any) -> str:
-    """Return what a program is, and what is asked of it where it is git."""
+    """Return the name of a program, with the subcommand for git."""
     words = [str(word) for word in (program, *args)]
     if Path(words[0]).name != "git":
         return Path(words[0]).name
@@ -164,7 +164,7 @@ def _verb(program: Any, *args: Any) -> str:
 
 
 def _kill_soon(pid: int, number: int) -> None:
-    """Kill a git at some moment of its short life, always the same one for the same step."""
+    """Kill a git process after a delay that is fixed for each step."""
     time.sleep(_GIT_LIVES_SECONDS * (number % 8) / 8)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the transcripts of a run tell of its Tasks and their cost, in the words of every kind of agent."""
+"""Read the Tasks of a run and their cost from the transcripts of every kind of agent."""
 
 import re
 from collections.abc import Iterator
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.claude.memory import own_answer, own_transcript
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.agents.claude.history import find_session_file, read_answer
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
+from kingdom.soldiers.files.agent_files import AgentFile
 
-# By the id of a call the model tells which step of its script that is.
+# The id of a call contains the step of the model's script.
 _STEP = re.compile(r"step(\d+)[ab]")
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told about one Task: the numbers of the steps in the order they were done, and how often it was answered.
+    """The transcript of one Task: the step numbers in their order, and the number of answers.
 
     `again` counts the steps that were done once more by whoever went on after a crash: an agent that is killed may not
     know of the last one that it has done.
@@ -27,7 +27,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def played(sessions: Path, home: Path) -> dict[str, Played]:
-    """Return what the transcripts tell about each Task; `home` has what agents keep themselves."""
+    """Return the transcript of each Task. `home` has the files of the agents themselves."""
     told: dict[str, _Told] = {}
     for transcript in sorted(sessions.glob("*.json")):
         entries = read_entries(transcript)
@@ -39,7 +39,7 @@ def played(sessions: Path, home: Path) -> dict[str, Played]:
 
 
 def cost_told(sessions: Path) -> float:
-    """Return what all turns have cost, each by its last word."""
+    """Return the cost of all turns, each by its last message."""
     turns: dict[tuple[str, str], float] = {}
     for transcript in sessions.glob("*.json"):
         for entry in read_entries(transcript):
@@ -49,21 +49,21 @@ def cost_told(sessions: Path) -> float:
 
 
 class _Told:
-    """Puts together what is told about one Task."""
+    """Collects the transcript of one Task."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[int, str]] = []
         self._again = 0
         self._answered: list[str] = []
 
-    def hear(self, entry: Entry, attempt: str) -> None:
+    def hear(self, entry: TranscriptEntry, attempt: str) -> None:
         match entry:
             case {"step": int(number)}:
                 self._steps.append((number, attempt))
             case {"type": "output", "call": str(call), "isError": False} if found := _STEP.search(call):
                 self._do(int(found[1]), attempt)
             case {"own_answer": True}:
-                # Who has told of it already tells of no second one.
+                # Count an answered attempt only once.
                 if attempt not in self._answered:
                     self._answered.append(attempt)
             case {"answer": str()}:
@@ -81,13 +81,13 @@ class _Told:
             self._steps.append((number, attempt))
 
 
-def _own_answers(entries: list[Entry], home: Path) -> Iterator[Entry]:
-    """Yield the prompts that were answered by what Claude Code has written down itself."""
+def _own_answers(entries: list[TranscriptEntry], home: Path) -> Iterator[TranscriptEntry]:
+    """Yield the answered prompts from the transcripts of Claude Code itself."""
     own: AgentFile | None = None
     for entry in entries:
         match entry:
             case {"type": "session", "agent": "claude", "session": str(session)}:
-                own = own_transcript({"HOME": str(home)}, session)
+                own = find_session_file({"HOME": str(home)}, session)
             case {"type": "prompt", "prompt": str(prompt), "uuid": str(uuid)} if own:
-                if own_answer(own, uuid) is not None:
+                if read_answer(own, uuid) is not None:
                     yield {"prompt": prompt, "own_answer": True}

@@ -1,4 +1,4 @@
-"""One run with one crash: its processes are started, the victim is started again, and what is left is read."""
+"""One run with one crash: start its processes, restart the victim, and read the result."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 
 _ROLES = (ENGINE, HOST, CLIENT)
 _POLL_SECONDS = 0.005
-# How much longer than the run itself its processes may take to start and to end.
+# Extra time for the start and the end of the processes.
 _SPARE_SECONDS = 300.0
 _LOG_SHOWN = 1500
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run; `killed_at` tells the step at which its victim died, if it came so far."""
+    """The result of one run. `killed_at` is the step at which the victim died, if it reached it."""
 
     point: Point | None
     killed_at: str | None
@@ -34,7 +34,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin_trial(stage: Stage, point: Point | None) -> int:
-    """Play a run in a process of its own, which is returned; what came of it can be read once that has ended."""
+    """Execute a run in its own process and return its pid. The result can be read after it has ended."""
     if pid := os.fork():
         return pid
     code = 1
@@ -50,7 +50,7 @@ def begin_trial(stage: Stage, point: Point | None) -> int:
 
 
 def read_trial(stage: Stage) -> Trial:
-    """Return what came of a run."""
+    """Return the result of a run."""
     return msgspec.json.decode(_result(stage).read_bytes(), type=Trial)
 
 
@@ -79,7 +79,7 @@ def _try(stage: Stage, point: Point | None) -> Trial:
 
 
 class _Processes:
-    """The processes of one run, of which one may kill itself once."""
+    """The processes of one run. One of them may kill itself once."""
 
     def __init__(self, stage: Stage, point: Point | None) -> None:
         self._stage = stage
@@ -87,7 +87,7 @@ class _Processes:
         self._running = {start(role, stage, point): role for role in _ROLES}
 
     def until_client_ends(self) -> Iterator[str]:
-        """Wait for the client, start the victim anew where it has killed itself, complain of any other end."""
+        """Wait for the client, restart the victim after its crash, and report any other exit."""
         for pid, status in self._ends(self._stage.seconds + _SPARE_SECONDS):
             role = self._running.pop(pid)
             if self._killed_itself(role, status):
@@ -101,7 +101,7 @@ class _Processes:
         yield "the client did not end"
 
     def end(self) -> Iterator[str]:
-        """End what runs still, gracefully, the engine last, and complain of what does not obey."""
+        """End the remaining processes gracefully, the engine last, and report those that do not end."""
         for last in (False, True):
             ending = {pid: role for pid, role in self._running.items() if (role == ENGINE) is last}
             for pid in ending:
@@ -111,7 +111,7 @@ class _Processes:
     def _until_ended(self, ending: Mapping[int, str]) -> Iterator[str]:
         for pid, status in self._ends(_SPARE_SECONDS, ending):
             role = self._running.pop(pid)
-            # The last steps are taken on the way out: who dies there needs no successor.
+            # The last steps happen during the shutdown. A victim that dies there is not restarted.
             if status and not self._killed_itself(role, status):
                 yield self._unexpected(role, status)
         for pid in ending.keys() & self._running.keys():
@@ -124,7 +124,7 @@ class _Processes:
         return role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def _ends(self, seconds: float, of: Mapping[int, str] | None = None) -> Iterator[tuple[int, int]]:
-        """Yield each end until nothing of these runs, or of all of them."""
+        """Yield each exit until none of these processes runs, or none of all."""
         deadline = time.monotonic() + seconds
         while self._running.keys() & (self._running if of is None else of).keys() and time.monotonic() < deadline:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Ways to get recovery wrong: each breaks the engine or the host in its own process, and the sweep must find it."""
+"""Broken variants of the recovery: each changes the engine or the host, and the sweep must detect it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -10,31 +10,32 @@ from bench.chaos.variants import replace as put_in_place
 from bench.crash_sweep import steps
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.execution import Execution, Unit
 from kingdom.bus.outcome import Done, Outcome
-from kingdom.soldiers import errands
-from kingdom.soldiers.agent import AgentClient, Inspection, Launch
-from kingdom.soldiers.answering import Tools
-from kingdom.soldiers.briefing import Briefing
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.quarters import Lodging
-from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.commands import StartAgent
+from kingdom.bus.worker.dispatcher import HandlerRoute
+from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
+from kingdom.soldiers.agents.port import AgentClient, Inspection, Launch
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host import command_handlers
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.host.replies import HostContext
+from kingdom.soldiers.workplace.agent_environment import Workplace
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.messages.commands import StartAgent
 from kingdom.workflow.records import HOSTS
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Something broken, and the points at which it must show."""
+    """A broken variant and the points at which it must show."""
 
     break_it: Callable[[], None]
     shows_at: tuple[Point, ...]
 
 
 def settle_first() -> None:
-    """Settle what a host says before the run has taken the step that follows from it."""
+    """Settle the message of a host before the run has taken its step."""
 
     async def never_together(execution: Execution, unit: Unit) -> None:
         await execution._one_by_one(unit)
@@ -42,15 +43,17 @@ def settle_first() -> None:
     async def settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
         await execution._settle_all(unit, {delivery: Done()})
         async with execution._bus.transaction() as transaction:
-            return await execution._react(delivery, execution._dispatcher.route(delivery), transaction)
+            route = execution._dispatcher.route(delivery)
+            assert isinstance(route, HandlerRoute)
+            return await execution._react(delivery, route, transaction)
 
     put_in_place(Execution, "_react_together", never_together)
-    put_in_place(Execution, "_alone", settle_then_react)
+    put_in_place(Execution, "_run_alone", settle_then_react)
 
 
 def keep_epoch() -> None:
-    """Go on after a restart as the host that was registered before."""
-    begin = SoldierHost._begin
+    """Continue after a restart under the old registration of the host."""
+    begin = SoldierHost._register
 
     async def go_on(host: SoldierHost) -> None:
         async with host._bus.transaction() as transaction:
@@ -58,27 +61,29 @@ def keep_epoch() -> None:
         if known is None:
             await begin(host)
 
-    put_in_place(SoldierHost, "_begin", go_on)
+    put_in_place(SoldierHost, "_register", go_on)
 
 
 def forget_session() -> None:
-    """Begin a new session where an agent should go on with the one that it had."""
-    launch = errands._launch
+    """Start a new session where an agent should continue its old one."""
+    launch = command_handlers._launch
 
-    async def anew(tools: Tools, briefing: Briefing[StartAgent], lodging: Lodging, stack: AsyncExitStack) -> Launch:
-        command = msgspec.structs.replace(briefing.command, session=None)
-        return await launch(tools, replace(briefing, command=command), lodging, stack)
+    async def anew(
+        context: HostContext, command_input: CommandInput[StartAgent], workplace: Workplace, stack: AsyncExitStack
+    ) -> Launch:
+        command = msgspec.structs.replace(command_input.command, session=None)
+        return await launch(context, replace(command_input, command=command), workplace, stack)
 
-    put_in_place(errands, "_launch", anew)
+    put_in_place(command_handlers, "_launch", anew)
 
 
 def prompt_again() -> None:
-    """Take a prompt that nobody saw end for one that never arrived."""
+    """Treat a prompt without a known end as one that never arrived."""
 
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
-        return Inspection(finding=Finding.ABSENT)
+        return Inspection(finding=TranscriptFinding.ABSENT)
 
-    for client in (ScriptedAgents, ClaudeAgents):
+    for client in (ScriptedAgentClient, ClaudeAgentClient):
         put_in_place(client, "inspect", inspect)
 
 

@@ -1,1 +1,1 @@
-"""What a durable step of the engine costs: beside dbos on the same PostgreSQL, and as stored runs grow."""
+"""The cost of a durable step of the engine, compared with dbos and as stored runs grow."""

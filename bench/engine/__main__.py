@@ -1,4 +1,4 @@
-"""`python -m bench.engine`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+"""`python -m bench.engine`: exits 0 only if every bound holds. The last line has the figures as JSON."""
 
 import argparse
 import asyncio
@@ -19,14 +19,14 @@ from bench.engine.counts import SETTINGS, VARIANTS, measure_counts
 from bench.engine.speed import measure_speed
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("counts", "speed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much of everything."""
+    """The sizes of a run."""
 
     runs: int
     rounds: int
@@ -39,7 +39,7 @@ QUICK = Scale(runs=40, rounds=1, counted_runs=4, stored=(10, 200))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, report, judge."""
+    """Measure, report and check the bounds."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.ERROR)
     started, figures = time.monotonic(), Figures(options.demand or 1.0)
@@ -74,7 +74,7 @@ def _measure(part: str, options: argparse.Namespace, figures: Figures) -> None:
             runs=options.runs or scale.runs,
             rounds=options.rounds or scale.rounds,
             with_dbos=not options.skip_dbos,
-            # A short turn on a machine that others use tells little, so it is bounded only where that is asked for.
+            # A short turn on a busy machine says little, so it has a bound only on request.
             bounded=not options.quick or options.demand is not None,
             say=say,
         )
@@ -90,20 +90,20 @@ def _show(figures: Figures) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.engine", description=sys.modules["bench.engine"].__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, and no bound on speed")
-    parser.add_argument("--runs", type=int, help=f"how many runs at once (default {FULL.runs})")
-    parser.add_argument("--rounds", type=int, help=f"how often each has its turn (default {FULL.rounds})")
+    parser.add_argument("--quick", action="store_true", help="use small sizes and no bound on speed")
+    parser.add_argument("--runs", type=int, help=f"the number of concurrent runs (default {FULL.runs})")
+    parser.add_argument("--rounds", type=int, help=f"the number of rounds (default {FULL.rounds})")
     parser.add_argument("--skip-dbos", action="store_true", help="measure the engine alone")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this only; can be repeated")
-    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is more lenient")
-    parser.add_argument("--variant", choices=VARIANTS, help="spoil the engine, to see that a bound catches it")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this; can be repeated")
+    parser.add_argument("--demand", type=float, help="how strict the bounds are; below 1 is less strict")
+    parser.add_argument("--variant", choices=VARIANTS, help="use a broken engine, which a bound must detect")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers and processes with it.
+    # SIGTERM must also end the servers and processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

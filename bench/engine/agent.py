@@ -1,31 +1,31 @@
-"""An agent that answers at once and leaves no trace: what is measured is all that is around it."""
+"""An agent that answers at once, so that a bench measures only the engine and the host."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentClient, Answered, Inspection, Launch, Prompt, Update
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnAnswer, TurnUpdate
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 
 class InstantAgents(AgentClient):
-    """Makes agents that live in this process."""
+    """Creates agents in this process."""
 
     name = "instant"
     has_process = False
 
     async def start(self, launch: Launch) -> "InstantAgent":
-        """Return an agent that is ready."""
+        """Return a ready agent."""
         return InstantAgent(launch)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Know nothing of earlier prompts."""
+        """Report every earlier prompt as unknown."""
         del launch, prompt_id
-        return Inspection(finding=Finding.NO_TRANSCRIPT)
+        return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
 
 
 class InstantAgent(Agent):
-    """An agent whose every turn is over as it begins."""
+    """An agent whose turns end at once."""
 
     pid = None
 
@@ -33,12 +33,12 @@ class InstantAgent(Agent):
         self.session = launch.soldier_id
         self._gone = asyncio.Event()
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Answer."""
-        yield Answered(text=f"done: {prompt.text}", cost_usd=0.0)
+        yield TurnAnswer(text=f"done: {prompt.text}", cost_usd=0.0)
 
     async def interrupt(self) -> None:
-        """Do nothing: no turn lasts."""
+        """Do nothing, because every turn has ended."""
 
     async def stop(self, grace: timedelta) -> None:
         """End."""

@@ -1,4 +1,4 @@
-"""Statements and buffers per Task, as the server tells them while runs execute, and finished runs pile up.
+"""Statements and buffers per Task from the server, while finished runs accumulate.
 
 The runs come one after the other: how many events share a transaction depends on the moment, and one never does.
 """
@@ -22,24 +22,24 @@ from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.record import Query
+from kingdom.bus.effects.ledger import EFFECTS
+from kingdom.bus.record import RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.workflow.records import KINDS, WORKFLOWS
 from kingdom.workflow.streams import TOPOLOGY
 
 GROWTH_LIMIT = 1.2
-# Rows are vacuumed before a measurement, never in the middle of one.
+# Vacuum before a measurement, never during one.
 SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 _TEMPLATE = "engine_template"
 _MODELS = 10
-# By the clock, whether there are Tasks or not; so are claims that find nothing.
+# These run by the clock, independent of Tasks, and so do empty claims.
 _IDLE = {"reap", "lowest_lease", "renew", "find_due"}
 _CLAIMS = {"claim", "claim_ordered"}
 
 
 class CountingBus(ExplainedBus):
-    """Counts what its statements cost, by their names."""
+    """Counts the cost of its statements by name."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn, TOPOLOGY, [EFFECTS, SEQUENCES, *KINDS], connections=CONNECTIONS)
@@ -56,14 +56,14 @@ class CountingBus(ExplainedBus):
 
 
 class ScanningBus(CountingBus):
-    """Looks through all runs at every step, though it knows which one it is about."""
+    """Scans all runs at every step, although it knows the one that it needs."""
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
-        """Open a transaction, and look around first."""
+        """Open a transaction and scan all runs first."""
         async with super().transaction(hold) as transaction:
             if hold:
-                await transaction.find(Query(kind=WORKFLOWS.name, limit=1_000_000))
+                await transaction.find(RecordQuery(kind=WORKFLOWS.name, limit=1_000_000))
             yield transaction
 
 
@@ -73,7 +73,7 @@ VARIANTS: Mapping[str, type[CountingBus]] = {"scan": ScanningBus}
 async def measure_counts(
     cluster: PrivateCluster, figures: Figures, *, stored: Sequence[int], runs: int, variant: str | None
 ) -> None:
-    """Note what a Task costs at every size, and how much more than at the smallest."""
+    """Record the cost of a Task at every size, relative to the smallest size."""
     await _prepare(cluster.create_database(_TEMPLATE))
     found = [(size, await _count(cluster, size, runs, variant)) for size in stored]
     figures.facts["per task"] = {
@@ -91,7 +91,7 @@ async def measure_counts(
 
 
 async def _prepare(dsn: str) -> None:
-    """Make the store that all others are copies of, with a few real runs in it."""
+    """Create the template store with a few real runs."""
     await migrate(dsn)
     await _run(CountingBus(dsn), dsn, 1, at_once=_MODELS)
 

@@ -1,4 +1,4 @@
-"""The product as a user runs it: runs of 3 Works with 2 Tasks each, without checkouts, all started at once.
+"""Run the product like a user: runs of 3 Works with 2 Tasks each, without checkouts, all started at once.
 
 `python -m bench.engine.kingdom DSN RUNS` runs them in this process and prints what that took.
 """
@@ -18,24 +18,24 @@ import psycopg
 from bench.engine.agent import InstantAgents
 from bench.engine.turn import Turn
 from kingdom.bootstrap import open_bus
-from kingdom.bus.logs import configure_logs
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.log_output import configure_logs
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import HOSTS, TEMPLATES, announce, save
+from kingdom.workflow.records import HOSTS, TEMPLATES, publish_events, save_resource
 from kingdom.workflow.streams import ENGINE_STREAMS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 
 WORKS, TASKS = 3, 2
 TASKS_PER_RUN = WORKS * TASKS
-# Each is a command that is sent, carried out and answered: start, a query per Task, checks, checkpoint.
+# Each is one command with its answer: start, a query per Task, checks, checkpoint.
 STEPS_PER_RUN = WORKS * (TASKS + 3)
 CONNECTIONS = 8
 _ACTOR = "bench"
@@ -68,14 +68,19 @@ _TEMPLATE = WorkflowTemplate(
 
 @asynccontextmanager
 async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1000) -> AsyncIterator[None]:
-    """Let an engine and a host work in this process."""
+    """Run an engine and a host in this process."""
     earlier = await _furnish(bus)
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS)
     host = SoldierHost(
-        bus, _HOST, InstantAgents(), Folders(directory), slots=slots, quarters=Quarters(profile=Profile.STRICT)
+        bus,
+        _HOST,
+        InstantAgents(),
+        HostFolders(directory),
+        slots=slots,
+        agent_environment=AgentEnvironment(profile=SandboxProfile.STRICT),
     )
     tasks = [asyncio.create_task(part) for part in (worker.run(), host.run())]
-    watching = asyncio.create_task(watch(bus))
+    watching = asyncio.create_task(run_timers(bus))
     try:
         await _wait_for_host(dsn, earlier)
         yield
@@ -88,7 +93,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
 
 
 async def start_runs(bus: Bus, runs: int) -> list[str]:
-    """Make and start runs, as many at a time as there are connections to do it by."""
+    """Create and start runs, as many at a time as there are connections."""
     starters = asyncio.Semaphore(_STARTERS)
 
     async def start_one() -> str:
@@ -101,7 +106,7 @@ async def start_runs(bus: Bus, runs: int) -> list[str]:
 
 
 async def wait_until_completed(dsn: str, *, patience: timedelta = timedelta(minutes=10)) -> None:
-    """Wait until every run is completed; looks by a connection of its own, and gives up where one did not complete."""
+    """Wait on a separate connection until every run is completed; raise if one does not complete."""
     unfinished = [state for state in WorkflowStatus if state is not WorkflowStatus.COMPLETED]
     async with asyncio.timeout(patience.total_seconds()), await _connect(dsn) as connection:
         while True:
@@ -110,12 +115,12 @@ async def wait_until_completed(dsn: str, *, patience: timedelta = timedelta(minu
                 return
             if found.keys() & _LOST:
                 lost = await connection.execute(_REASONS, (list(_LOST),))
-                raise RuntimeError(f"runs did not complete, so this measures nothing: {await lost.fetchall()}")
+                raise RuntimeError(f"runs did not complete, so there is nothing to measure: {await lost.fetchall()}")
             await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def measure(dsn: str, runs: int) -> Turn:
-    """Return what it took from the first creation to the last completion."""
+    """Return the time from the first creation to the last completion."""
     app = engine()
     with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
         async with (
@@ -129,18 +134,18 @@ async def measure(dsn: str, runs: int) -> Turn:
 
 
 async def _furnish(bus: Bus) -> int:
-    """Store the template where it is missing; returns the epoch that the host had in an earlier life."""
+    """Store the template if needed, and return the last epoch of the host."""
     async with bus.transaction() as transaction:
         if await transaction.get(TEMPLATES.name, _TEMPLATE.id) is None:
-            await save(transaction, _TEMPLATE, None)
-            created = _TEMPLATE.created()
-            await announce(transaction, [created], aggregate="WorkflowTemplate", key=_TEMPLATE.id, actor=_ACTOR)
+            await save_resource(transaction, _TEMPLATE, None)
+            created = _TEMPLATE.created_event()
+            await publish_events(transaction, [created], aggregate="WorkflowTemplate", key=_TEMPLATE.id, actor=_ACTOR)
         host = await transaction.get(HOSTS.name, _HOST)
         return int(host.doc["epoch"]) if host else 0
 
 
 async def _wait_for_host(dsn: str, earlier: int) -> None:
-    """Wait until the host is there and the engine knows of it: what starts before is placed twice."""
+    """Wait until the engine knows the host, because earlier runs would be placed twice."""
     async with asyncio.timeout(_HOST_SECONDS), await _connect(dsn) as connection:
         while True:
             cursor = await connection.execute(_HOST_IS_THERE, (_HOST, earlier))

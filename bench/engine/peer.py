@@ -1,4 +1,4 @@
-"""dbos doing the same: workflows of as many steps that return at once, all started at once in one process.
+"""dbos with the same load: workflows with the same number of steps, all started at once in one process.
 
 `python -m bench.engine.peer DSN RUNS` runs them and prints what that took.
 """
@@ -14,7 +14,7 @@ from sqlalchemy import URL
 from bench.engine.kingdom import CONNECTIONS, STEPS_PER_RUN
 from bench.engine.turn import Turn
 
-# More make it slower: they only wait for each other.
+# More threads make it slower, because they wait for each other.
 _THREADS = 16
 
 
@@ -31,7 +31,7 @@ async def take_steps() -> int:
 
 
 async def measure(runs: int) -> Turn:
-    """Return what it took from the first start to the last completion."""
+    """Return the time from the first start to the last completion."""
 
     async def run_one() -> None:
         await (await DBOS.start_workflow_async(take_steps)).get_result()
@@ -42,7 +42,7 @@ async def measure(runs: int) -> Turn:
 
 
 def main(dsn: str, runs: int) -> None:
-    """Run everything on a database of its own."""
+    """Run everything on a separate database."""
     server = conninfo_to_dict(dsn)
     url = URL.create(
         "postgresql",
@@ -62,7 +62,7 @@ def main(dsn: str, runs: int) -> None:
     )
     DBOS.launch()
     print(asyncio.run(measure(runs)).to_json(), flush=True)
-    # Its threads end slowly, and nothing is left to be kept.
+    # Its threads end slowly, and there is nothing to save.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Durable steps per second: the engine and dbos, turn by turn on one PostgreSQL, each in one process."""
+"""Durable steps per second: the engine and dbos in turns on one PostgreSQL, each in one process."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Durable steps per second, and what one costs of the processor, in the process and on the server."""
+    """Durable steps per second, and the processor time per step in the process and on the server."""
 
     steps_per_second: float
     client_ms: float
@@ -42,13 +42,13 @@ def measure_speed(
     bounded: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Let both do the same in every round; the bound is on the median of the rounds' ratios."""
+    """Run both in every round. The bound applies to the median of the ratios of the rounds."""
     found: dict[str, list[Pace]] = {}
-    # Where others keep the processors busy, whoever has more threads gets more of them.
+    # On busy processors, the side with more threads gets more of them.
     figures.facts["load before"] = round(os.getloadavg()[0], 1)
     for number in range(rounds):
         turns = [KINGDOM, DBOS] if with_dbos else [KINGDOM]
-        # Nobody is always the one that comes first.
+        # Rotate the order, so that no contestant is always first.
         for who in reversed(turns) if number % 2 else turns:
             pace = _take_turn(cluster, who, f"{who}_{number}", runs)
             say(f"{who}: {pace}")
@@ -65,14 +65,14 @@ def measure_speed(
 
 
 def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> Pace:
-    """Let one of them run in a process and a database of its own."""
+    """Run one of them in its own process and database."""
     dsn = cluster.create_database(database)
     if who == KINGDOM:
         asyncio.run(migrate(dsn))
     server_began = _server_seconds(cluster)
     command = [sys.executable, "-m", _PROGRAMS[who], dsn, str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
-    # Dropping the database waits for the sessions in it, so that the server has counted them.
+    # Dropping the database waits for its sessions, so that the server has counted them.
     cluster.drop_database(database)
     if done.returncode:
         raise RuntimeError(f"{who} did not run:\n{done.stderr[-4000:]}")
@@ -87,7 +87,7 @@ def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> P
 
 
 def _server_seconds(cluster: PrivateCluster) -> float:
-    """Return how long the sessions that have ended worked; nothing is known of a server that is not ours."""
+    """Return the processor time of ended server processes; zero for the server of DATABASE_URL."""
     if cluster.pid is None:
         return 0.0
     times = psutil.Process(cluster.pid).cpu_times()

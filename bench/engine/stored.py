@@ -1,4 +1,4 @@
-"""Fills a store with finished runs by the thousand: copies of real ones, with all that they left behind."""
+"""Fill a store with thousands of finished runs: copies of real runs with all their records."""
 
 from typing import LiteralString
 
@@ -9,7 +9,7 @@ CREATE TEMP TABLE model AS
 SELECT id, row_number() OVER (ORDER BY id) - 1 AS number, count(*) OVER () AS models FROM kingdom.record
  WHERE kind = 'workflow' AND state = 'COMPLETED'
 """
-# Their ids lie before those of runs to come, as those of older runs do.
+# The ids sort before those of future runs, like the ids of older runs.
 _COPIES: LiteralString = """
 CREATE TEMP TABLE copy AS
 SELECT m.id AS old, 'wf-0' || lpad(g::text, 13, '0') AS new FROM model m, generate_series(1, %s - m.models) g
@@ -39,7 +39,7 @@ SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occ
 
 
 def fill_with_finished_runs(connection: Connection, runs: int) -> None:
-    """Copy the finished runs of a store until there are so many, then do what autovacuum does in time."""
+    """Copy the finished runs of a store up to a number, then vacuum and analyze."""
     connection.execute(_MODELS)
     connection.execute(_COPIES, (runs,))
     for statement in (_RECORDS, _LOG, _ARCHIVE):

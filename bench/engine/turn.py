@@ -1,4 +1,4 @@
-"""What one turn of a contestant took: the time on the wall, and that of its processor."""
+"""The wall-clock and processor time of one turn of a contestant."""
 
 import time
 from typing import Self
@@ -7,19 +7,19 @@ import msgspec
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Seconds that passed, and seconds that a process has worked in them."""
+    """Elapsed seconds, and the processor seconds of a process."""
 
     seconds: float
     cpu_seconds: float
 
     @classmethod
     def now(cls) -> Self:
-        """Return where the clocks stand."""
+        """Return the current clocks."""
         return cls(time.perf_counter(), time.process_time())
 
     def __sub__(self, began: "Turn") -> "Turn":
         return Turn(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)
 
     def to_json(self) -> str:
-        """Return it as a line that another process reads."""
+        """Return it as a line of JSON for another process."""
         return msgspec.json.encode(self).decode()

@@ -1,1 +1,1 @@
-"""Failover: the primary of a pair of servers is killed under load, and its standby is promoted, again and again."""
+"""Failover: repeatedly kill the primary of a pair of servers under load and promote its standby."""

@@ -1,4 +1,4 @@
-"""`python -m bench.failover`: exits 0 only where nothing was lost, stuck or stale that must not be."""
+"""`python -m bench.failover`: exits 0 only if nothing was lost, stuck or stale against the promises."""
 
 import argparse
 import asyncio
@@ -18,53 +18,62 @@ from typing import Any
 from bench.chaos.faults import to_its_end
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
-from kingdom.bus.logs import configure_logs
-from kingdom.verify import Kind, Plan, Report
-from kingdom.verify.finding import Finding
+from kingdom.log_output import configure_logs
+from kingdom.verify import TrialPlan, TrialReport, ViolationKind
 from kingdom.verify.history import read_history
-from kingdom.verify.trial import Trial, staged
+from kingdom.verify.trial import Trial, open_trial
+from kingdom.verify.violation import Violation
 
-# The bound: the median time from a promotion to the first handled event, in lengths of a lease.
+# The limit of the median time from a promotion to the first handled event, in lengths of a lease.
 AT_MOST_LEASES = 1.0
 _LEASE = timedelta(seconds=5)
 _LOAD_SECONDS = 3.0
 _UNREPLICATED_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.25
-# What the checker finds in the store as it is left. The other kinds compare it with what a server did that is gone: it
-# confirmed what is forgotten, and gave numbers that were given again.
-_OF_WHAT_IS_LEFT = frozenset(
-    {Kind.LOST, Kind.TWICE, Kind.STUCK, Kind.QUARANTINED, Kind.POISON, Kind.INVARIANT, Kind.CONTEST, Kind.PROCESS}
+# The violations that concern the final store. The other kinds compare it with the acts of a lost server, which
+# transactions that are lost, and assigned numbers that were assigned again.
+_OF_FINAL_STORE = frozenset(
+    {
+        ViolationKind.LOST,
+        ViolationKind.TWICE,
+        ViolationKind.STUCK,
+        ViolationKind.QUARANTINED,
+        ViolationKind.POISON,
+        ViolationKind.INVARIANT,
+        ViolationKind.CONTEST,
+        ViolationKind.PROCESS,
+    }
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The verdict of the checker, what failovers have shown, and what the servers themselves forgot."""
+class FailoverResult:
+    """The report of the checker, the failovers, and the losses of the servers."""
 
-    report: Report
+    report: TrialReport
     failovers: Sequence[Failover]
     losses: Losses
-    stale: Sequence[Finding]
-    disordered: Sequence[Finding]
+    stale: Sequence[Violation]
+    disordered: Sequence[Violation]
 
     @property
     def median_leases(self) -> float:
-        """Return the median time from a promotion to the first handled event, in lengths of a lease."""
+        """Return the median time from a promotion to the first handled event, in lease durations."""
         seconds = [failover.seconds for failover in self.failovers]
         return statistics.median(seconds) / _LEASE.total_seconds() if seconds else float("inf")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Kill, promote, judge, report."""
+    """Kill and promote, then check and report."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.CRITICAL)
     with Pair(synchronous=not options.asynchronous and not options.broken) as pair:
         outcome = asyncio.run(_run(pair, options))
-    findings = list(_findings(outcome, asynchronous=options.asynchronous))
-    complaints = [*map(_told, findings), *_missed(outcome, options)]
+    violations = list(_violations(outcome, asynchronous=options.asynchronous))
+    complaints = [*map(_describe, violations), *_missed(outcome, options)]
     for words in complaints[:20]:
         print(words, file=sys.stderr)
-    figures = json.dumps(_figures(outcome, findings, ok=not complaints))
+    figures = json.dumps(_figures(outcome, violations, ok=not complaints))
     if options.json == "-":
         print(figures)
     else:
@@ -72,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
-async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
-    plan = Plan(
+async def _run(pair: Pair, options: argparse.Namespace) -> FailoverResult:
+    plan = TrialPlan(
         seconds=0,
         seed=options.seed,
         workers=4,
@@ -82,7 +91,7 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
         pause=timedelta(milliseconds=30),
         drain=timedelta(minutes=3),
     )
-    async with staged(pair.url, plan, options.keep) as trial:
+    async with open_trial(pair.url, plan, options.keep) as trial:
         for _ in range(plan.workers):
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
@@ -95,8 +104,8 @@ async def _run(pair: Pair, options: argparse.Namespace) -> Outcome:
         await trial.drain()
         evidence = await trial.evidence()
         lost = losses(evidence)
-        return Outcome(
-            report=trial.judge(evidence),
+        return FailoverResult(
+            report=trial.report(evidence),
             failovers=list(failovers(evidence.history)),
             losses=lost,
             stale=list(stale_settlements(evidence)),
@@ -117,38 +126,38 @@ async def _fail_over(pair: Pair, trial: Trial, *, losing: bool) -> None:
 
 
 def _is_handled(trial: Trial) -> bool:
-    """Tell whether an event was handled after every failover so far."""
+    """Return whether an event was handled after every failover so far."""
     history = read_history(trial.directory)
     return len(list(failovers(history))) == sum(entry.what == FAILOVER for entry in history)
 
 
-def _told(finding: Finding) -> str:
-    return f"{finding.kind.value}: {finding.subject}: {finding.detail}"
+def _describe(violation: Violation) -> str:
+    return f"{violation.kind.value}: {violation.subject}: {violation.detail}"
 
 
-def _missed(outcome: Outcome, options: argparse.Namespace) -> Iterator[str]:
-    """Tell which bounds were not kept."""
+def _missed(outcome: FailoverResult, options: argparse.Namespace) -> Iterator[str]:
+    """Say which limits were exceeded."""
     if options.asynchronous and not (outcome.losses.events or outcome.losses.handled_again):
-        yield "the servers forgot nothing, so that nothing was shown"
+        yield "the servers lost nothing, so this run shows nothing"
     if outcome.median_leases > options.at_most_leases:
         yield f"the first event was handled only {outcome.median_leases:.2f} leases after a promotion, in the median"
 
 
-def _findings(outcome: Outcome, *, asynchronous: bool) -> Iterator[Finding]:
-    """Return what must not be; where the servers forget, an event may be lost with them and a call come again."""
+def _violations(outcome: FailoverResult, *, asynchronous: bool) -> Iterator[Violation]:
+    """Return the findings that count. If the servers lose transactions, lost events and repeated calls do not count."""
     if not asynchronous:
-        yield from outcome.report.findings
+        yield from outcome.report.violations
         return
     yield from (*outcome.stale, *outcome.disordered)
-    for finding in outcome.report.findings:
-        forgotten = finding.kind is Kind.LOST and finding.subject in outcome.losses.events
-        forgotten |= finding.kind is Kind.QUARANTINED and finding.subject in outcome.losses.unclosable
-        if finding.kind in _OF_WHAT_IS_LEFT and not forgotten:
-            yield finding
+    for violation in outcome.report.violations:
+        allowed = violation.kind is ViolationKind.LOST and violation.subject in outcome.losses.events
+        allowed |= violation.kind is ViolationKind.QUARANTINED and violation.subject in outcome.losses.unclosable
+        if violation.kind in _OF_FINAL_STORE and not allowed:
+            yield violation
 
 
-def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict[str, Any]:
-    found = Counter(finding.kind for finding in findings)
+def _figures(outcome: FailoverResult, violations: Sequence[Violation], *, ok: bool) -> dict[str, Any]:
+    found = Counter(violation.kind for violation in violations)
     seconds = [failover.seconds for failover in outcome.failovers]
     return {
         "ok": ok,
@@ -162,36 +171,36 @@ def _figures(outcome: Outcome, findings: Sequence[Finding], *, ok: bool) -> dict
         "events": dict(outcome.report.statuses),
         "acknowledged_events_lost": len(outcome.losses.events),
         "handled_again": len(outcome.losses.handled_again),
-        "calls_repeated": outcome.report.findings_by_kind[Kind.REPEATED.value],
-        "findings": {kind.value: found[kind] for kind in Kind},
-        "details": [_told(finding) for finding in findings[:20]],
+        "calls_repeated": outcome.report.violations_by_kind[ViolationKind.REPEATED.value],
+        "findings": {kind.value: found[kind] for kind in ViolationKind},
+        "details": [_describe(violation) for violation in violations[:20]],
     }
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description=sys.modules["bench.failover"].__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="how many primaries are killed (default 10)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed gives other events")
+    parser.add_argument("--kills", type=int, default=10, help="how many primaries to kill (default 10)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the events")
     parser.add_argument(
         "--asynchronous", action="store_true", help="the standby has not received the last second of each primary"
     )
     parser.add_argument(
-        "--broken", action="store_true", help="lose that second too, but judge as if replication were synchronous"
+        "--broken", action="store_true", help="also lose that second, but check as if replication were synchronous"
     )
     parser.add_argument(
         "--at-most-leases",
         type=float,
         default=AT_MOST_LEASES,
-        help=f"bound of the median time to the first handled event, in lengths of a lease (default {AT_MOST_LEASES})",
+        help=f"the bound of the median time to the first handled event, in lease durations (default {AT_MOST_LEASES})",
     )
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history in this empty directory")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers with it.
+    # Stop the servers even when the bench is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

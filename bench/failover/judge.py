@@ -1,4 +1,4 @@
-"""What failovers have shown, also where the server itself forgot what it had acknowledged. Pure."""
+"""Analyze failovers, including those in which the server lost acknowledged transactions."""
 
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kingdom.verify.checker import check
-from kingdom.verify.evidence import Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.history import Entry
+from kingdom.verify.evidence import CopyId, Evidence
+from kingdom.verify.history import HistoryEntry
+from kingdom.verify.violation import Violation, ViolationKind
 
 FAILOVER = "failover"
 _FINAL = frozenset({"done", "dead"})
@@ -17,7 +17,7 @@ _SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """When a primary was killed, when its standby was told to take over, and when an event was handled after that."""
+    """The times of a kill, of the promotion of the standby, and of the next handled event."""
 
     killed: int
     promoted: int
@@ -25,29 +25,29 @@ class Failover:
 
     @property
     def seconds(self) -> float:
-        """Return how long nothing was handled after the promotion was asked for."""
+        """Return the time from the promotion to the next handled event."""
         return (self.handled - self.promoted) / _SECOND_NS
 
     @property
     def outage_seconds(self) -> float:
-        """Return how long nothing was handled after the kill."""
+        """Return the time from the kill to the next handled event."""
         return (self.handled - self.killed) / _SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers forgot though they had acknowledged it: events, of which some were published again, and ends.
+    """Acknowledged transactions that the servers lost: events, some of them published again, and settlements.
 
-    An event that closes a call which the server has forgotten can never be handled.
+    An event that closes a lost call can never be handled.
     """
 
     events: frozenset[str]
     unclosable: frozenset[str]
-    published_again: frozenset[Copy]
-    handled_again: frozenset[Copy]
+    published_again: frozenset[CopyId]
+    handled_again: frozenset[CopyId]
 
 
-def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
+def failovers(history: Sequence[HistoryEntry]) -> Iterator[Failover]:
     """Return every failover after which an event was handled."""
     done = [(entry.facts["began"], entry.at) for entry in history if entry.what == "settled"]
     for entry in history:
@@ -59,10 +59,10 @@ def failovers(history: Sequence[Entry]) -> Iterator[Failover]:
 
 
 def losses(evidence: Evidence) -> Losses:
-    """Compare what was acknowledged with what is there."""
-    acknowledged = {event for facts in evidence.of("published") for event in facts["events"]}
+    """Compare acknowledged transactions with the final store."""
+    acknowledged = {event for facts in evidence.facts_of("published") for event in facts["events"]}
     there = {event.event_id for event in evidence.events}
-    calls = {evidence.meant[event]["call"] for event in there if event in evidence.meant}
+    calls = {evidence.described[event]["call"] for event in there if event in evidence.described}
     copies = _copies_by_claim(evidence.history)
     ends = Counter(
         copies[entry.process, token, position]
@@ -76,17 +76,17 @@ def losses(evidence: Evidence) -> Losses:
         unclosable=frozenset(event for event in there if _closes(evidence, event) - calls),
         published_again=frozenset(
             (stream, event)
-            for facts in evidence.of("published")
+            for facts in evidence.facts_of("published")
             for event in facts.get("again", ())
-            for stream in evidence.meant[event]["streams"]
+            for stream in evidence.described[event]["streams"]
             if [stream, event] not in facts["duplicates"]
         ),
         handled_again=frozenset(copy for copy, times in ends.items() if times > 1),
     )
 
 
-def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
-    """Find what was handled out of its order; an event that was lost and published again has lost its place."""
+def disordered(evidence: Evidence, lost: Losses) -> Iterator[Violation]:
+    """Find events that were handled out of order, except lost events that were published again."""
     applied = [facts for facts in evidence.applied if (facts["stream"], facts["event"]) not in lost.published_again]
     history = [
         entry
@@ -94,17 +94,17 @@ def disordered(evidence: Evidence, lost: Losses) -> Iterator[Finding]:
         if entry.what != "accepted" or (entry.facts["stream"], entry.facts["event"]) not in lost.published_again
     ]
     left = replace(evidence, applied=applied, history=history)
-    return (finding for finding in check(left) if finding.kind is Kind.ORDER)
+    return (violation for violation in check(left) if violation.kind is ViolationKind.ORDER)
 
 
-def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
-    """Find settlements that were accepted though another claim of the event was newer, on the same server.
+def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
+    """Find settlements that a server accepted although it had a newer claim of the event.
 
-    Numbers may come twice where the server forgot them, so claims are told apart by process and time.
+    A server that lost transactions may use a token twice, so claims are compared by process and time.
     """
-    promotions = [facts["promoted"] for facts in evidence.of(FAILOVER)]
+    promotions = [facts["promoted"] for facts in evidence.facts_of(FAILOVER)]
     copies = _copies_by_claim(evidence.history)
-    claims: dict[Copy, list[Entry]] = defaultdict(list)
+    claims: dict[CopyId, list[HistoryEntry]] = defaultdict(list)
     for entry in evidence.history:
         if entry.what == "claimed":
             for _, event, *_ in entry.facts["events"]:
@@ -115,33 +115,33 @@ def stale_settlements(evidence: Evidence) -> Iterator[Finding]:
                 owner = _owner(claims[copy], promotions, entry)
                 if owner is not None and (owner.process, owner.facts["token"]) != (entry.process, token):
                     detail = f"{entry.process} settled it as {outcome} though {owner.process} had claimed it later"
-                    yield Finding(Kind.STALE, copy[1], detail)
+                    yield Violation(ViolationKind.STALE, copy[1], detail)
     tokens = {copy: event.token for copy, event in evidence.stored.items() if event.status == "DONE"}
     for facts in evidence.applied:
         done_under = tokens.get((facts["stream"], facts["event"]), facts["token"])
         if done_under != facts["token"]:
             detail = f"applied under token {facts['token']}, done under token {done_under}"
-            yield Finding(Kind.STALE, facts["event"], detail)
+            yield Violation(ViolationKind.STALE, facts["event"], detail)
 
 
 def _closes(evidence: Evidence, event: str) -> set[str]:
-    closes = evidence.meant[event].get("closes") if event in evidence.meant else None
+    closes = evidence.described[event].get("closes") if event in evidence.described else None
     return {closes} if closes else set()
 
 
-def _owner(claims: Sequence[Entry], promotions: Sequence[int], settlement: Entry) -> Entry | None:
-    """Return the last claim on the server that accepted a settlement, before that began."""
+def _owner(claims: Sequence[HistoryEntry], promotions: Sequence[int], settlement: HistoryEntry) -> HistoryEntry | None:
+    """Return the last claim before a settlement began, on the server that accepted the settlement."""
     era = bisect(promotions, settlement.at)
     before = [c for c in claims if bisect(promotions, c.at) == era and c.at < settlement.facts["began"]]
     return before[-1] if before else None
 
 
-def _settlements(entry: Entry) -> Iterator[tuple[int, int, str]]:
+def _settlements(entry: HistoryEntry) -> Iterator[tuple[int, int, str]]:
     for position, outcome in entry.facts["outcomes"].items():
         yield entry.facts["token"], int(position), outcome
 
 
-def _copies_by_claim(history: Sequence[Entry]) -> dict[tuple[str, int, int], Copy]:
+def _copies_by_claim(history: Sequence[HistoryEntry]) -> dict[tuple[str, int, int], CopyId]:
     return {
         (entry.process, entry.facts["token"], position): (entry.facts["stream"], event)
         for entry in history

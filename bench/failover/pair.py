@@ -1,4 +1,4 @@
-"""A primary and its standby at two addresses that stay; clients find the primary by themselves."""
+"""A primary and its standby at two fixed addresses. Clients find the primary themselves."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ _SYNCHRONOUS: LiteralString = _STREAMING + " AND sync_state = 'sync'"
 
 
 class Pair:
-    """Two private servers, of which one is written to; `synchronous` commits wait for both."""
+    """Two private servers, one of them the primary. With `synchronous`, commits wait for both."""
 
     def __init__(self, *, synchronous: bool) -> None:
         self._synchronous = synchronous
@@ -51,7 +51,7 @@ class Pair:
         self._stop()
 
     def fail_over(self) -> int:
-        """Kill the primary and promote its standby; returns when that was asked for, in nanoseconds."""
+        """Kill the primary, promote its standby, and return the time of the promotion in nanoseconds."""
         self._primary.crash(signal.SIGKILL)
         self._primary, self._standby = self._standby, self._primary
         asked = time.monotonic_ns()
@@ -59,27 +59,27 @@ class Pair:
         return asked
 
     def detach(self) -> None:
-        """Let the standby receive nothing more, so that what is committed from now on dies with the primary."""
+        """Stop replication, so that later commits are lost with the primary."""
         self._primary.configure(_STANDBYS, None)
         self._standby.configure("primary_conninfo", "")
 
     def replace_standby(self) -> None:
-        """Build a standby as a copy of the primary, and wait until it has all that was committed."""
-        # While this setting names a standby that is not there, no commit ends; a copy must not inherit it either.
+        """Build a standby as a copy of the primary, and wait until it has every commit."""
+        # Set this only when the standby is there: without it no commit would end, and a copy must not inherit it.
         self._standby.follow(self._primary)
         if not self._synchronous:
             self._wait_for(_STREAMING)
             return
         self._primary.configure(_STANDBYS, "*")
         self._wait_for(_SYNCHRONOUS)
-        # A commit that waits for the standby comes after all that did not.
+        # A commit that waits for the standby comes after all earlier commits.
         self._primary.ask("SELECT txid_current()")
 
     def _wait_for(self, question: LiteralString) -> None:
         for _ in until(PATIENCE_SECONDS):
             if self._primary.ask(question) == 1:
                 return
-        raise ServerUnavailableError("the standby does not follow its primary")
+        raise ServerUnavailableError("the standby does not receive the commits of its primary")
 
     def _stop(self) -> None:
         self._standby.stop()

@@ -1,1 +1,1 @@
-"""What the bus on files costs beside bare loops doing the same to the same disk, and beside other file queues."""
+"""Compare the bus on files with bare loops that do the same disk operations, and with other file queues."""

@@ -1,4 +1,4 @@
-"""`python -m bench.files`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+"""`python -m bench.files`: exits 0 only if every bound holds. The last line has the figures as JSON."""
 
 import argparse
 import asyncio
@@ -21,14 +21,14 @@ from bench.files.load import GROUP
 from bench.files.speed import measure_speed
 from bench.files.variants import VARIANTS
 from bench.files.wakeups import measure_wake_ups
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 
 PARTS = ("speed", "claims", "wake-ups")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything."""
+    """The sizes of a run."""
 
     rounds: int
     singles: int
@@ -43,7 +43,7 @@ QUICK = Scale(rounds=3, singles=40, groups=4, pending=(1_000, 10_000), claims=21
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, report, judge."""
+    """Measure, report and check the bounds."""
     options = _parse(arguments)
     configure_logs(json=True, level=logging.ERROR)
     started, figures = time.monotonic(), Figures(options.demand)
@@ -96,21 +96,21 @@ def _show(figures: Figures) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.files", description=sys.modules["bench.files"].__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the bench itself")
+    parser.add_argument("--quick", action="store_true", help="use small sizes, to try the bench itself")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--directory", type=Path, metavar="DIRECTORY", help="on which disk (default: as TMPDIR says)")
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this only; can be repeated")
+    parser.add_argument("--directory", type=Path, metavar="DIRECTORY", help="the disk to use (default: TMPDIR)")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this; can be repeated")
     parser.add_argument(
-        "--strict", action="store_true", help="hold a single publish, too, against the loop that blocks its caller"
+        "--strict", action="store_true", help="also compare a single publish with the loop that blocks its caller"
     )
-    parser.add_argument("--demand", type=float, default=1.0, help="how strict the bounds are; below 1 is more lenient")
-    parser.add_argument("--variant", choices=VARIANTS, help="spoil the bus, to see that a bound catches it")
+    parser.add_argument("--demand", type=float, default=1.0, help="how strict the bounds are; below 1 is less strict")
+    parser.add_argument("--variant", choices=VARIANTS, help="use a broken bus, which a bound must detect")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its files and processes with it.
+    # SIGTERM must also remove the files and end the processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The bare loop: what the store does to the disk, recorded once and done again without any bookkeeping."""
+"""The bare loop: the disk operations of the store, recorded once and repeated without bookkeeping."""
 
 import os
 from collections import Counter
@@ -12,23 +12,23 @@ import msgspec
 
 from bench.files.load import GROUP, STREAM, TOPOLOGY, drain, settle, some_events
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.disk import Disk, read_file
+from kingdom.backends.files.system.disk import Disk, read_file
 from kingdom.bus import Envelope
 
 Operation = tuple[str, tuple[Any, ...]]
 Action = Callable[[], object]
-# Every way to change the disk, also those that are added one day.
+# All operations of Disk, also future ones.
 _OPERATIONS = [name for name, value in vars(Disk).items() if callable(value) and not name.startswith("_")]
 
 
 class RecordingDisk(Disk):
-    """Does everything and writes it down."""
+    """Executes and records every operation."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
     def taken(self) -> list[Operation]:
-        """Return what was written down since the last time."""
+        """Return the operations since the last call."""
         operations, self.operations = self.operations, []
         return operations
 
@@ -49,33 +49,33 @@ for _name in _OPERATIONS:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the port, and what it did to the disk."""
+    """One call of the port and its disk operations."""
 
     name: str
     events: int
     operations: Sequence[Operation]
 
     def counts(self) -> dict[str, int]:
-        """Return how often it did what, and how many bytes it wrote."""
+        """Return the number of each operation, and the written bytes."""
         written = sum(len(each) for _, arguments in self.operations for each in arguments if isinstance(each, bytes))
         return {**Counter(name for name, _ in self.operations), "bytes": written}
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A whole round as it was recorded: how a new store begins, then every step."""
+    """A recorded round: the creation of a store, and then every step."""
 
     root: Path
     opening: Sequence[Operation]
     steps: Sequence[Step]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return what a step of each name does to the disk."""
+        """Return the disk operations of a step of each name."""
         return {step.name: step.counts() for step in reversed(self.steps)}
 
 
 async def record(root: Path, sizes: Sequence[int]) -> Script:
-    """Publish groups of these sizes and drain them on a sound bus; returns what that did to the disk."""
+    """Publish groups of these sizes and drain them on a working bus, and return the disk operations."""
     disk, steps = RecordingDisk(), []
     async with FilesBus(root, TOPOLOGY, disk=disk) as bus:
         await bus.publish(*some_events(1))
@@ -92,7 +92,7 @@ async def record(root: Path, sizes: Sequence[int]) -> Script:
 
 
 class Bare:
-    """Does what a script says below another root; who writes a message encodes it, who reads one decodes it.
+    """Repeats a script below another root, encoding written messages and decoding read ones.
 
     With `envelopes`, envelopes go in and come out as with the bus, else plain JSON objects.
     """
@@ -112,21 +112,21 @@ class Bare:
             act()
 
     def prepare(self, step: Step) -> Action:
-        """Return a step that is ready to be done, so that only the doing is measured."""
-        # A claim only moves what it reads; an event that has ended is written once more, into the file of the day.
+        """Return a prepared step, so that only its execution is measured."""
+        # A claim moves files; an ended event is written once more, into the archive.
         messages = range(step.events if step.name != "claim" else 0)
         actions, to_json = self._actions(step.operations), self._to_json
 
         def run() -> None:
             for _ in messages:
                 to_json()
-            # Who claims messages has them in hand until they are settled.
+            # Claimed messages stay in memory until they are settled.
             self._in_hand = [act() for act in actions]
 
         return run
 
     def close(self) -> None:
-        """Let go of the open file."""
+        """Close the file."""
         if self._journal >= 0:
             os.close(self._journal)
             self._journal = -1
@@ -137,7 +137,7 @@ class Bare:
             arguments = [self._here(argument) for argument in recorded]
             if name == "rename" and "/pending/" in arguments[0]:
                 actions.append(partial(self._read, arguments[0]))
-            # The store appends to one open file, its journal; its number was another one in the recording.
+            # The journal is the only open file. It had another descriptor in the recording.
             if name == "open_for_appending":
                 actions.append(partial(self._open_journal, arguments[0]))
             elif isinstance(arguments[0], int):

@@ -1,4 +1,4 @@
-"""System calls, as strace sees them: `python -m bench.files.claims ROOT CLAIMS [VARIANT]` is who makes them."""
+"""Count system calls with strace; `python -m bench.files.claims ROOT CLAIMS [VARIANT]` is the traced process."""
 
 import asyncio
 import ctypes
@@ -25,7 +25,7 @@ _ANYBODY = ctypes.c_ulong(-1)
 async def measure_claims(
     directory: Path, figures: Figures, *, pending: tuple[int, int], claims: int, variant: str | None
 ) -> None:
-    """Count the calls of one claim at a small and at a large number of pending events, and the syncs of a publish."""
+    """Count the calls of one claim with few and with many pending events, and the syncs of a publish."""
     if shutil.which("strace") is None:
         raise SystemExit(
             "strace is not installed, and nothing else counts system calls: install it, or leave out claims"
@@ -43,12 +43,12 @@ async def measure_claims(
         figures.note(f"system calls of a claim at {size} pending", counts[-1])
         figures.note(f"seconds of a cold open and its first claim at {size} pending", cold_seconds)
     figures.note("system calls of a claim, growth", counts[1] / counts[0], at_most=CLAIM_GROWTH)
-    # A share of a loop's time hides a sync where the disk is quick; a count does not.
+    # On a fast disk, a ratio of times would hide an extra sync. A count does not.
     figures.note(f"syncs of a publish of {GROUP} events", syncs, at_most=SYNCS_OF_A_PUBLISH)
 
 
 def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
-    """Return what strace saw of claims and then one publish, and how long the first claim of a new process took."""
+    """Return the calls of some claims and one publish, and the time of the first claim of a new process."""
     command = [sys.executable, "-m", "bench.files.claims", str(root), str(claims), *([variant] if variant else [])]
     log = root.with_suffix(".strace")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as claimer:
@@ -61,7 +61,7 @@ def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
             said = tracer.stderr.readline()
             if "attached" not in said:
                 claimer.kill()
-                raise SystemExit(f"strace cannot watch a process here, so calls cannot be counted: {said.strip()}")
+                raise SystemExit(f"strace cannot attach to a process here, so calls cannot be counted: {said.strip()}")
             claimer.stdin.write("go\n")
             claimer.stdin.close()
             claimer.wait()
@@ -69,14 +69,14 @@ def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
     return log.read_text(errors="replace"), cold_seconds
 
 
-# "4711 openat(AT_FDCWD, …"; the end of a call that was interrupted by another thread's is no call of its own.
-# futex is left out: how often two threads of Python wait for each other is the scheduler's choice, not the store's.
+# "4711 openat(AT_FDCWD, …". A resumed call of another thread is not a new call.
+# Without futex: the scheduler decides how often two threads of Python wait for each other.
 _CALLS = re.compile(r"\d+ +(?!futex\()[a-z_0-9]+\(")
 _SYNCS = re.compile(r"\d+ +(fsync|fdatasync|syncfs|sync|msync|sync_file_range)\(")
 
 
 def calls_between_marks(log: str, which: re.Pattern[str] = _CALLS) -> list[int]:
-    """Return how many calls began between every odd mark and the next one."""
+    """Return how many calls began between every odd mark and the next mark."""
     counts, count, inside = [], 0, False
     for line in log.splitlines():
         if _MARK in line:
@@ -109,6 +109,6 @@ async def _claim(root: Path, claims: int, variant: str | None) -> None:
 
 if __name__ == "__main__":
     with suppress(AttributeError):
-        # Where only parents may look at a process, its sibling must be let in.
+        # If only parents may trace a process, allow the sibling strace.
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
     asyncio.run(_claim(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

@@ -1,21 +1,21 @@
-"""The figures of a run, and whether they keep their bounds. Pure."""
+"""The figures of a run and their bounds. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# The contract of the bench: shares of a bare loop, multiples of a peer, and growth.
+# The bounds of the bench: shares of a bare loop, multiples of a peer, and growth.
 SHARE_OF_BARE = 0.6
 AHEAD_OF_PEERS = 1.0
 CLAIM_GROWTH = 1.5
 WAKE_UP_MULTIPLE = 3.0
-# And one of ours: the journal is all that is waited for.
+# One more bound: a publish waits only for the journal.
 SYNCS_OF_A_PUBLISH = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a run; a bound is kept where the number lies on its right side."""
+    """One number of a run with its bounds."""
 
     name: str
     value: float
@@ -23,42 +23,42 @@ class Figure:
     at_most: float | None = None
 
     def complaint(self) -> str | None:
-        """Return what is wrong, in words."""
+        """Describe each bound that does not hold."""
         if self.at_least is not None and not self.value >= self.at_least:
-            return f"{self.name}: {self.value:.2f}, at least {self.at_least:g} is asked for"
+            return f"{self.name}: {self.value:.2f}, but must be at least {self.at_least:g}"
         if self.at_most is not None and not self.value <= self.at_most:
-            return f"{self.name}: {self.value:.2f}, at most {self.at_most:g} is allowed"
+            return f"{self.name}: {self.value:.2f}, but must be at most {self.at_most:g}"
         return None
 
     @property
     def bound(self) -> str:
-        """Return the bound as a person writes it."""
+        """Return the bound as text."""
         if self.at_least is not None:
             return f">= {self.at_least:g}"
         return f"<= {self.at_most:g}" if self.at_most is not None else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figure as it is reported."""
+        """Return the figure for the report."""
         told = {"name": self.name, "value": round(self.value, 3)}
         return {**told, "bound": self.bound, "holds": self.complaint() is None} if self.bound else told
 
 
 @dataclass(slots=True)
 class Figures:
-    """All figures of a run, and what one must know to read them; `demand` makes every bound stricter or laxer."""
+    """All figures of a run with notes. `demand` makes every bound stricter or less strict."""
 
     demand: float = 1.0
     all: list[Figure] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def note(self, name: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
-        """Keep a figure."""
+        """Add a figure."""
         least = None if at_least is None else at_least * self.demand
         most = None if at_most is None else at_most / self.demand
         self.all.append(Figure(name, value, least, most))
 
     def complaints(self) -> list[str]:
-        """Return every bound that does not hold; a run without any bound has shown nothing."""
+        """Describe every bound that does not hold. A run without any bound proves nothing."""
         if not any(figure.bound for figure in self.all):
             return ["nothing was measured that has a bound"]
         return list(self._complaints())

@@ -1,4 +1,4 @@
-"""What is measured with: events of about 1 KB, one stream, and the calls of the port."""
+"""The load: events of about 1 KB, one stream, and calls of the port."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ def some_events(count: int) -> list[Envelope]:
 
 
 async def settle(bus: Bus, deliveries: Sequence[Delivery]) -> None:
-    """End deliveries as done, in one transaction."""
+    """Settle deliveries as done in one transaction."""
     async with bus.transaction(deliveries) as transaction:
         for delivery in transaction.held:
             await transaction.settle(delivery, Done())
 
 
 async def drain(bus: Bus) -> int:
-    """Claim and settle until nothing is left; returns how many events there were."""
+    """Claim and settle until nothing is left, and return the number of events."""
     count = 0
     while deliveries := await bus.claim(STREAM, GROUP, "bench"):
         await settle(bus, deliveries)

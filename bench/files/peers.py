@@ -1,11 +1,11 @@
-"""Other queues that live in files, each as its own documentation uses it."""
+"""Other queues on files, each used as its documentation says."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from litequeue import LiteQueue  # type: ignore[import-untyped]
+from litequeue import LiteQueue  # type: ignore[import-untyped] # it has no types
 from persistqueue import Queue, SQLiteAckQueue
 
 from bench.files.load import some_events
@@ -18,7 +18,7 @@ _SQLITE_SYNCHRONOUS = {
 
 
 class Peer(ABC):
-    """A queue that takes one message and gives one, as text."""
+    """A queue of text messages, put and taken one by one."""
 
     name: str
     durability: str
@@ -42,11 +42,11 @@ class Peer(ABC):
 
     @abstractmethod
     def take(self) -> str:
-        """Return the next message, acknowledged."""
+        """Take and acknowledge the next message."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
 
 
 class PersistAck(Peer):
@@ -64,13 +64,13 @@ class PersistAck(Peer):
         self._queue.put(text)
 
     def take(self) -> str:
-        """Return the next message, acknowledged."""
+        """Take and acknowledge the next message."""
         item: dict[str, Any] = self._queue.get(raw=True, block=False)
         self._queue.ack(id=item["pqid"])
         return str(item["data"])
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self._queue.close()
 
 
@@ -89,19 +89,19 @@ class PersistFile(Peer):
         self._queue.put(text)
 
     def take(self) -> str:
-        """Return the next message, acknowledged."""
+        """Take and acknowledge the next message."""
         text = str(self._queue.get(block=False))
         self._queue.task_done()
         return text
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self._queue.headf.close()
         self._queue.tailf.close()
 
 
 class Lite(Peer):
-    """litequeue as it comes, or told to sync every message."""
+    """litequeue with its defaults, or with a sync per message."""
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
         super().__init__()
@@ -116,13 +116,13 @@ class Lite(Peer):
         self._queue.put(text)
 
     def take(self) -> str:
-        """Return the next message, acknowledged."""
+        """Take and acknowledge the next message."""
         message = self._queue.pop()
         self._queue.done(message.message_id)
         return str(message.data)
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close every file."""
         self._queue.conn.close()
 
 
@@ -133,7 +133,7 @@ def open_peers(directory: Path) -> list[Peer]:
 
 
 def _synchronous(connection: Any) -> str:
-    """Tell what SQLite itself says about when it waits for the disk."""
+    """Return the sync settings of SQLite."""
     (level,) = connection.execute("PRAGMA synchronous").fetchone()
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     return f"SQLite journal_mode={mode}, synchronous={_SQLITE_SYNCHRONOUS.get(level, level)}"

@@ -1,4 +1,4 @@
-"""Publish and drain: the bus, a bare loop and the peers, turn by turn on one disk."""
+"""Publish and drain: the bus, a bare loop and the peers in turns on one disk."""
 
 import asyncio
 import gc
@@ -18,10 +18,10 @@ from bench.files.load import GROUP, STREAM, drain, settle, some_events
 from bench.files.peers import Peer, open_peers
 from bench.files.variants import make_bus
 from kingdom.backends.files.bus import FilesBus
-from kingdom.bus import Delivery, Dispatcher, Envelope, Received, Transaction, Worker
+from kingdom.bus import Delivery, Dispatcher, Envelope, Event, Transaction, Worker
 
 _BUS, _WORKER = "kingdom", "kingdom, a worker with reactions"
-# The same steps with the same envelopes; the same behind a thread, for a caller whose event loop must not wait for the
+# The same steps with the same envelopes; the same in a thread, for a caller whose event loop must not wait for the
 # disk; and with plain JSON in place of envelopes.
 _BARE, _THREADED, _BAREST = "bare loop", "bare loop in a thread", "bare loop of plain JSON"
 _NO_PEERS = {_BUS, _WORKER, _BARE, _THREADED, _BAREST}
@@ -33,24 +33,24 @@ Rates = dict[tuple[str, str], float]
 
 
 class Clock:
-    """What every turn of one round took, by contestant and phase."""
+    """The time of every turn of one round, by contestant and phase."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def note(self, who: str, phase: str, events: int, seconds: float) -> None:
-        """Keep what one turn took per event."""
+        """Add the time of one turn per event."""
         self._turns[who, phase].append(seconds / events)
 
     def rates(self) -> Rates:
-        """Return events per second, by the lower quartile: whatever else runs here only ever adds to a turn."""
+        """Return events per second by the lower quartile, because other load only makes a turn longer."""
         return {key: 1 / sorted(turns)[len(turns) // 4] for key, turns in self._turns.items()}
 
 
 async def measure_speed(
     directory: Path, figures: Figures, *, rounds: int, sizes: Sequence[int], strict: bool, variant: str | None
 ) -> None:
-    """Let everybody do the same in every round; the bounds are on medians of the rounds' ratios.
+    """Run all contestants in every round. The bounds apply to the medians of the ratios of the rounds.
 
     A single publish is held against the loop in a thread, since the way there and back is most of what the bus adds to
     it; if `strict`, against the bare loop like the rest.
@@ -90,7 +90,7 @@ async def _run_bus_and_bare(directory: Path, script: Script, clock: Clock, varia
                 (_THREADED, partial(_in_thread, [threaded.prepare(step) for step in steps])),
                 (_BAREST, partial(_at_once, [barest.prepare(step) for step in steps])),
             ]
-            # Nobody is always the one that comes first.
+            # Rotate the order, so that no contestant is always first.
             first = number % len(contestants)
             for who, turn in contestants[first:] + contestants[:first]:
                 started = time.perf_counter()
@@ -101,7 +101,7 @@ async def _run_bus_and_bare(directory: Path, script: Script, clock: Clock, varia
 
 
 async def _in_thread(actions: Sequence[Action]) -> None:
-    """Do steps as a program with an event loop does them, which must not wait for the disk itself."""
+    """Run steps in a thread, like a program whose event loop must not wait for the disk."""
     for act in actions:
         await asyncio.to_thread(act)
 
@@ -112,7 +112,7 @@ async def _at_once(actions: Sequence[Action]) -> None:
 
 
 def _turns(steps: Sequence[Step]) -> Iterator[tuple[str, Sequence[Step]]]:
-    """Yield what is done in one go: some single events, one group, or a claim with its settling."""
+    """Yield the units of work: some single events, one group, or a claim with its settlement."""
     for name, alike in groupby(steps, lambda step: _DRAIN if step.name in {"claim", "settle"} else step.name):
         size = {_ONE: _SINGLES_IN_A_TURN, _DRAIN: 2}.get(name, 1)
         rest = iter(alike)
@@ -148,7 +148,7 @@ async def _run_worker(root: Path, count: int, clock: Clock) -> None:
     dispatcher, left = Dispatcher(), count
 
     @dispatcher.reaction("Measured")
-    async def react(_event: Received[Any], _transaction: Transaction) -> None:
+    async def react(_event: Event[Any], _transaction: Transaction) -> None:
         nonlocal left
         left -= 1
         if not left:

@@ -1,4 +1,4 @@
-"""Buses on files that work and are too slow: each must be caught by a bound."""
+"""Buses on files that work but are too slow: a bound must detect each one."""
 
 import asyncio
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bench.files.load import TOPOLOGY
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Delivery
 
 
 class _SyncingDisk(Disk):
-    """Waits for the disk after every file that comes or goes, though the journal has it all."""
+    """Syncs every file that is written or removed, although the journal has everything."""
 
     def create(self, path: str, data: bytes) -> None:
         super().create(path, data)
@@ -28,7 +28,7 @@ class _SyncingDisk(Disk):
 
 
 class _ListingBus(FilesBus):
-    """Looks through the directory at every claim, though the books have it all."""
+    """Lists the directory at every claim, although the index has everything."""
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         await self.in_thread(lambda: list(os.scandir(self.store.layout.events(stream, "PENDING"))))
@@ -36,11 +36,11 @@ class _ListingBus(FilesBus):
 
 
 class _PollingBus(FilesBus):
-    """Looks for work now and then, though it could be told."""
+    """Polls for work and ignores wake-ups."""
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         del streams
-        # Far beyond what a busy machine takes to wake somebody up.
+        # Much longer than a wake-up takes on a busy machine.
         await asyncio.sleep(min(at_most.total_seconds(), 0.4))
 
 
@@ -52,5 +52,5 @@ VARIANTS: Mapping[str, Callable[[Path], FilesBus]] = {
 
 
 def make_bus(root: Path, variant: str | None = None) -> FilesBus:
-    """Return a bus on files, sound or spoilt."""
+    """Return a bus on files, working or broken."""
     return VARIANTS[variant](root) if variant else FilesBus(root, TOPOLOGY)

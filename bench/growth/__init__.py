@@ -1,1 +1,1 @@
-"""What the hot statements cost as tables grow: buffers of whole statements, with bounds that must hold."""
+"""The cost of the hot statements as tables grow: buffers per statement, with bounds."""

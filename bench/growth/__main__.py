@@ -1,4 +1,4 @@
-"""`python -m bench.growth`: exits 0 only where every bound holds; the last line is the figures as JSON."""
+"""`python -m bench.growth`: exits 0 only if every bound holds. The last line has the figures as JSON."""
 
 import argparse
 import asyncio
@@ -19,12 +19,12 @@ from bench.growth.variants import VARIANTS
 from bench.postgres import PrivateCluster
 
 PLOT = Path("bench/out/growth.png")
-# Dead rows are vacuumed where a scenario says so, never in the middle of a measurement.
+# Only scenarios vacuum dead rows, so that it never happens during a measurement.
 SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, report, judge."""
+    """Measure, report and check the bounds."""
     options = _parse(arguments)
     started = time.monotonic()
     with (
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=sys.modules["bench.growth"].__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--full", action="store_true", help="also 10,000,000 pending events")
-    size.add_argument("--quick", action="store_true", help="small sizes, to try the bench itself")
+    size.add_argument("--full", action="store_true", help="also measure 10,000,000 pending events")
+    size.add_argument("--quick", action="store_true", help="use small sizes, to try the bench itself")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--plot", type=Path, default=PLOT, help=f"where the plot goes (default {PLOT})")
+    parser.add_argument("--plot", type=Path, default=PLOT, help=f"the file for the plot (default {PLOT})")
     parser.add_argument("--only", action="append", choices=SCENARIOS, help="run this scenario; can be repeated")
-    parser.add_argument("--variant", choices=VARIANTS, help="spoil a statement, to see that a bound catches it")
+    parser.add_argument("--variant", choices=VARIANTS, help="use a broken statement, which a bound must detect")
     return parser.parse_args(arguments)
 
 
@@ -69,6 +69,6 @@ def _scale(options: argparse.Namespace) -> Scale:
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers and processes with it.
+    # SIGTERM must also end the servers and processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

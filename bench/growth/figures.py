@@ -1,4 +1,4 @@
-"""The figures of a run, and whether they keep their bounds. Pure."""
+"""The figures of a run and their bounds. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,18 +20,18 @@ class Row:
     points: dict[int, int] = field(default_factory=dict)
 
     def note(self, size: int, buffers: Iterable[int]) -> None:
-        """Keep the dearest of several measurements at one size."""
+        """Keep the highest of several measurements at one size."""
         worst = max(buffers, default=None)
         if worst is not None:
             self.points[size] = max(worst, self.points.get(size, 0))
 
     @property
     def ratio(self) -> float:
-        """Return how many times the smallest figure goes into the largest."""
+        """Return the ratio of the largest to the smallest figure."""
         return max(self.points.values()) / max(min(self.points.values()), 1)
 
     def complaints(self) -> list[str]:
-        """Return the bounds that do not hold, in words."""
+        """Describe the bounds that do not hold."""
         if self.limit is None and not self.flat:
             return []
         if len(self.points) < 2:
@@ -45,7 +45,7 @@ class Row:
         return words
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as it is reported."""
+        """Return the row for the report."""
         return {
             "name": self.name,
             "axis": self.axis,
@@ -58,17 +58,17 @@ class Row:
 
 
 class Figures:
-    """Rows by name, in the order of their first mention."""
+    """Rows by name, in the order of their creation."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
 
     def row(self, name: str, axis: str, *, limit: int | None = None, flat: bool = True) -> Row:
-        """Return a row, made at its first mention."""
+        """Return a row, creating it if needed."""
         return self.rows.setdefault(name, Row(name, axis, limit, flat))
 
     def complaints(self) -> list[str]:
-        """Return every bound that does not hold."""
+        """Describe every bound that does not hold."""
         return [words for row in self.rows.values() for words in row.complaints()]
 
     def to_json(self, **facts: Any) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a measurement takes place: databases that come and go, buses that tell their plans."""
+"""The environment of a measurement: temporary databases, and buses that report their plans."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,7 +21,7 @@ from kingdom.bus import Done, Stream, Topology
 BATCH = 50
 TEMPLATE = "growth"
 LINE = "line"
-# Long enough that none expires by itself while a slow machine is being measured.
+# Long enough that no lease expires during a measurement on a slow machine.
 LEASE = timedelta(minutes=30)
 TOPOLOGY = Topology(
     [
@@ -33,7 +33,7 @@ TOPOLOGY = Topology(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How far a run goes."""
+    """The sizes of a run."""
 
     pending: tuple[int, ...]
     retrying: tuple[int, ...]
@@ -68,7 +68,7 @@ QUICK = Scale(
 
 
 class Lab:
-    """A cluster, the scale of the run, the figures so far."""
+    """A cluster, the sizes of the run, and the figures so far."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class Lab:
         self._made = 0
 
     def prepare(self) -> None:
-        """Make the database that all others are copies of."""
+        """Create the template of all other databases."""
         asyncio.run(migrate(self._cluster.create_database(TEMPLATE)))
 
     @contextmanager
     def database(self) -> Iterator[tuple[str, Connection]]:
-        """Give a fresh database and a connection to fill it by."""
+        """Yield a new database and a connection to fill it."""
         self._made += 1
         name = f"growth_{self._made}"
         dsn = self._cluster.create_database(name, template=TEMPLATE)
@@ -103,7 +103,7 @@ class Lab:
 
     @asynccontextmanager
     async def bus(self, dsn: str) -> AsyncIterator[ExplainedBus]:
-        """Give a bus of one connection: its plans come in the order of its calls."""
+        """Yield a bus with one connection, so that its plans come in the order of its calls."""
         async with ExplainedBus(dsn, TOPOLOGY, connections=1) as bus:
             if self._variant:
                 bus.queries = self._variant.applied(bus.queries)
@@ -112,7 +112,7 @@ class Lab:
 
 @contextmanager
 def pinned(dsn: str) -> Iterator[None]:
-    """Hold back xmin, as a forgotten session does."""
+    """Hold back xmin, like a forgotten session."""
     with psycopg.connect(dsn) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT FROM kingdom.outbox_event LIMIT 1")
@@ -120,7 +120,7 @@ def pinned(dsn: str) -> Iterator[None]:
 
 
 async def settle(bus: ExplainedBus, deliveries: Any) -> None:
-    """Settle deliveries in one transaction, as a reaction that did nothing else would."""
+    """Settle deliveries in one transaction, like a reaction without other changes."""
     async with bus.transaction(hold=deliveries) as transaction:
         for delivery in transaction.held:
             await transaction.settle(delivery, Done())

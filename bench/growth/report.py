@@ -1,4 +1,4 @@
-"""How the figures are shown: a table for people, a plot for the page."""
+"""Show the figures as a table and as a plot."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ def print_table(figures: Figures) -> None:
 
 
 def draw_plot(figures: Figures, path: Path) -> None:
-    """Draw buffers over size, once for tables that grow and once for a pin that lasts."""
+    """Plot buffers over size, for growing tables and for a lasting pin."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A Figure of its own, without pyplot, draws to files only and never looks for a display.
+    # A Figure without pyplot needs no display.
     figure = Figure(figsize=(15, 8.5))
     left, right = figure.subplots(1, 2)
     for axes, pinned, title in (

@@ -1,4 +1,4 @@
-"""What is measured: each scenario fills a database, lets a bus work on it and notes what its statements cost."""
+"""The scenarios: each fills a database, runs a bus on it and records the cost of its statements."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -8,16 +8,16 @@ from bench.explain import ExplainedBus
 from bench.fill import Connection, fill_archive, fill_events
 from bench.growth.figures import CLAIM_LIMIT, CROWDED_CLAIM_LIMIT
 from bench.growth.lab import BATCH, LEASE, LINE, Lab, pinned, settle
-from kingdom.backends.postgres.pace import EVERYTHING
+from kingdom.backends.postgres.claim_pace import EVERYTHING
 from kingdom.bus import Envelope
 
 CLAIMS = 5
 LEASE_SIZE = 100
 RENEWED_AT_ONCE, NEIGHBOUR_LEASES = 32, 10
-# A bus looks for what was committed late once a second at most, and spends a twentieth of its time on it.
+# A bus searches for late commits at most once per second, and spends at most a twentieth of its time on it.
 SPACED = "at most 1 a second"
 PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
-# Every tenth row belongs to the retrying key; the others lie apart from the rest of their key, as in life.
+# Every tenth row belongs to the retrying key. The events of other keys are spread, as in real use.
 _RETRYING_KEY: LiteralString = "CASE WHEN g % 10 = 0 THEN 'retrying' ELSE 'key-' || g % ({rows} / 100) END"
 _RETRYING_DUE: LiteralString = """
 CASE WHEN g = 10 THEN now() + interval '1 hour' WHEN g % 10 <> 0 AND g <= {rows} / 100 THEN at ELSE 'infinity' END
@@ -42,7 +42,7 @@ async def measure_backlog(lab: Lab) -> None:
 
 
 async def _measure_crowd(lab: Lab, dsn: str, connection: Connection, size: int) -> None:
-    """Let many workers hold leases: what the next claim costs, renewals, the reaper."""
+    """Measure the next claim, renewals and the reaper while many workers hold leases."""
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(lab.bus(dsn)) for _ in range(lab.scale.crowd)]
         held = [await worker.claim("stream-0", LEASE_SIZE, "worker") for worker in workers]
@@ -72,7 +72,7 @@ async def _measure_crowd(lab: Lab, dsn: str, connection: Connection, size: int) 
 
 
 async def measure_streams(lab: Lab) -> None:
-    """Claims from four streams whose events lie mixed in one table."""
+    """Claims from four streams whose events are mixed in one table."""
     row = lab.figures.row("claim, four streams", PENDING, limit=CLAIM_LIMIT)
     for size in lab.scale.pending:
         with lab.database() as (dsn, connection):
@@ -86,7 +86,7 @@ async def measure_streams(lab: Lab) -> None:
 
 
 async def measure_retrying_key(lab: Lab) -> None:
-    """Claims from an ordered stream of which one retrying key owns every tenth event."""
+    """Claims from an ordered stream in which one retrying key has every tenth event."""
     row = lab.figures.row("claim, ordered, a retrying key owns a tenth", ROWS, limit=CLAIM_LIMIT)
     for size in lab.scale.retrying:
         with lab.database() as (dsn, connection):
@@ -114,7 +114,7 @@ async def measure_idle(lab: Lab) -> None:
 
 
 async def measure_pinned(lab: Lab) -> None:
-    """Work through a backlog while something pins xmin, so that nothing dead is ever removed."""
+    """Work through a backlog while xmin is pinned, so that dead rows are never removed."""
     figures, scale = lab.figures, lab.scale
     claim = figures.row("claim, xmin pinned", PROCESSED, limit=CLAIM_LIMIT)
     look = figures.row(f"claim over everything, xmin pinned ({SPACED})", PROCESSED, flat=False)
@@ -136,7 +136,7 @@ async def measure_pinned(lab: Lab) -> None:
 
 
 async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
-    """Measure reaper and renewals of a second worker, whose leases the first one does not have to close."""
+    """Measure the reaper and the renewals of a second worker, whose leases the first one does not close."""
     held = [await neighbour.claim("stream-0", BATCH, "neighbour") for _ in range(NEIGHBOUR_LEASES)]
     await neighbour.reap()
     neighbour.take()
@@ -149,7 +149,7 @@ async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
 
 
 async def measure_pinned_key(lab: Lab) -> None:
-    """Publish to one hot key and settle its events while something pins xmin."""
+    """Publish to one hot key and settle its events while xmin is pinned."""
     figures, scale = lab.figures, lab.scale
     with lab.database() as (dsn, connection):
         lab.say(f"pinned xmin, one hot key: {scale.pinned_events:,} events")

@@ -1,4 +1,4 @@
-"""Statements that look right and do not scale: each must be caught by a bound."""
+"""Statements that look right but do not scale: a bound must detect each one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ class Variant:
     wrong: str
 
     def applied(self, queries: Mapping[str, LiteralString]) -> dict[str, LiteralString]:
-        """Return the queries with this one spoilt."""
+        """Return the queries with this one broken."""
         text: str = queries[self.query]
         if self.right not in text:
-            raise ValueError(f"{self.query} has no {self.right!r} any more: this variant proves nothing")
+            raise ValueError(f"{self.query} no longer contains {self.right!r}, so this variant proves nothing")
         return {**queries, self.query: text.replace(self.right, self.wrong)}
 
 
@@ -29,6 +29,6 @@ VARIANTS = {
         "claim_ordered", "next_retry_at <= statement_timestamp()", "next_retry_at <= clock_timestamp()"
     ),
     "look-from-the-start": Variant(
-        "done_ordered", "AND e.id > k.id ORDER BY", "AND NOT e.id = ANY(%(ids)s::bigint[]) ORDER BY"
+        "done_ordered", "AND e.id > last.id ORDER BY", "AND NOT e.id = ANY(%(ids)s::bigint[]) ORDER BY"
     ),
 }

@@ -1,1 +1,1 @@
-"""Hostile inputs for the receiver of webhooks, by the thousand."""
+"""Thousands of hostile inputs for the receiver of webhooks."""

@@ -1,4 +1,4 @@
-"""The attack by command line; the last line of its output are the figures."""
+"""The command line of the attack. The last line of output has the figures."""
 
 import argparse
 import asyncio
@@ -12,20 +12,20 @@ from pathlib import Path
 
 from bench.hostile.attack import KINDS, VARIANTS, Outcome, attack
 from kingdom.backends.files import FilesBus
-from kingdom.bus.logs import configure_logs
 from kingdom.court import streams
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
+from kingdom.log_output import configure_logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run by command line; 0 only if nothing was breached."""
+    """Run the attack; return 0 only without a breach."""
     parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=sys.modules["bench.hostile"].__doc__)
-    parser.add_argument("--count", type=int, default=10_000, help="how many inputs (default 10000)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed gives other inputs")
+    parser.add_argument("--count", type=int, default=10_000, help="the number of inputs (default 10000)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the inputs")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--variant", choices=VARIANTS, help="attack a receiver that is broken on purpose")
+    parser.add_argument("--variant", choices=VARIANTS, help="attack a deliberately broken receiver")
     options = parser.parse_args(arguments)
     configure_logs(json=True, level=logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:
@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(directory: Path, options: argparse.Namespace) -> Outcome:
     async with FilesBus(str(directory / "realm"), streams.TOPOLOGY, KINDS) as bus:
-        return await attack(bus, options.count, options.seed, VARIANTS.get(options.variant, Receiver))
+        return await attack(bus, options.count, options.seed, VARIANTS.get(options.variant, WebhookReceiver))
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its files with it.
+    # SIGTERM must also remove the files of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

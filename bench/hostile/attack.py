@@ -1,4 +1,4 @@
-"""Sends hostile inputs to a receiver and looks at what it received: nothing is believed, and nothing stops it."""
+"""Send hostile inputs to a receiver, and check that it accepts none and keeps running."""
 
 import asyncio
 import random
@@ -11,15 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.hostile.inputs import BODY_BYTES_MAX, SECRET, SILENCE, US, Input, genuine, inputs
-from kingdom.bus import Bus, Query
+from kingdom.bus import Bus, RecordQuery
 from kingdom.court import records
 from kingdom.court.sentinel import records as remembered
-from kingdom.court.sentinel.receiver import Receiver
-from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.receiver import WebhookReceiver
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings
 
 KINDS = (*records.KINDS, *remembered.KINDS)
 _PATIENCE_SECONDS = 300.0
-# So long is waited for each body that stalls; one that comes has come by then on a busy machine too.
+# How long to wait for a body that stalls. On a busy machine, a complete body still arrives in this time.
 _BODY_SECONDS = 5.0
 _AT_ONCE = 8
 _TEXTS_MAX = {"subject_title": 500, "subject_url": 2000, "html_url": 2000, "text": 20_000, "actor": 100}
@@ -27,7 +27,7 @@ _TEXTS_MAX = {"subject_title": 500, "subject_url": 2000, "html_url": 2000, "text
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of all inputs."""
+    """The results of all inputs."""
 
     sent: Counter[str] = field(default_factory=Counter)
     answers: Counter[int] = field(default_factory=Counter)
@@ -49,19 +49,19 @@ class Outcome:
         }
 
 
-class Trusting(Receiver):
-    """A receiver that is broken on purpose: it believes every signature."""
+class Trusting(WebhookReceiver):
+    """A deliberately broken receiver, which accepts every signature."""
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:  # noqa: ARG002 - that is what is wrong with it
         return True
 
 
-VARIANTS: dict[str, type[Receiver]] = {"trusting": Trusting}
+VARIANTS: dict[str, type[WebhookReceiver]] = {"trusting": Trusting}
 
 
-async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receiver) -> Outcome:
-    """Send so many inputs to a receiver on a store, then look at what it received."""
-    webhooks = WebhookSettings(
+async def attack(bus: Bus, count: int, seed: int, kind: type[WebhookReceiver] = WebhookReceiver) -> Outcome:
+    """Send this number of inputs to a receiver on a store, then check what it has accepted."""
+    webhooks = GitHubWebhookSettings(
         secrets=(SECRET,),
         port=0,
         body_bytes_max=BODY_BYTES_MAX,
@@ -82,7 +82,7 @@ async def attack(bus: Bus, count: int, seed: int, kind: type[Receiver] = Receive
 
 
 @asynccontextmanager
-async def _listening(receiver: Receiver) -> AsyncIterator[Receiver]:
+async def _listening(receiver: WebhookReceiver) -> AsyncIterator[WebhookReceiver]:
     await receiver.start()
     try:
         yield receiver
@@ -90,7 +90,7 @@ async def _listening(receiver: Receiver) -> AsyncIterator[Receiver]:
         await receiver.stop()
 
 
-async def _send_all(receiver: Receiver, waiting: Iterator[Input], outcome: Outcome, wanted: set[str]) -> None:
+async def _send_all(receiver: WebhookReceiver, waiting: Iterator[Input], outcome: Outcome, wanted: set[str]) -> None:
     for each in waiting:
         outcome.sent[each.kind] += 1
         wanted |= each.events
@@ -102,7 +102,7 @@ async def _send_all(receiver: Receiver, waiting: Iterator[Input], outcome: Outco
 
 
 async def _send(url: str, sent: bytes, *, hangs_up: bool) -> int:
-    """Return the status of the answer, 0 where the connection was closed without one."""
+    """Return the status of the answer, or 0 if the connection was closed without one."""
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     try:
@@ -123,12 +123,12 @@ async def _send(url: str, sent: bytes, *, hangs_up: bool) -> int:
 
 
 async def _breaches(bus: Bus, wanted: Collection[str]) -> list[str]:
-    """Return what is in the store and should not be, and what is not there and should be."""
+    """Describe events in the store that should not exist, and missing events that should."""
     found: dict[str, Any] = {}
     after = None
     while True:
         async with bus.transaction() as transaction:
-            page = await transaction.find(Query(kind="event", after=after, limit=500))
+            page = await transaction.find(RecordQuery(kind="event", after=after, limit=500))
         found |= {record.id: record.doc for record in page}
         if not page:
             break

@@ -1,4 +1,4 @@
-"""What strangers may send, in classes; between them stand genuine webhooks, which must all be received."""
+"""Classes of hostile requests, mixed with genuine webhooks, which must all be accepted."""
 
 import gzip
 import hashlib
@@ -16,10 +16,10 @@ US = "kingdom-bot"
 BODY_BYTES_MAX = 2 << 20
 _REFUSED = frozenset({400, 401})
 _UNDERSTOOD = frozenset({202, 400})
-# A request that is no HTTP may be met by silence.
+# A request that is not HTTP may get no answer.
 SILENCE = 0
 _PULL = ("pull_request",)
-# Each field that is read, with its type and whether there is no event without it.
+# Each field that the receiver reads, with its type and whether it is required.
 _FIELDS: dict[tuple[str, ...], tuple[type, bool]] = {
     ("action",): (str, True),
     ("repository",): (dict, True),
@@ -58,13 +58,13 @@ _TRAVERSALS = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Bytes that are sent one after another, what may be answered to each, and which events must come of it."""
+    """Requests to send in order, the allowed answers, and the events that must result."""
 
     kind: str
     requests: tuple[bytes, ...]
     statuses: frozenset[int]
     events: frozenset[str] = frozenset()
-    # Whoever sends no HTTP, or not all of it, hangs up; else the server would wait for more.
+    # After an incomplete request the client hangs up, because the server would wait for more.
     hangs_up: bool = False
 
 
@@ -84,7 +84,7 @@ def webhook(number: int, **more: Any) -> dict[str, Any]:
 
 
 def event_id(number: int) -> str:
-    """Return the id of the event that a genuine webhook becomes."""
+    """Return the event id of a genuine webhook."""
     return f"evt-github-hook-5-{number}-review-requested-20260207100000"
 
 
@@ -94,7 +94,7 @@ def sign(body: bytes, secret: str = SECRET) -> str:
 
 
 def request(body: bytes, *, length: str | None = "", **headers: str | None) -> bytes:
-    """Return a webhook as bytes; a header that is None is left out, and so is the length."""
+    """Return a webhook as bytes, without headers that are None, and without a length that is None."""
     given: dict[str, str | None] = {
         "Host": "kingdom",
         "Connection": "close",
@@ -114,7 +114,7 @@ def _dumped(document: Any) -> bytes:
 
 
 def genuine(_: random.Random, number: int) -> Input:
-    """Return a webhook that must be received."""
+    """Return a webhook that must be accepted."""
     return Input("genuine", (request(_dumped(webhook(number))),), frozenset({202}), frozenset({event_id(number)}))
 
 
@@ -315,9 +315,9 @@ _CLASSES: tuple[tuple[Callable[[random.Random, int], Input], int], ...] = (
 
 
 def inputs(count: int, seed: int) -> Iterator[Input]:
-    """Return so many inputs of all classes; a seed gives the same ones again."""
+    """Return inputs of all classes, always the same for one seed."""
     chance = random.Random(seed)
     makers = [maker for maker, weight in _CLASSES for _ in range(weight)]
     for index in range(count):
-        # Two numbers each, since one of them needs a second.
+        # Two numbers for each input, because one class needs a second one.
         yield (makers[index] if index < len(makers) else chance.choice(makers))(chance, 2 * index + 1)

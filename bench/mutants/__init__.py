@@ -1,1 +1,1 @@
-"""Mutation testing of the bus: small damages in its statements and its code, and whether our proof notices each."""
+"""Mutation testing of the bus: change its statements and code slightly, and check that the tests notice each change."""

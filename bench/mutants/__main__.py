@@ -1,4 +1,4 @@
-"""`python -m bench.mutants`: exits 0 only where almost every mutant is noticed; the last line is the figures."""
+"""`python -m bench.mutants`: exits 0 only if almost every mutant is noticed. The last line has the figures."""
 
 import argparse
 import json
@@ -23,18 +23,18 @@ from bench.mutants.survivors import EXPLAINED
 from bench.mutants.trial import Bench, Verdict
 from bench.postgres import PrivateCluster
 
-# The bounds: how many are drawn, and which part of them must be noticed.
+# The bounds: the number of drawn mutants, and the share that must be noticed.
 MUTANTS_MIN = 60
 KILLED_MIN = 0.95
 _SEED = 17
-# A stage takes this many times as long as with nothing damaged before it counts as hanging.
+# A stage that takes this many times longer than without a mutant counts as hanging.
 _PATIENCE_FACTOR = 3
 _PATIENCE_SECONDS_MIN = 60.0
 _FIRST_PATIENCE_SECONDS = 900.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, try, report, judge."""
+    """Draw and try mutants, report, and check the bounds."""
     options = _parse(arguments)
     if options.list:
         for region in REGIONS.values():
@@ -60,13 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _patience(cluster: PrivateCluster, suite: Sequence[str] | None, console: Console) -> float:
-    """Try the product as it is, which nobody may complain of, and see how long that takes."""
+    """Test the unchanged product, which must pass, and measure how long that takes."""
     longest = 0.0
     for region in {region.backend: region for region in REGIONS.values()}.values():
         verdict = Bench(cluster, patience=_FIRST_PATIENCE_SECONDS, suite=suite).judge(region)
         if verdict.killed_by:
             sys.exit(f"the {verdict.killed_by} complains of an undamaged {region.backend}: {verdict.said}")
-        console.print(f"{region.backend}, undamaged: nothing to complain of in {verdict.seconds:.0f} s")
+        console.print(f"{region.backend}, unchanged: passed in {verdict.seconds:.0f} s")
         longest = max(longest, verdict.seconds)
     return max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR)
 
@@ -78,7 +78,7 @@ def _try_all(
     suite: Sequence[str] | None,
     console: Console,
 ) -> Iterator[Verdict]:
-    """Try each mutant, as many at a time as there are servers."""
+    """Test each mutant, as many at a time as there are servers."""
     free: queue.SimpleQueue[PrivateCluster] = queue.SimpleQueue()
     for cluster in clusters:
         free.put(cluster)
@@ -103,7 +103,7 @@ def _try_all(
 
 
 def complaints_about(verdicts: Sequence[Verdict], *, least: int) -> Iterator[str]:
-    """Return which bounds these verdicts do not keep."""
+    """Describe the bounds that these verdicts do not keep."""
     survivors = [verdict.mutant for verdict in verdicts if not verdict.killed_by]
     if len(verdicts) < least:
         yield f"{len(verdicts)} mutants were tried, at least {least} must be"
@@ -142,19 +142,21 @@ def _show(verdicts: Sequence[Verdict], complaints: Sequence[str]) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.mutants", description=sys.modules["bench.mutants"].__doc__)
-    parser.add_argument("--seed", type=int, default=_SEED, help=f"which mutants are drawn (default {_SEED})")
-    parser.add_argument("--share", type=float, default=1.0, help="draw this part of the usual number")
+    parser.add_argument("--seed", type=int, default=_SEED, help=f"the seed of the draw (default {_SEED})")
+    parser.add_argument("--share", type=float, default=1.0, help="draw this share of the usual number")
     parser.add_argument("--only", action="append", metavar="NAME", help="try this mutant; can be repeated")
-    parser.add_argument("--list", action="store_true", help="print the name of every mutant that can be drawn")
-    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="how many are tried at a time")
+    parser.add_argument("--list", action="store_true", help="print the name of every mutant")
+    parser.add_argument(
+        "--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="how many mutants are tested at a time"
+    )
     parser.add_argument("--suite", nargs="+", help="run these tests before the torment, in place of all others")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers and processes with it.
+    # SIGTERM must also end the servers and processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Damages to Python: a file is parsed, and each comparison, decision and step of its functions is a site."""
+"""Mutants of Python code: each comparison, decision and step of a function is a site."""
 
 import ast
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ _NEGATED = {
     ast.NotIn: "in",
 }
 _OPPOSITE = {"min": "max", "max": "min", "sorted": "list", "any": "all", "all": "any"}
-# Whom a step is told to, where it changes nothing but what people read.
+# Calls on these change only what people read.
 _ONLY_SHOWN = frozenset({"_log", "_metrics", "metrics", "telemetry"})
-# What is written by such a call would be there twice; to wait twice changes nothing.
+# Doing these calls twice writes twice. Waiting twice would change nothing.
 _WRITES = frozenset({"append", "apply", "commit", "execute", "publish", "put", "release", "settle", "write"})
 _Damage = tuple[str, ast.expr | ast.stmt, str]
 
 
 class _Source:
-    """A source whose parts can be cut out; the parser counts bytes of a line."""
+    """A source with the spans of its nodes, because the parser counts bytes of a line."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -50,7 +50,7 @@ class _Source:
 
 
 def function_mutants(file: str, text: str) -> Iterator[Mutant]:
-    """Return every damage to the functions of a file."""
+    """Return every mutant of the functions of a file."""
     source = _Source(text)
     for place, function in _functions(ast.parse(text)):
         for node in _own_nodes(function):
@@ -70,7 +70,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.As
 
 
 def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """Return what is in the body of a function, but nothing that only tells people something."""
+    """Return the nodes of a function body, without calls that only inform people."""
     pending: list[ast.AST] = list(reversed(function.body))
     while pending:
         node = pending.pop()
@@ -90,7 +90,7 @@ def _only_shown(value: ast.expr) -> bool:
 
 
 def _callee(call: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
-    """Return the names of what is called, from the last to the first."""
+    """Return the names of a called expression, from the last to the first."""
     node: ast.AST = call
     while True:
         if isinstance(node, ast.Call):
@@ -137,5 +137,5 @@ def _wrong_steps(source: _Source, node: ast.AST) -> Iterator[_Damage]:
 
 
 def _plain(test: ast.expr) -> bool:
-    """Tell whether a condition has no site of its own at its top."""
+    """Return whether the top of a condition is not a site itself."""
     return not isinstance(test, ast.Compare | ast.BoolOp | ast.Constant)

@@ -1,11 +1,11 @@
-"""One small damage: a span of a file of the product, and what stands there instead."""
+"""One mutant: a span of a product file and its replacement."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """Replaces the characters `start` to `end` of a file; `place` is the statement or function around them."""
+    """Replaces the characters `start` to `end` of a file. `place` is the statement or function around them."""
 
     file: str
     place: str
@@ -17,11 +17,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Return what it is called in reports: it stays when lines move."""
+        """Return the name for reports, which does not change when lines move."""
         return f"{self.file} {self.place}: {self.damage}"
 
     def applied(self, source: str) -> str:
-        """Return the damaged source."""
+        """Return the changed source."""
         return source[: self.start] + self.text + source[self.end :]
 
 

@@ -1,4 +1,4 @@
-"""Where damages are looked for, how some are drawn, and which part of the proof each must be noticed by."""
+"""The files that get mutants, how mutants are drawn, and which backend tests each one."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "kingdom"
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Files that are damaged alike: how many mutants are drawn, the backend they are tried on, and their own tests."""
+    """Files from which a number of mutants is drawn, the backend they are tested on, and the tests of these files."""
 
     files: tuple[str, ...]
     share: int
@@ -32,7 +32,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 _OF_POSTGRES = _tests("lost_transactions", "clock_set_back", "isolation", "wakeups", "plans")
-# Moving a store has a proof of its own, and verify.sql belongs to the checker.
+# Export and import have their own tests, and verify.sql belongs to the checker.
 REGIONS: Mapping[str, Region] = {
     "statements": Region(
         tuple(
@@ -46,13 +46,33 @@ REGIONS: Mapping[str, Region] = {
         tuple(f"{_POSTGRES}/{name}.py" for name in ("bus", "transaction")), 12, "postgres", _OF_POSTGRES
     ),
     "files": Region(
-        tuple(f"{_FILES}/{name}.py" for name in ("books", "draft", "journal", "replay", "store", "transaction")),
+        tuple(
+            f"{_FILES}/{name}.py"
+            for name in (
+                "index/event_index",
+                "transaction_plan",
+                "journal/journal",
+                "tree/replay",
+                "store",
+                "transaction",
+            )
+        ),
         16,
         "files",
         _tests("files_recovery", "files_clock", "files_leases", "files_journal", "files_published_twice"),
     ),
     "core": Region(
-        tuple(f"{_BUS}/{name}.py" for name in ("execution", "keeper", "ledger", "perform", "port", "worker")),
+        tuple(
+            f"{_BUS}/{name}.py"
+            for name in (
+                "effects/ledger",
+                "effects/perform",
+                "port",
+                "worker/execution",
+                "worker/keeper",
+                "worker/worker",
+            )
+        ),
         16,
         "files",
         _tests("effects", "worker_reactions", "worker_order", "worker_parts", "worker_leases", "worker_drain"),
@@ -62,12 +82,12 @@ REGIONS: Mapping[str, Region] = {
 
 @cache
 def find_mutants(region: Region) -> list[Mutant]:
-    """Return every damage to the files of a region, each under a name of its own."""
+    """Return every mutant of the files of a region, each with a unique name."""
     return list(_named(mutant for file in region.files for mutant in _of_file(file)))
 
 
 def draw(seed: int, shares: float = 1.0) -> list[tuple[Region, Mutant]]:
-    """Draw from each region its share of mutants; the same ones for the same seed and sources."""
+    """Draw mutants of each region, always the same for one seed and source."""
     drawn = []
     for name, region in REGIONS.items():
         rng = random.Random(f"{seed} {name}")
@@ -78,12 +98,12 @@ def draw(seed: int, shares: float = 1.0) -> list[tuple[Region, Mutant]]:
 
 
 def find_by_name(name: str) -> tuple[Region, Mutant]:
-    """Return the mutant of a name that a report has shown."""
+    """Return the mutant with a name from a report."""
     for region in REGIONS.values():
         for mutant in find_mutants(region):
             if mutant.name == name:
                 return region, mutant
-    raise LookupError(f"no mutant is called {name!r}: see --list")
+    raise LookupError(f"there is no mutant {name!r}: see --list")
 
 
 def _of_file(file: str) -> Iterator[Mutant]:
@@ -92,7 +112,7 @@ def _of_file(file: str) -> Iterator[Mutant]:
 
 
 def _named(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
-    """Give damages that read alike a number."""
+    """Add numbers to mutants with the same description."""
     seen: Counter[str] = Counter()
     for mutant in mutants:
         seen[mutant.name] += 1

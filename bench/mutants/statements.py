@@ -1,4 +1,4 @@
-"""Damages to SQL: the statements are split into words, and each place where a promise may hang on a word is a site."""
+"""Mutants of SQL: statements are split into words, and each word that a guarantee may depend on is a site."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _WORD = re.compile(
     r"(?P<space>\s+|--[^\n]*)|(?P<word>'(?:[^']|'')*'|%\(\w+\)s|[A-Za-z_][\w.]*|\d+|::|<=|>=|<>|\|\||[^\w\s])"
 )
-# A word that ends the condition after WHERE, where it stands outside of parentheses.
+# Words that end the condition of a WHERE, outside of parentheses.
 _CONDITION_ENDS = frozenset({"ORDER", "LIMIT", "FOR", "GROUP", "RETURNING", "UNION", "HAVING", "ON", ";"})
 _ORDER_ENDS = frozenset({"LIMIT", "FOR", "RETURNING", "UNION", "ON", ";"})
 _LIST_ENDS = frozenset({"WHERE", "FROM", "RETURNING", ";"})
@@ -25,7 +25,7 @@ _OPPOSITE = {
     "max": "min",
     "bool_and": "bool_or",
 }
-# Read by people and by nothing that decides.
+# Columns that only people read.
 _ONLY_SHOWN = frozenset(
     {"updated_at", "last_attempt_at", "last_error_code", "last_error_message", "history", "reason", "actor"}
 )
@@ -40,7 +40,7 @@ class _Word:
 
 
 def statement_mutants(file: str, source: str) -> Iterator[Mutant]:
-    """Return every damage to the named statements of a file."""
+    """Return every mutant of the named statements of a file."""
     names = list(_NAME.finditer(source))
     for number, name in enumerate(names):
         end = names[number + 1].start() if number + 1 < len(names) else len(source)
@@ -50,7 +50,7 @@ def statement_mutants(file: str, source: str) -> Iterator[Mutant]:
 
 
 def _words(source: str, start: int, end: int) -> Iterator[_Word]:
-    """Split a statement; what stands in parentheses, and between CASE and END, is one level deeper."""
+    """Split a statement into words. Parentheses and CASE … END increase the depth."""
     depth = 0
     for found in _WORD.finditer(source, start, end):
         if found["word"] is None:
@@ -85,7 +85,7 @@ def _damages(source: str, words: list[_Word]) -> Iterator[_Damage]:
 
 
 def _turned(source: str, words: list[_Word], number: int) -> Iterator[_Damage]:
-    """Take a word for its opposite."""
+    """Replace a word by its opposite."""
     word, before = words[number], words[number - 1].text
     following = [each.text for each in words[number + 1 : number + 3]]
     match word.text, following:
@@ -102,12 +102,12 @@ def _turned(source: str, words: list[_Word], number: int) -> Iterator[_Damage]:
 
 
 def _near(source: str, word: _Word) -> str:
-    """Return the rest of the line, which tells one such word from another."""
+    """Return the rest of the line, which distinguishes equal words."""
     return f" in {shown(source[word.start : source.find(chr(10), word.start)])!r}"
 
 
 def _predicates(source: str, words: list[_Word], where: int) -> Iterator[_Damage]:
-    """Drop each condition of a WHERE, and all of them at once where they decide what is written."""
+    """Drop each condition of a WHERE. In a writing statement, also write nothing at all."""
     depth = words[where].depth
     parts: list[list[_Word]] = [[]]
     for word in words[where + 1 :]:
@@ -131,7 +131,7 @@ def _predicates(source: str, words: list[_Word], where: int) -> Iterator[_Damage
 
 
 def _writes(words: list[_Word], where: int) -> bool:
-    """Tell whether this WHERE belongs to an UPDATE or a DELETE."""
+    """Return whether this WHERE belongs to an UPDATE or a DELETE."""
     depth = words[where].depth
     for number in range(where - 1, -1, -1):
         word = words[number]
@@ -152,7 +152,7 @@ def _locks(words: list[_Word], start: int) -> Iterator[_Damage]:
 
 
 def _orders(source: str, words: list[_Word], order: int) -> Iterator[_Damage]:
-    """Turn an order around; without one, a plan may by chance still walk an index in the right order."""
+    """Reverse an order. Without any order, an index scan could still return the right one by chance."""
     keys = list(_items(words, order + 2, words[order].depth, _ORDER_ENDS))
     if not keys or any(word.text == "DESC" for key in keys for word in key):
         return
@@ -175,7 +175,7 @@ def _assignments(source: str, words: list[_Word], start: int) -> Iterator[_Damag
 
 
 def _items(words: list[_Word], start: int, depth: int, ends: Iterable[str]) -> Iterator[list[_Word]]:
-    """Return the items of a list that is separated by commas, up to a word that ends it."""
+    """Return the items of a comma-separated list, up to a word that ends it."""
     item: list[_Word] = []
     for word in words[start:]:
         if word.depth < depth or (word.depth == depth and word.text in ends):

@@ -1,4 +1,4 @@
-"""`python -m bench.mutants.torment BACKEND SECONDS`: torments the product as it is imported; exits 1 on a finding."""
+"""`python -m bench.mutants.torment BACKEND SECONDS`: injects faults into the imported product; exits 1 on a finding."""
 
 import asyncio
 import logging
@@ -8,19 +8,19 @@ from datetime import timedelta
 from bench.chaos.backends import BACKENDS
 from bench.chaos.process import AS_IT_IS
 from bench.chaos.scenarios import process_command
-from kingdom.bus.logs import configure_logs
-from kingdom.verify import Plan
-from kingdom.verify.trial import torment
+from kingdom.log_output import configure_logs
+from kingdom.verify import TrialPlan
+from kingdom.verify.trial import run_trial
 
-# The same for every mutant, so that they are compared by what they are.
+# The same seed for every mutant, so that results are comparable.
 _SEED = 7
 
 
 def main() -> int:
-    """Torment and judge."""
+    """Inject faults and check the history."""
     backend, seconds = sys.argv[1], float(sys.argv[2])
     configure_logs(json=True, level=logging.ERROR)
-    plan = Plan(
+    plan = TrialPlan(
         seconds=seconds,
         seed=_SEED,
         poisons=1,
@@ -29,10 +29,10 @@ def main() -> int:
         command=process_command(backend, AS_IT_IS),
     )
     with BACKENDS[backend].place() as place:
-        report = asyncio.run(torment(place.url, plan))
-    for finding in report.findings[:5]:
+        report = asyncio.run(run_trial(place.url, plan))
+    for finding in report.violations[:5]:
         print(f"finding: {finding.kind.value}: {finding.subject}: {finding.detail}")
-    return 1 if report.findings else 0
+    return 1 if report.violations else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One mutant on trial: the contract suite's fast part, then the own tests of what is damaged, then the torment."""
+"""Test one mutant: the contract suite's fast part, then the own tests of what is damaged, then fault injection."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from bench.postgres import PrivateCluster
 
 ROOT = Path(__file__).parents[2]
 TORMENT_SECONDS = 10
-# Tests with processes of their own are the torment's; the longest comes last, since most damages are noticed early.
+# Without tests that start processes. The longest test comes last, because most mutants are noticed early.
 _LAST = "test_machine.py"
 _LEFT_OUT = "test_processes.py"
 SUITE = tuple(
@@ -34,7 +34,7 @@ AS_IT_IS = Mutant("", "", "nothing is damaged", 0, 0, 0, "")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who noticed a mutant, or nobody, and what they said."""
+    """The stage that noticed a mutant, if any, and its output."""
 
     mutant: Mutant
     killed_by: str | None
@@ -43,7 +43,7 @@ class Verdict:
 
 
 class Bench:
-    """One place to try mutants at, with a server of its own."""
+    """A test bench for mutants with its own server."""
 
     def __init__(self, cluster: PrivateCluster, *, patience: float, suite: Sequence[str] | None = None) -> None:
         self._cluster = cluster
@@ -51,7 +51,7 @@ class Bench:
         self._suite = suite
 
     def judge(self, region: Region, mutant: Mutant = AS_IT_IS) -> Verdict:
-        """Try a mutant, or the product as it is; a stage that outlasts the patience hangs, which is noticed too."""
+        """Test a mutant, or the unchanged product. A stage that exceeds the time limit also notices the mutant."""
         began = time.monotonic()
         pytest = (sys.executable, "-m", "pytest", *_OPTIONS)
         stages = {
@@ -67,7 +67,7 @@ class Bench:
         return Verdict(mutant, None, "", time.monotonic() - began)
 
     def _run(self, command: Sequence[str], folder: Path) -> str | None:
-        """Return what a stage complains of, None where it is content."""
+        """Return the complaint of a stage, or None if it passes."""
         environment = {**os.environ, "PYTHONPATH": str(folder), "DATABASE_URL": self._cluster.dsn}
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -82,7 +82,7 @@ class Bench:
         return None if process.returncode == 0 else _last_words(said)
 
     def _empty(self) -> None:
-        """Drop the databases of a run that could not do so itself."""
+        """Drop the databases that a killed run has left."""
         with psycopg.connect(self._cluster.dsn, autocommit=True) as connection:
             names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate").fetchall()
         for (name,) in names:
@@ -92,7 +92,7 @@ class Bench:
 
 @contextmanager
 def _damaged(mutant: Mutant) -> Iterator[Path]:
-    """Make a tree of links to the product in which one file is a damaged copy; it comes first on the path."""
+    """Create a tree of links to the product with one changed file. It comes first on the path."""
     with tempfile.TemporaryDirectory(prefix="kingdom-mutant-") as name:
         folder = Path(name)
         shutil.copytree(SOURCE, folder / "kingdom", copy_function=os.symlink)
@@ -105,7 +105,7 @@ def _damaged(mutant: Mutant) -> Iterator[Path]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a stage that hangs, and all that it has started."""
+    """End a hanging stage and all its processes."""
     if process.poll() is not None:
         return
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]

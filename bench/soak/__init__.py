@@ -1,1 +1,1 @@
-"""Minutes of publishing and handling under full load: rate and sizes must stay flat, also after a pinned xmin."""
+"""Minutes of full load: rate and sizes must stay constant, also after a pinned xmin."""

@@ -1,4 +1,4 @@
-"""`python -m bench.soak`: exits 0 only where rate and sizes stay flat; the last line is the figures as JSON."""
+"""`python -m bench.soak`: exits 0 only if rate and sizes stay constant. The last line has the figures as JSON."""
 
 import argparse
 import asyncio
@@ -22,10 +22,10 @@ PINNED_MINUTE = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load, watch, report, judge."""
+    """Run the load, measure, report and check the bounds."""
     options = _parse(arguments)
     count = round(options.seconds / options.minute)
-    # Vacuum must come round several times a minute for sizes to be comparable from minute to minute.
+    # Vacuum must run several times per minute, so that the sizes of minutes are comparable.
     settings = {"autovacuum_naptime": f"{max(round(options.minute / 6), 1)}s"}
     if options.without_vacuum:
         settings = {"autovacuum": "off"}
@@ -84,16 +84,18 @@ def _print_table(minutes: Sequence[Minute]) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=sys.modules["bench.soak"].__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="how long to run (default 600)")
-    parser.add_argument("--minute", type=float, default=60.0, help="how many seconds make a minute, to try the bench")
+    parser.add_argument("--minute", type=float, default=60.0, help="the seconds of a minute, to try the bench")
     parser.add_argument(
-        "--json", default="-", metavar="FILE", help="where the figures go; - is the last line (default)"
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    parser.add_argument("--noise", type=float, default=1.0, help="widens the bounds, for short runs on a busy machine")
-    parser.add_argument("--without-vacuum", action="store_true", help="let dead rows pile up, to see it caught")
+    parser.add_argument("--noise", type=float, default=1.0, help="widen the bounds, for short runs on a busy machine")
+    parser.add_argument(
+        "--without-vacuum", action="store_true", help="let dead rows accumulate, which the bench must detect"
+    )
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Asked to end, a bench still takes its servers and processes with it.
+    # SIGTERM must also end the servers and processes of the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())

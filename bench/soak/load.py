@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
+from kingdom.log_output import configure_logs
 
 PLAIN, LINE = "plain", "line"
 TOPOLOGY = Topology(
@@ -20,19 +20,19 @@ TOPOLOGY = Topology(
 )
 BATCH = 100
 KEYS = 1000
-# Publishers wait while a stream has this many open events: the load is what the workers can take, no more.
+# Publishers wait while a stream has this many open events, so the workers limit the load.
 BACKLOG = 2000
 _PAUSE_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
 
 
 async def work(dsn: str, on_stop: Callable[[Callable[[], None]], None]) -> None:
-    """Handle both streams until told to stop."""
+    """Handle both streams until SIGTERM."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Plain")
     @dispatcher.reaction("Lined")
-    async def handle(_event: Received[object], _transaction: Transaction) -> None: ...
+    async def handle(_event: Event[object], _transaction: Transaction) -> None: ...
 
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         worker = Worker(bus, dispatcher, [PLAIN, LINE])
@@ -41,7 +41,7 @@ async def work(dsn: str, on_stop: Callable[[Callable[[], None]], None]) -> None:
 
 
 async def publish(dsn: str, on_stop: Callable[[Callable[[], None]], None]) -> None:
-    """Keep both streams filled until told to stop, then say how many events there were."""
+    """Keep both streams filled until SIGTERM, then print the number of events."""
     stopped = asyncio.Event()
     on_stop(stopped.set)
     published = 0
@@ -78,7 +78,7 @@ async def _main(role: str, dsn: str) -> None:
 
 
 async def _end_with_parent() -> None:
-    """Ask this process to end when the one that started it is gone, however that went."""
+    """Send SIGTERM to this process when its parent dies."""
     parent = os.getppid()
     while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells a process that its parent has died
         await asyncio.sleep(_WATCH_SECONDS)

@@ -1,4 +1,4 @@
-"""What was seen in each minute, and whether it is flat. Pure."""
+"""The figures of each minute, and whether they stay constant. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,15 +9,15 @@ FIRST_FLAT_MINUTE = 3
 SIZE_RATIO = 1.5
 COST_RATIO = 1.5
 RATE_RATIO = 2.0
-# Vacuum needs the minute after a pin to clean up what the pin held.
+# Vacuum needs the minute after a pin to clean up.
 RECOVERY_MINUTES = 1
-# Below this a size is a handful of pages, and a few more are no growth.
+# Below this size, a few more pages do not count as growth.
 SMALL_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """One minute: events finished per second, what one costs the server, mean sizes, dead rows at its end."""
+    """One minute: events per second, server time per event, mean sizes, and dead rows at its end."""
 
     number: int
     pinned: bool
@@ -27,12 +27,12 @@ class Minute:
     dead: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the minute as it is reported."""
+        """Return the minute for the report."""
         return {**asdict(self), "rate": round(self.rate), "server_microseconds": round(self.server_microseconds, 1)}
 
 
 def complaints(minutes: Sequence[Minute], *, noise: float = 1.0) -> list[str]:
-    """Return what is not flat, judged from the third minute on.
+    """Describe what does not stay constant from the third minute on.
 
     The rate counts in every minute, the pinned one too. Neither a size nor what an event costs the server may grow by
     more than half from any minute to any later one. Exempt are the pinned minute, in which dead rows have to be walked

@@ -1,4 +1,4 @@
-"""A soak as it runs: processes under load, and what the database says of it."""
+"""A running soak: processes under load, and figures from the database."""
 
 import contextlib
 import signal
@@ -33,7 +33,7 @@ SELECT relname AS name, n_dead_tup AS dead, n_tup_del AS deleted FROM pg_stat_us
 
 
 class Soak:
-    """Two workers and a publisher on one database, from enter to exit."""
+    """Two workers and a publisher on one database."""
 
     def __init__(self, dsn: str, server: int | None) -> None:
         self._dsn = dsn
@@ -64,7 +64,7 @@ class Soak:
         self._connection.close()
 
     def minute(self, number: int, seconds: float, *, pinned: bool) -> Minute:
-        """Let the load run for a while and look."""
+        """Let the load run for one minute and measure it."""
         samples: list[dict[str, int]] = []
         with psycopg.connect(self._dsn) as holder:
             if pinned:
@@ -85,13 +85,13 @@ class Soak:
             pinned=pinned,
             rate=rate,
             server_microseconds=cost,
-            # Between two vacuums a table swings; its mean over the minute does not.
+            # The size of a table swings between two vacuums, but its mean does not.
             sizes={name: round(fmean(sample[name] for sample in samples)) for name in samples[0]},
             dead={row["name"]: row["dead"] for row in rows},
         )
 
     def drain(self) -> tuple[int, int]:
-        """Stop publishing and wait for the workers; returns how many events were published and are done."""
+        """Stop publishing, wait for the workers, and return the numbers of published and done events."""
         self._publisher.send_signal(signal.SIGTERM)
         published = int(self._publisher.communicate()[0])
         for _ in until(DRAIN_SECONDS):
@@ -107,7 +107,7 @@ class Soak:
         return process
 
     def _server_seconds(self) -> float:
-        """Return the processor time of the whole server so far, which other programs on the machine do not touch."""
+        """Return the processor time of the whole server so far, which does not depend on other programs."""
         if self._server is None:
             return 0.0
         own = self._server.cpu_times()
@@ -121,7 +121,7 @@ class Soak:
     def _check_alive(self) -> None:
         for process in self._workers:
             if process.poll() is not None:
-                raise RuntimeError(f"a worker ended in the middle of the soak, with exit code {process.returncode}")
+                raise RuntimeError(f"a worker ended during the soak with exit code {process.returncode}")
 
     def _fetch(self, query: LiteralString, *parameters: Any) -> list[dict[str, Any]]:
         return self._connection.execute(query, parameters or None).fetchall()

@@ -1,32 +1,33 @@
-"""The composition root: from a URL to a running bus. The only module that names a backend.
+"""The composition root: from a URL to an open bus. This is the only module that names a backend.
 
-`file:DIRECTORY` is a store of files, `postgresql://…` one in a database, `embedded:DIRECTORY` one in a PostgreSQL of
-our own. A backend is loaded when it is asked for, so that the one needs no driver and the other no watcher.
+`file:DIRECTORY` is a store of files, `postgresql://…` a database, and `embedded:DIRECTORY` a PostgreSQL server that
+Kingdom runs itself. A backend is imported only when it is needed, so a store of files needs no database driver.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import parse_qs
 
-from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.moving import Movable
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordKind
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.stream import Topology
-from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import Misconfigured
 from kingdom.settings import DEFAULT_SCHEMA, Settings
+from kingdom.storage.transfer import StoreTransfer
+from kingdom.trial_store import TrialStore
 
 if TYPE_CHECKING:
-    from kingdom.backends.embedded.look import ServerLook
-    from kingdom.backends.files.look import FilesLook
+    from kingdom.backends.embedded.inspection import ServerInspection
+    from kingdom.backends.embedded.server_directory import ServerDirectory
+    from kingdom.backends.files import FilesBus
+    from kingdom.backends.files.inspection import StoreInspection
+    from kingdom.backends.postgres import PostgresBus
     from kingdom.realm import Realm
 
 _FILE_SCHEME = "file"
@@ -50,19 +51,23 @@ async def open_bus(
     listen_url: str | None = None,
     create: bool = True,
 ) -> AsyncIterator[Bus]:
-    """Open the bus that a URL names; the ledger of effects and the daily numbers are always there.
+    """Open the bus of a URL. The record kinds of effects and daily sequences are always included.
 
-    A store of files and an embedded server are made where they are missing, and an embedded one is brought up to this
-    version, unless `create` says no; a database is made ready by `migrate`.
+    With `create`, a missing store of files or embedded server is created, and an embedded server is migrated to this
+    version. A database needs `migrate` first.
     """
     every = [EFFECTS, SEQUENCES, *kinds]
-    bus: Any
+    bus: FilesBus | PostgresBus
     async with AsyncExitStack() as stack:
         if directory := directory_of(url):
-            bus = _files().FilesBus(directory, topology, every, idle_limit=idle_limit, create=create)
+            from kingdom.backends import files
+
+            bus = files.FilesBus(directory, topology, every, idle_limit=idle_limit, create=create)
         else:
-            server = await stack.enter_async_context(reached(url, create=create))
-            postgres = _postgres(server)
+            server = await stack.enter_async_context(server_url(url, create=create))
+            _check_postgres(server)
+            from kingdom.backends import postgres
+
             if create and is_embedded(url) and await postgres.pending_migrations(server, schema):
                 await postgres.migrate(server, schema)
             bus = postgres.PostgresBus(
@@ -79,146 +84,186 @@ async def open_bus(
 
 
 @asynccontextmanager
-async def reached(url: str, *, create: bool = True) -> AsyncIterator[str]:
-    """Yield the URL that a driver understands; an embedded server runs for at least as long as the block does."""
+async def server_url(url: str, *, create: bool = True) -> AsyncIterator[str]:
+    """Yield a URL for the database driver. An embedded server runs at least as long as the block."""
     if not is_embedded(url):
         yield url
         return
-    async with _embedded("use").running(_place_of(url), create=create) as server:
+    from kingdom.backends.embedded.running import running_server
+
+    async with running_server(_server_directory(url), create=create) as server:
         yield server
 
 
 def is_embedded(url: str) -> bool:
-    """Tell whether a URL names an embedded server."""
+    """Return whether a URL names an embedded server."""
     return url.partition(":")[0].lower() == _EMBEDDED_SCHEME
 
 
 def embedded_is_installed() -> bool:
-    """Tell whether there are the programs of an embedded server, and a driver."""
+    """Return whether the programs of an embedded server and a database driver are installed."""
     try:
-        import_module("kingdom.backends.postgres")
+        import kingdom.backends.postgres  # noqa: F401 - only to see whether its driver is installed
     except ModuleNotFoundError:
         return False
-    installed: bool = _embedded("programs").are_installed()
-    return installed
+    from kingdom.backends.embedded.programs import are_installed
+
+    return are_installed()
 
 
-def look_at_embedded(url: str) -> "ServerLook":
-    """Look at an embedded server without starting it; raises Misconfigured where there cannot be one."""
-    look: ServerLook = _embedded("look").look_at_server(_place_of(url))
-    return look
+def inspect_embedded(url: str) -> "ServerInspection":
+    """Inspect an embedded server without starting it. Raises Misconfigured if it cannot exist."""
+    from kingdom.backends.embedded.inspection import inspect_server
+
+    return inspect_server(_server_directory(url))
 
 
-def look_at_files(url: str) -> "FilesLook":
-    """Look at a store of files without using it; waits a moment where somebody holds it."""
-    look: FilesLook = import_module("kingdom.backends.files.look").look_at_store(directory_of(url))
-    return look
+def inspect_files(url: str) -> "StoreInspection":
+    """Inspect a store of files without using it. Waits briefly if another process holds its lock."""
+    from kingdom.backends.files.inspection import inspect_store
+
+    return inspect_store(_required_directory(url))
 
 
-def throwaway_store(url: str, schema: str) -> ThrowawayStore:
-    """Return a store for one verification, which is not made yet, in a schema or directory of its own."""
-    store: ThrowawayStore
+def trial_store(url: str, schema: str) -> TrialStore:
+    """Return a store for one verification, in its own schema or directory. It is not created yet."""
     if directory := directory_of(url):
-        store = _files().FilesThrowaway(directory, schema)
-    else:
-        store = _postgres(url).PostgresThrowaway(url, schema)
-    return store
+        from kingdom.backends.files import FilesTrialStore
+
+        return FilesTrialStore(directory, schema)
+    _check_postgres(url)
+    from kingdom.backends.postgres import PostgresTrialStore
+
+    return PostgresTrialStore(url, schema)
 
 
 def operations_of(bus: Bus) -> Operations:
-    """Return what an operator can do to a bus."""
-    operations: Operations = _backend_of(bus, "Operations")
-    return operations
+    """Return the operations of a bus for operators."""
+    if _is_files_bus(bus):
+        from kingdom.backends.files import FilesOperations
+
+        return FilesOperations(bus)
+    if _is_postgres_bus(bus):
+        from kingdom.backends.postgres import PostgresOperations
+
+        return PostgresOperations(bus)
+    raise _unknown_backend(bus)
 
 
-def movable_of(bus: Bus) -> Movable:
-    """Return what moves everything in the store of a bus to another one."""
-    movable: Movable = _backend_of(bus, "Movable")
-    return movable
+def transfer_of(bus: Bus) -> StoreTransfer:
+    """Return the export and import of the store of a bus."""
+    if _is_files_bus(bus):
+        from kingdom.backends.files import FilesTransfer
+
+        return FilesTransfer(bus)
+    if _is_postgres_bus(bus):
+        from kingdom.backends.postgres import PostgresTransfer
+
+        return PostgresTransfer(bus)
+    raise _unknown_backend(bus)
 
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Bring the store up to this version; returns the names of the migrations that were applied."""
+    """Bring the store up to this version, and return the names of the applied migrations."""
     if directory := directory_of(url):
-        async with _files().FilesBus(directory, Topology(())):
+        from kingdom.backends.files import FilesBus
+
+        async with FilesBus(directory, Topology(())):
             return []
-    async with reached(url) as server:
-        return [migration.name for migration in await _postgres(server).migrate(server, schema)]
+    async with server_url(url) as server:
+        _check_postgres(server)
+        from kingdom.backends import postgres
+
+        return [migration.name for migration in await postgres.migrate(server, schema)]
 
 
 async def pending_migrations(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Return the names of the migrations that the store lacks; only those of a database wait for a person."""
+    """Return the names of the migrations that a database lacks. Other stores migrate themselves."""
     if directory_of(url) or is_embedded(url):
         return []
-    return [migration.name for migration in await _postgres(url).pending_migrations(url, schema)]
+    _check_postgres(url)
+    from kingdom.backends import postgres
+
+    return [migration.name for migration in await postgres.pending_migrations(url, schema)]
 
 
 def directory_of(url: str) -> Path | None:
-    """Return the directory of files that a URL names, or None where it names something else."""
+    """Return the directory of a store of files, or None if the URL names another kind of store."""
     scheme, found, path = url.partition(":")
     if not found or scheme.lower() != _FILE_SCHEME:
         return None
-    return _directory_in(path, "a store of files", _FILE_SCHEME)
+    return _parse_directory(path, "a store of files", _FILE_SCHEME)
 
 
-def generals_of(settings: Settings, realm: "Realm") -> Path:
-    """Return where the Generals are: where the settings say, else in the store of files, else beside the settings."""
+def generals_directory_of(settings: Settings, realm: "Realm") -> Path:
+    """Return the directory of the Generals: as configured, else in the store of files, else next to kingdom.yaml."""
     if realm.generals:
         return Path(realm.generals)
     return (directory_of(settings.database_url) or settings.beside) / "generals"
 
 
-def house_directory_of(settings: Settings) -> Path:
-    """Return where logs and checkouts lie: in the store of files, else in `realm` beside the settings."""
+def data_directory_of(settings: Settings) -> Path:
+    """Return the directory of logs and checkouts: the store of files, else `realm` next to kingdom.yaml."""
     return directory_of(settings.database_url) or settings.beside / "realm"
 
 
-def _directory_in(path: str, what: str, scheme: str) -> Path:
+def _required_directory(url: str) -> Path:
+    directory = directory_of(url)
+    if directory is None:
+        raise Misconfigured(f"this URL does not name a store of files: write {_FILE_SCHEME}:DIRECTORY")
+    return directory
+
+
+def _parse_directory(path: str, what: str, scheme: str) -> Path:
     if path.startswith("//"):
-        # file://host/path would be a file of another machine.
+        # file://host/path would be a file on another machine.
         host, _, rest = path[2:].partition("/")
         if host not in ("", "localhost"):
             raise Misconfigured(f"{what} must be on this host, not on {host}: write {scheme}:/path or {scheme}:path")
         path = f"/{rest}"
     if not path.strip("/"):
-        raise Misconfigured(f"{what} needs a directory of its own: write {scheme}:/path or {scheme}:path")
+        raise Misconfigured(f"{what} needs its own directory: write {scheme}:/path or {scheme}:path")
     return Path(path).expanduser()
 
 
-def _place_of(url: str) -> Any:
-    """Return where the embedded server is that a URL names, and the account that it is to run under."""
+def _server_directory(url: str) -> "ServerDirectory":
+    """Return the directory of an embedded server, and the account under which it runs."""
+    from kingdom.backends.embedded.server_directory import ServerDirectory
+
     path, _, query = url.partition(":")[2].partition("?")
-    said = parse_qs(query, keep_blank_values=True)
-    if set(said) - {_ACCOUNT}:
-        raise Misconfigured("an embedded server knows only ?account=NAME: write embedded:DIRECTORY")
-    directory = _directory_in(path, "an embedded server", _EMBEDDED_SCHEME)
-    return _embedded("place").Place(directory.resolve(), "".join(said.get(_ACCOUNT, ())))
+    options = parse_qs(query, keep_blank_values=True)
+    if set(options) - {_ACCOUNT}:
+        raise Misconfigured("the only option of an embedded server is ?account=NAME: write embedded:DIRECTORY")
+    directory = _parse_directory(path, "an embedded server", _EMBEDDED_SCHEME)
+    return ServerDirectory(directory.resolve(), "".join(options.get(_ACCOUNT, ())))
 
 
-def _embedded(part: str) -> ModuleType:
-    return import_module(f"kingdom.backends.embedded.{part}")
-
-
-def _files() -> ModuleType:
-    return import_module("kingdom.backends.files")
-
-
-def _postgres(url: str) -> ModuleType:
-    """Load the backend for a URL that names a database; refuses what is neither a URL nor its `name=value` form."""
+def _check_postgres(url: str) -> None:
+    """Raise Misconfigured unless a URL, or its `name=value` form, names a database and the driver is installed."""
     scheme, found, _ = url.partition("://")
     if scheme not in _POSTGRES_SCHEMES if found else "=" not in url:
-        # It may hold a password, so it is not repeated.
+        # The URL may contain a password, so the message does not repeat it.
         kind = f"{scheme}://" if found else "this URL"
-        raise Misconfigured(f"no store is known for {kind}: {_FORM}")
+        raise Misconfigured(f"{kind} is not a known kind of store: {_FORM}")
     try:
-        backend = import_module("kingdom.backends.postgres")
+        from kingdom.backends.postgres import check_url
     except ModuleNotFoundError as error:
         raise Misconfigured(f"PostgreSQL needs a driver ({error}): pip install 'kingdom[postgres]'") from error
-    backend.check_url(url)
-    return backend
+    check_url(url)
 
 
-def _backend_of(bus: Bus, part: str) -> Any:
-    """Return a part of the backend that a bus belongs to, for this bus."""
-    backend = import_module(type(bus).__module__.rpartition(".")[0])
-    return getattr(backend, type(bus).__name__.removesuffix("Bus") + part)(bus)
+# These look at module names, because importing the classes would load both backends.
+def _is_files_bus(bus: Bus) -> "TypeGuard[FilesBus]":
+    return _is_from("kingdom.backends.files.", bus)
+
+
+def _is_postgres_bus(bus: Bus) -> "TypeGuard[PostgresBus]":
+    return _is_from("kingdom.backends.postgres.", bus)
+
+
+def _is_from(package: str, bus: Bus) -> bool:
+    return any(each.__module__.startswith(package) for each in type(bus).__mro__)
+
+
+def _unknown_backend(bus: Bus) -> Misconfigured:
+    return Misconfigured(f"{type(bus).__name__} is not a bus that bootstrap has opened")

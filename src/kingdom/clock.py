@@ -1,8 +1,8 @@
-"""The one place that reads the wall clock."""
+"""The only module that reads the wall clock."""
 
 from datetime import UTC, datetime
 
 
 def utc_now() -> datetime:
-    """Return the current moment, aware and in UTC."""
+    """Return the current time, aware and in UTC."""
     return datetime.now(UTC)

@@ -2,20 +2,20 @@
 
     KingdomError
     ├── Transient            try again later: the Worker retries
-    │   ├── Conflict         somebody changed the same data first: rerun at once
-    │   ├── DeadlineExceeded a handler took too long and was cut off
+    │   ├── Conflict         another transaction changed the same data first: rerun immediately
+    │   ├── DeadlineExceeded a handler took too long and was cancelled
     │   └── Unavailable      the store cannot be reached: the Worker waits for it
-    ├── Permanent            trying again cannot help: the Worker makes it DEAD
+    ├── Permanent            trying again cannot help: the Worker ends the event as DEAD
     │   ├── MalformedEvent   an envelope or a payload does not fit its type
-    │   └── IllegalTransition a thing is in a state from which this is not allowed
+    │   └── IllegalTransition the current state does not allow the request
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
-    ├── ProgramFailed        a program outside (git, an agent, a check) failed or took too long
-    ├── Unreadable           what is stored does not fit this version
+    ├── ProgramFailed        an external program (git, an agent, a check) failed or took too long
+    ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
-    │   └── Ambiguous        a shortened id can mean several things
+    │   └── Ambiguous        a shortened id matches several ids
     └── Misconfigured        a declaration or a setting is wrong
 
-What happened, why, and what to do next belong into the message.
+A message says what happened, why, and what to do next.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from datetime import timedelta
 
 
 class KingdomError(Exception):
-    """The root of the tree; carries a short machine-readable code for stores and metrics."""
+    """The base of all errors. `code` is a short machine-readable name for stores and metrics."""
 
     code = "error"
 
@@ -39,25 +39,25 @@ class Transient(KingdomError):
 
 
 class Conflict(Transient):
-    """Raised when another transaction changed the same data first; rerun from the start."""
+    """Raised when another transaction changed the same data first. Rerun from the start."""
 
     code = "conflict"
 
 
 class Unavailable(Transient):
-    """Raised by a backend when its store cannot be reached; it counts no attempt."""
+    """Raised by a backend when its store cannot be reached. This counts no attempt."""
 
     code = "unavailable"
 
 
 class DeadlineExceeded(Transient):
-    """Raised when a handler took longer than it may."""
+    """Raised when a handler exceeds its deadline."""
 
     code = "deadline"
 
 
 class Permanent(KingdomError):
-    """Raised when no later attempt can succeed without a change by a person."""
+    """Raised when a later attempt can succeed only after a person changes something."""
 
     code = "permanent"
 
@@ -69,7 +69,7 @@ class MalformedEvent(Permanent):
 
 
 class IllegalTransition(Permanent):
-    """Raised when a thing is asked for something that its state does not allow; `allowed` tells what it does."""
+    """Raised when a state does not allow a request. `allowed` lists the allowed requests."""
 
     code = "illegal_transition"
 
@@ -82,7 +82,7 @@ class IllegalTransition(Permanent):
 
 
 class LeaseLost(KingdomError):
-    """Raised when a settlement comes too late; `positions` names the deliveries that were lost."""
+    """Raised when a settlement comes too late. `positions` are the lost deliveries."""
 
     code = "lease_lost"
 
@@ -90,30 +90,30 @@ class LeaseLost(KingdomError):
         self.positions = frozenset(positions)
         super().__init__(
             f"lease lost for {len(self.positions)} delivery(ies) {sorted(self.positions)[:5]}: another worker "
-            "may own them now; nothing of this transaction was kept"
+            "may own them now; this transaction was rolled back"
         )
 
 
 class ProgramFailed(KingdomError):
-    """Raised when a program that was started, such as git or an agent, did not do what it should."""
+    """Raised when an external program, such as git or an agent, fails."""
 
     code = "program_failed"
 
 
 class Unreadable(KingdomError):
-    """Raised when a stored document is not what this version expects: another one wrote it, or somebody spoilt it."""
+    """Raised when this version cannot read a stored document: another version wrote it, or it was changed by hand."""
 
     code = "unreadable"
 
 
 class NotFound(KingdomError):
-    """Raised when what was asked for does not exist."""
+    """Raised when a requested object does not exist."""
 
     code = "not_found"
 
 
 class Ambiguous(NotFound):
-    """Raised when what was asked for can be more than one thing."""
+    """Raised when a request matches more than one object."""
 
     code = "ambiguous"
 

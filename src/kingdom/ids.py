@@ -7,18 +7,18 @@ from uuid import UUID
 
 _VERSION_7 = 0x7 << 76
 _VARIANT_RFC = 0b10 << 62
-# Digits and letters that nobody takes for one another.
+# Digits and letters that are not easily confused.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 class FreshId(UUID):
-    """An id that this process has just made, so that no store can know it; read from anywhere, it is a plain UUID."""
+    """An id that this process has just created, so no store has it yet. An id read from elsewhere is a plain UUID."""
 
     __slots__ = ()
 
 
 def new_event_id() -> FreshId:
-    """Return a UUIDv7: unique, and sorted by the millisecond of its making."""
+    """Return a UUIDv7: unique, and sorted by the millisecond of its creation."""
     milliseconds = time.time_ns() // 1_000_000
     random = secrets.randbits(74)
     high, low = random >> 62, random & ((1 << 62) - 1)
@@ -26,13 +26,13 @@ def new_event_id() -> FreshId:
 
 
 def new_id(prefix: str) -> str:
-    """Return a short id, such as `wf-01k9x3v7m2q4t6`: sorted by the millisecond of its making, for people to type."""
-    return _spelt(prefix, (time.time_ns() // 1_000_000) << 25 | secrets.randbits(25))
+    """Return a short id for people to type, such as `wf-01k9x3v7m2q4t6`, sorted by the millisecond of its creation."""
+    return _encode_id(prefix, (time.time_ns() // 1_000_000) << 25 | secrets.randbits(25))
 
 
 def first_id(prefix: str, at: datetime) -> str:
-    """Return the smallest short id that can be made at a moment; everything made before it sorts before it."""
-    return _spelt(prefix, int(at.timestamp() * 1000) << 25)
+    """Return the smallest short id of a time. Every id created earlier sorts before it."""
+    return _encode_id(prefix, int(at.timestamp() * 1000) << 25)
 
 
 def new_trace_id() -> str:
@@ -40,5 +40,5 @@ def new_trace_id() -> str:
     return f"{secrets.randbits(127) + 1:032x}"
 
 
-def _spelt(prefix: str, number: int) -> str:
+def _encode_id(prefix: str, number: int) -> str:
     return f"{prefix}-" + "".join(_ALPHABET[number >> shift & 31] for shift in range(65, -1, -5))

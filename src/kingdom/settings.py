@@ -1,4 +1,4 @@
-"""The one place that reads the environment: where the store is, and who is asking."""
+"""The only module that reads the environment: the location of the store, and the name of the user."""
 
 import getpass
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
-# The settings of a realm, beside which its paths begin.
+# The file with the settings of a realm. Relative paths in it start at its directory.
 FILE = "kingdom.yaml"
-# With nothing installed and nothing said: files in a directory beside the work.
+# The default store: files in a subdirectory of the current directory.
 DEFAULT_URL = "file:realm"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -19,12 +19,12 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a process must know from outside; nothing of it is known while modules are imported."""
+    """The settings of a process from its command line and environment. No module reads them at import time."""
 
     database_url: str
-    # The file of settings that counts here, if there is one.
+    # The kingdom.yaml that applies, if there is one.
     file: Path | None = None
-    # False where a file of settings may name another: no option and no variable of ours has named one.
+    # False if neither an option nor KINGDOM_DATABASE_URL names the store, so that kingdom.yaml may name it.
     store_is_named: bool = True
     schema: str = DEFAULT_SCHEMA
     through_pgbouncer: bool = False
@@ -34,22 +34,22 @@ class Settings:
 
     @property
     def is_files(self) -> bool:
-        """Tell whether the store is a directory of files."""
+        """Return whether the store is a directory of files."""
         return self.database_url.lower().startswith("file:")
 
     @property
     def beside(self) -> Path:
-        """Return the directory that the paths in the file of settings begin at."""
+        """Return the directory where relative paths in kingdom.yaml start."""
         return self.file.parent if self.file else Path()
 
     @property
     def direct_url(self) -> str:
-        """Return a way to the server itself, for what needs a session of its own: wake-ups and migrations."""
+        """Return a URL that bypasses PgBouncer, for wake-ups and migrations, which need their own session."""
         if not self.through_pgbouncer:
             return self.database_url
         if self.listen_url is None:
             raise Misconfigured(
-                "this needs a session of its own, which PgBouncer does not give:"
+                "this command needs its own database session, which PgBouncer does not provide:"
                 " set KINGDOM_LISTEN_URL to the server behind it"
             )
         return self.listen_url
@@ -63,11 +63,11 @@ class Settings:
         schema: str | None = None,
         application: str | None = None,
     ) -> "Settings":
-        """Read the environment; what is given here, from a command line, comes first."""
+        """Read the environment. The arguments, from a command line, take precedence."""
         named = database_url or os.environ.get("KINGDOM_DATABASE_URL")
         default = f"file:{file.parent / 'realm'}" if file else DEFAULT_URL
         return cls(
-            # The common variable may belong to the application beside us, so whatever names our store comes first.
+            # DATABASE_URL may belong to another application, so our own variable takes precedence.
             database_url=named or os.environ.get("DATABASE_URL") or default,
             file=file,
             store_is_named=bool(named),
@@ -80,18 +80,18 @@ class Settings:
 
 
 def find_realm_file() -> Path | None:
-    """Return the file of settings of this directory, if there is one."""
+    """Return the kingdom.yaml of the current directory, if there is one."""
     file = Path(FILE)
     return file if file.exists() else None
 
 
 def read_environment(name: str) -> str | None:
-    """Return a variable that a person named, such as the place of a secret."""
+    """Return an environment variable that a person named, such as one that holds a secret."""
     return os.environ.get(name)
 
 
 def environment_of_children(settings: Settings) -> dict[str, str]:
-    """Return the environment for a process of ours in the same store; a command line would show a password."""
+    """Return the environment for a child process on the same store. A command line would show the password."""
     return {**os.environ, "KINGDOM_DATABASE_URL": settings.database_url, "KINGDOM_SCHEMA": settings.schema}
 
 
@@ -106,6 +106,6 @@ def _user_at_host() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # A container may run under a number that no account belongs to.
+        # A container may run under a user id without an account.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

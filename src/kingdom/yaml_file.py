@@ -1,4 +1,4 @@
-"""YAML files of people: read into a type, with errors that name the line and the field, and written for people."""
+"""Read YAML files into types, with errors that name the line and the field, and write YAML for people."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,9 +35,9 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[msgspec.Struct]]) -> _T:
-    """Read a file as a type; `source` names it in errors, `under` tells the type of what stands under some fields.
+    """Read a file as a type. `source` names the file in errors; `under` gives the types of nested blocks.
 
-    A field is named by its path, as in `envoy.webhook`, or where it means the same everywhere by its name alone.
+    `under` names a block by its path, as in `envoy.webhook`, or by its name alone if that has one meaning everywhere.
     """
     root, document = _parsed(text, source)
     try:
@@ -47,18 +47,18 @@ def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[m
 
 
 def place_in(text: str, source: str, path: Sequence[str | int]) -> str:
-    """Return where a field of a file stands: the file and the line."""
+    """Return the file and line of a field."""
     root, _ = _parsed(text, source)
     return f"{source}:{_line(root, list(path))}"
 
 
 def write_yaml(document: Any) -> str:
-    """Return a document as a file."""
+    """Return a document as YAML text."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_LINE_WIDTH)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes texts of several lines as blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -68,36 +68,36 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def in_plain_words(said: str) -> str:
-    """Return what the reader of types has to say about a value, for somebody who wrote the file."""
-    if missing := _MISSING_FIELD.fullmatch(said):
+def explain_in_plain_words(message: str) -> str:
+    """Rewrite an error message of msgspec for the person who wrote the file."""
+    if missing := _MISSING_FIELD.fullmatch(message):
         return f"the field {missing['field']} is missing"
-    if choice := _NO_CHOICE.fullmatch(said):
-        return f"{choice['value']} is none of the values that it can have"
-    expected = _EXPECTED.fullmatch(said)
+    if choice := _NO_CHOICE.fullmatch(message):
+        return f"{choice['value']} is not one of the allowed values"
+    expected = _EXPECTED.fullmatch(message)
     if expected is None:
-        return said
+        return message
     kinds = [_KINDS.get(kind, kind) for kind in expected["kinds"].split(" | ") if kind != "null"]
     words = f"must be {' or '.join(kinds)}"
     if limit := _LIMIT.fullmatch(expected["limit"]):
         length = "with a length of" if limit["length"] else "of"
         return f"{words} {length} {_SIGNS[limit['sign']]} {limit['bound'].removesuffix('.0')}"
     if pattern := _PATTERN.fullmatch(expected["limit"]):
-        return f"{words} that fits the pattern {pattern['pattern']}"
+        return f"{words} that matches the pattern {pattern['pattern']}"
     got = expected["got"]
     if got == "null":
-        return f"{words}, and nothing stands there"
+        return f"{words}, but it is empty"
     if got == "bool" and _KINDS["str"] in kinds:
-        return f"{words}, not {_GOT[got]}: put it in quotes, since YAML reads on, off, yes and no as such"
+        return f"{words}, not {_GOT[got]}: put it in quotes, because YAML reads on, off, yes and no as true or false"
     return f"{words}, not {_GOT.get(got, got)}" if got else words
 
 
 class _Loader(yaml.SafeLoader):
-    """Tells where a value stands that is none, such as a day that no month has."""
+    """Reports the line of an invalid value, such as a date that does not exist."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as PyYAML has it
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - the signature of PyYAML
         if node in self.recursive_objects:
-            raise ConstructorError(None, None, "an alias contains itself: write it out", node.start_mark)
+            raise ConstructorError(None, None, "an alias contains itself: write out its content", node.start_mark)
         try:
             return super().construct_object(node, deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
@@ -105,7 +105,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
-    """Return the only YAML document of a text, as nodes that know their lines and as values."""
+    """Return the single YAML document of a text, as nodes with line numbers and as values."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -117,9 +117,9 @@ def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         words = ", ".join(part for part in (error.context, error.problem) if part)
-        raise Misconfigured(f"{place}: this cannot be read as YAML: {words}") from error
+        raise Misconfigured(f"{place}: this is not valid YAML: {words}") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise Misconfigured(f"{source}: this cannot be read as YAML: {error}") from error
+        raise Misconfigured(f"{source}: this is not valid YAML: {error}") from error
 
 
 def _refuse_bad_keys(root: yaml.Node, source: str) -> None:
@@ -127,9 +127,9 @@ def _refuse_bad_keys(root: yaml.Node, source: str) -> None:
         seen: set[str] = set()
         for key, _ in mapping.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: the name of a field must be a word")
+                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: a field name must be text")
             if key.value in seen:
-                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: {key.value} stands here twice: keep one")
+                raise Misconfigured(f"{source}:{key.start_mark.line + 1}: {key.value} appears twice: remove one")
             seen.add(key.value)
 
 
@@ -148,26 +148,26 @@ def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
 
 
 def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[str, type[msgspec.Struct]]) -> str:
-    """Return an error of the content with its line and its place in the file."""
+    """Return an error message with the line and the path of the field."""
     place = _PLACE.search(words)
-    said = words[: place.start()] if place else words
+    message = words[: place.start()] if place else words
     path = place["path"] if place else ""
     steps = [step["field"] or int(step["index"]) for step in _STEP.finditer(path)]
-    if unknown := _UNKNOWN_FIELD.fullmatch(said):
+    if unknown := _UNKNOWN_FIELD.fullmatch(message):
         fields = [step for step in steps if isinstance(step, str)]
         entry = under.get(".".join(fields)) or under[fields[-1] if fields else ""]
         steps.append(unknown["field"])
         path += f".{unknown['field']}"
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(entry))
-        said = f"there is no such field; there are: {known}"
+        message = f"unknown field; known fields: {known}"
     else:
-        said = in_plain_words(said)
+        message = explain_in_plain_words(message)
     shown = path.lstrip(".") or "the file"
-    return f"{source}:{_line(root, steps)}: {shown}: {said}"
+    return f"{source}:{_line(root, steps)}: {shown}: {message}"
 
 
 def _line(node: yaml.Node | None, steps: list[str | int]) -> int:
-    """Return the line that a path leads to, as far as it can be followed."""
+    """Return the line of a path, or of the last part of it that exists."""
     line = node.start_mark.line if node else 0
     for step in steps:
         if isinstance(node, yaml.MappingNode):

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import Dispatcher, LogEntry, Received, RetryPolicy, Stream, Topology, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Dispatcher, Event, LogEntry, RetryPolicy, Stream, Topology, Transaction, Worker
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 
 RETRY = RetryPolicy(base=timedelta(milliseconds=10))
@@ -31,7 +31,7 @@ async def work(dsn: str, options: dict[str, Any]) -> None:
 
     @dispatcher.reaction("Job")
     @dispatcher.reaction("Step")
-    async def count(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def count(received: Event[dict[str, int]], transaction: Transaction) -> None:
         key = received.envelope.partition_key or ""
         entry = LogEntry(type=received.envelope.type, actor=options["name"], aggregate_id=key, data=received.payload)
         await transaction.append(entry)

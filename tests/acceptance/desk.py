@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
+from kingdom.cli.framework.json_result import JsonForm
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.shapes import Shapes, every_shape
-from kingdom.cli.shape import Form
 from tests.acceptance.terminal import Running
 
 COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}
@@ -40,7 +40,7 @@ class Shaped:
 
     def is_one(self, name: str) -> bool:
         """Tell whether a command prints one line, not any number of them."""
-        return self._answers[name].form in (Form.ONE, Form.ARRAY)
+        return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
 class Desk:

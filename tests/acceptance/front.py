@@ -15,16 +15,16 @@ from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.main import main
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.petitions.decision import Petition
-from kingdom.court.petitions.records import save as save_petition
-from kingdom.court.records import receive, save
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.questions import HumanQuestion, save_question
+from kingdom.court.records import receive_event, save
 from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow import lifecycle, templates
-from kingdom.workflow.model import operations
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.terminal import Done
@@ -123,13 +123,13 @@ async def _papers(bus: Bus) -> None:
             document = Assignment(id=task, status=status, root=root, priority=Priority.LOW, created_at=at, **given)
             await save(transaction, document)
         whose: dict[str, Any] = {"general": "gen-hello", "workflow_id": f"wf-{TASK}"}
-        await save_ask(transaction, _ask(TASK))
+        await save_question(transaction, _ask(TASK))
         kind: dict[str, Any] = {"kind": "github.comment", "target": "acme/app#1", "body": {"body": "Hello."}}
         await save_petition(
             transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
         )
         told = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
-        await receive(transaction, told, "tester")
+        await receive_event(transaction, told, "tester")
 
 
 def ask_more(realm: Path) -> None:
@@ -141,19 +141,19 @@ def ask_more(realm: Path) -> None:
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,
         ):
-            await save_ask(transaction, _ask(AGAIN))
+            await save_question(transaction, _ask(AGAIN))
 
     asyncio.run(ask())
 
 
-def _ask(task: str) -> Ask:
+def _ask(task: str) -> HumanQuestion:
     now = utc_now()
-    return Ask(
+    return HumanQuestion(
         id=task,
-        task_id=task,
+        assignment_id=task,
         general="gen-hello",
         workflow_id=f"wf-{TASK}",
-        question="May I?",
+        text="May I?",
         choices=("yes", "no", "not; yet", "a\nb"),
         asked_at=now,
         due_at=now + timedelta(days=1),

@@ -13,36 +13,36 @@ from tests.patience import PATIENCE_SECONDS
 
 
 def unhurried_doctor(seconds: float = PATIENCE_SECONDS, reading: float = PATIENCE_SECONDS) -> dict[str, Any]:
-    """Return what the command's module has instead where a look and the reading of settings may take so long."""
-    from kingdom.doctor.admission import admit  # noqa: PLC0415 - the limits of one command need no other one
-    from kingdom.doctor.checks import every_check  # noqa: PLC0415
+    """Return replacements for names of the command's module that allow checks and the reading more time."""
+    from kingdom.doctor.checks import all_checks  # noqa: PLC0415 - the limits of one command need no other one
+    from kingdom.doctor.context_reader import read_context  # noqa: PLC0415
 
     return {
-        "every_check": lambda: [replace(check, limit=timedelta(seconds=seconds)) for check in every_check()],
-        "admit": partial(admit, limit=timedelta(seconds=reading)),
+        "all_checks": lambda: [replace(check, limit=timedelta(seconds=seconds)) for check in all_checks()],
+        "read_context": partial(read_context, limit=timedelta(seconds=reading)),
     }
 
 
 def _reading(seconds: float) -> None:
-    from kingdom.cli import doctor  # noqa: PLC0415
+    from kingdom.cli.setup import doctor  # noqa: PLC0415
 
     vars(doctor).update(unhurried_doctor(reading=seconds))
 
 
 def _last_wait(seconds: float) -> None:
-    from kingdom.cli import running  # noqa: PLC0415
+    from kingdom.cli.framework import long_running  # noqa: PLC0415
 
-    running._LAST_WAIT_SECONDS = seconds
+    long_running._LAST_WAIT_SECONDS = seconds
 
 
 def _lonely(seconds: float) -> None:
-    from kingdom.cli import workflow_follow  # noqa: PLC0415
+    from kingdom.cli.workflow import follow  # noqa: PLC0415
 
-    workflow_follow._LONELY_SECONDS = seconds
+    follow._UNHANDLED_SECONDS = seconds
 
 
-# How long a doctor reads settings, with patience for every look; how long a process still waits after a second signal;
-# after how long events that nobody takes are told of.
+# How long the doctor reads settings, how long a process still waits after a second signal, and after how long events
+# without a consumer are reported.
 _LIMITS: dict[str, Callable[[float], None]] = {"reading": _reading, "last_wait": _last_wait, "lonely": _lonely}
 
 

@@ -65,7 +65,7 @@ class Runs:
 
     @contextlib.contextmanager
     def engine(self, *words: str) -> Iterator[Running]:
-        with self.terminal.start("engine", "--host", "--name", HOST, "--json-logs", *words) as engine:
+        with self.terminal.start("role", "engine", "--host", "--name", HOST, "--json-logs", *words) as engine:
             engine.logs("host registered")
             yield engine
             engine.process.terminate()

@@ -12,8 +12,8 @@ import structlog
 from kingdom.bus import (
     Application,
     Dispatcher,
+    Event,
     LogEntry,
-    Received,
     RetryPolicy,
     Stream,
     Topology,
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 @dispatcher.reaction("OrderPlaced")
-async def placed(event: Received[dict[str, Any]], transaction: Transaction) -> None:
+async def placed(event: Event[dict[str, Any]], transaction: Transaction) -> None:
     order = event.payload
     _log.info("placing")
     logging.getLogger("shop").warning("placing, says the standard library")

@@ -14,8 +14,8 @@ from bench.chaos.__main__ import FAULT_KINDS, FAULT_KINDS_IN_SHORT, FAULTS_PER_S
 from bench.chaos.backends import BACKENDS
 from bench.chaos.scenarios import SCENARIOS, Scenario
 from kingdom.errors import Unavailable
-from kingdom.verify import Plan, verify
-from kingdom.verify.trial import torment
+from kingdom.verify import TrialPlan, verify
+from kingdom.verify.trial import run_trial
 from tests.benches import bench
 from tests.patience import PATIENCE_SECONDS
 
@@ -34,8 +34,8 @@ SHOWN = [
     for backend in sorted(scenario.backends)
 ]
 DIFFERENT_PLAYS = [
-    pytest.param(backend, scenario, id=f"{backend}-{scenario.play.__name__.strip('_')}")
-    for scenario in {scenario.play: scenario for scenario in SCENARIOS}.values()
+    pytest.param(backend, scenario, id=f"{backend}-{scenario.act.__name__.strip('_')}")
+    for scenario in {scenario.act: scenario for scenario in SCENARIOS}.values()
     for backend in sorted(scenario.backends)
 ]
 
@@ -63,15 +63,15 @@ def processes_under_test() -> list[psutil.Process]:
 @pytest.mark.parametrize(("backend", "scenario"), SHOWN)
 async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=True)
-    assert report.findings_by_kind[scenario.expects.value] > 0
-    assert report.findings_by_kind["processes failed"] == 0
+    assert report.violations_by_kind[scenario.expects.value] > 0
+    assert report.violations_by_kind["processes failed"] == 0
 
 
 @pytest.mark.variants
 @pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_PLAYS)
 async def test_the_bus_passes_what_the_broken_variant_fails(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=False)
-    assert report.findings == []
+    assert report.violations == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -147,7 +147,7 @@ async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_it
 
 
 async def test_processes_that_cannot_start_are_reported_with_their_words(tmp_path: Path) -> None:
-    plan = Plan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
+    plan = TrialPlan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Unavailable, match="do not start: no"):
-        await torment(f"file:{tmp_path}", plan)
+        await run_trial(f"file:{tmp_path}", plan)
     assert leftovers(f"file:{tmp_path}") == []

@@ -85,9 +85,9 @@ def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> No
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("why", UNKNOWN), 1, "not known here"),
-        (("dead", "show", UNKNOWN), 1, "not known here"),
-        (("redrive", UNKNOWN), 1, "not known here"),
+        (("why", UNKNOWN), 1, "there is no"),
+        (("dead", "show", UNKNOWN), 1, "there is no"),
+        (("redrive", UNKNOWN), 1, "there is no"),
         (("cancel", UNKNOWN, "--stream", "orders"), 1, "not open"),
         (("resume", "orders"), 1, "was not paused"),
         (("resume", "order", "--app", SHOP), 2, "'order' is not declared"),
@@ -97,11 +97,11 @@ def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> No
         (("publish", "--type", "OrderPlaced"), 2, "--stream"),
         (("publish", "--stream", "orders"), 2, "--type"),
         (("publish", "--stream", "orders", "--type", "T", "--delay", "soon"), 2, "5m"),
-        (("publish", "--stream", "orders", "--type", "T", "--delay", "99999999999d"), 2, "36500d is the longest"),
-        (("publish", "--stream", "orders", "--file", "-", "--payload", "{}"), 2, "stand in its lines"),
-        (("publish", "--stream", "orders", "--file", "-", "--id", UNKNOWN), 2, "stand in its lines"),
+        (("publish", "--stream", "orders", "--type", "T", "--delay", "99999999999d"), 2, "the maximum is 36500d"),
+        (("publish", "--stream", "orders", "--file", "-", "--payload", "{}"), 2, "put them into its lines"),
+        (("publish", "--stream", "orders", "--file", "-", "--id", UNKNOWN), 2, "put them into its lines"),
         (("retain", "--archive-days", "1e12"), 2, "36500"),
-        (("verify", "--history", "/proc/nowhere"), 2, "/proc/nowhere cannot be made"),
+        (("verify", "--history", "/proc/nowhere"), 2, "/proc/nowhere cannot be created"),
         (("publish", "--stream", "orders", "--type", "T", "--payload", "[1]"), 2, "JSON object"),
         (("publish", "--stream", "orders", "--type", "T", "--payload", "@nowhere.json"), 2, "nowhere.json"),
         (("publish", "--stream", "lines", "--type", "T", "--key", "k"), 2, "--ordered"),
@@ -128,4 +128,4 @@ def test_a_history_is_of_one_trial(types: Typist, tmp_path: Path) -> None:
     earlier.close()
     done = types("bus", "verify", "--history", str(tmp_path))
     assert done.code == 2
-    assert f"{tmp_path} has the history of an earlier trial: name another directory" in done.err
+    assert f"{tmp_path} has the history of an earlier trial: choose another directory" in done.err

@@ -42,7 +42,7 @@ def at_work(runs: Runs) -> Iterator[str]:
 def test_a_run_is_watched_in_a_terminal_of_its_own_and_left_alone(runs: Runs, at_work: str, until: str) -> None:
     seen = runs.terminal.converse("attach", at_work, until=until, answer=LEAVE)
     assert seen.code == 0
-    assert "you only look" in seen.out
+    assert "read-only" in seen.out
     assert until in seen.out
     assert list((runs.host_directory / "attached").iterdir()) == []
     assert runs.ask("show", at_work)["workflow"]["status"] == "RUNNING"
@@ -104,7 +104,7 @@ def test_without_a_terminal_the_transcript_is_followed(runs: Runs) -> None:
     runs.template("Short", {"name": "short", "tasks": [script({"say": "hello"})]})
     workflow_id = runs.ask("create", "short", "--start", "--wait")["id"]
     shown = runs.terminal.run("attach", workflow_id)
-    assert "so this is `kingdom logs -f`" in shown.err
+    assert "showing `kingdom logs -f` instead" in shown.err
     assert "said      hello" in shown.out
 
 
@@ -113,7 +113,7 @@ def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> 
     workflow_id = runs.ask("create", "brief", "--start", "--wait")["id"]
     (tmp_path / "env").symlink_to(str(shutil.which("env")))
     shown = runs.terminal.run("attach", workflow_id, environment={"PATH": str(tmp_path)})
-    assert "tmux is not installed, so this is `kingdom logs -f`" in shown.err
+    assert "tmux is not installed: showing `kingdom logs -f` instead" in shown.err
     assert "said      hello" in shown.out
 
 

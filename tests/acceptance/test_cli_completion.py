@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.bootstrap import open_bus
-from kingdom.cli import live_ids
-from kingdom.cli.court import COURT
+from kingdom.cli.completion import live_ids
+from kingdom.cli.court.declarations import COURT
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.records import save

@@ -134,7 +134,7 @@ def test_discarding_needs_consent_and_a_reason(clerk: Typist, dsn: str) -> None:
 def test_only_what_was_done_is_told(clerk: Typist, dsn: str) -> None:
     one, other = dead_orders(dsn, 2)
     redriven = clerk("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
-    assert "Redriven 1 of 2 dead letter(s)." in redriven.out
+    assert "Redrove 1 of 2 dead letter(s)." in redriven.out
     discarded = clerk("bus", "dead", "discard", other, other, "--reason", "only a test", "--yes")
     assert "Discarded 1 of 2 dead letter(s)." in discarded.out
 
@@ -173,7 +173,7 @@ def test_a_person_at_a_terminal_is_asked_and_sees_how_far_it_is(terminal: Termin
     assert agreed.code == 0
     assert "Redrive 2 dead letter(s)?" in agreed.out
     assert "Redriving" in agreed.out
-    assert "Redriven 2 of 2" in agreed.out
+    assert "Redrove 2 of 2" in agreed.out
     assert statuses(dsn) == dict.fromkeys(events, "PENDING")
 
 

@@ -61,7 +61,7 @@ def test_an_event_that_nobody_has_looked_at_is_explained_too(files: Terminal) ->
     timeline = read(files.run("explain", event_id, "--json"))
     assert timeline.event
     assert (timeline.event.subject, timeline.status, timeline.ended_at) == ("Hello", "pending", None)
-    assert [moment.what for moment in timeline.moments] == ["noticed demo.hello from cli"]
+    assert [moment.what for moment in timeline.moments] == ["received demo.hello from cli"]
 
 
 @pytest.mark.parametrize("about", ["task-20260207-001", "evt-github-1", "wf-nothing", "something"])
@@ -77,7 +77,7 @@ def test_a_page_that_cannot_be_written_says_so(files: Terminal, tmp_path: Path) 
     event_id = files.ask("event", "send", "--type", "demo.hello")["id"]
     done = files.run("explain", event_id, "--html", str(tmp_path / "nowhere" / "page.html"))
     assert done.code == 2
-    assert "a directory that is there" in done.err
+    assert "an existing directory" in done.err
 
 
 def test_a_store_in_a_database_is_explained_too(terminal: Terminal) -> None:

@@ -27,7 +27,7 @@ def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(lap
     done = laptop.run("bus", "stats")
     assert done.code == 1
     assert "there is no store at" in done.err
-    assert "`kingdom init` makes a realm" in done.err
+    assert "`kingdom init` creates a realm" in done.err
     assert not realm.exists()
 
 
@@ -39,7 +39,7 @@ def test_who_has_settings_but_no_store_yet_is_told_what_makes_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kingdom.yaml").write_text("database_url: file:here\n")
     done = Typist(capsys, monkeypatch)("ps")
-    assert (done.code, "/here: `kingdom up` or `kingdom send` makes it" in done.err) == (1, True), done.err
+    assert (done.code, "/here: `kingdom up` or `kingdom send` creates it" in done.err) == (1, True), done.err
 
 
 def test_an_event_is_a_file_until_a_worker_has_handled_it(laptop: Terminal, realm: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
 
 def test_an_event_that_is_sent_where_no_realm_is_makes_none(types: Typist, tmp_path: Path) -> None:
     refused = types("send", "--type", "demo.hello")
-    assert (refused.code, "`kingdom init` makes a realm" in refused.err) == (1, True)
+    assert (refused.code, "`kingdom init` creates a realm" in refused.err) == (1, True)
     assert list(tmp_path.iterdir()) == []
     assert types("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
 

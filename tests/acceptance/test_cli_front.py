@@ -21,9 +21,9 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.record import Record
 from kingdom.cli.nouns import ALIASES, NOUNS, WORDS
 from kingdom.clock import utc_now
-from kingdom.court.asks import ASKS
 from kingdom.court.petitions.decision import PETITIONS, Petition
-from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.realm import Realm
 from kingdom.roles import declared
@@ -61,7 +61,10 @@ def test_help_takes_at_most_five_times_as_long_as_a_program_that_does_nothing() 
     ("words", "unneeded"),
     [
         (("--help",), ("typer", "rich", "asyncio", "msgspec", "kingdom.bus", "kingdom.errors")),
-        (("status", "--help"), ("aiohttp", "psycopg", "watchfiles", "kingdom.backends.files", "kingdom.cli.general")),
+        (
+            ("status", "--help"),
+            ("aiohttp", "psycopg", "watchfiles", "kingdom.backends.files", "kingdom.cli.general"),
+        ),
         (("--complete", "show", "evt"), ("aiohttp", "psycopg")),
     ],
 )
@@ -112,17 +115,17 @@ def test_nouns_are_singular() -> None:
         (("petitions", "list"), "there is no command 'petitions'", "did you mean petition?"),
         (("inbox", "--jsno"), "kingdom inbox has no option --jsno", "did you mean --json?"),
         (("resume", "last", "--frm", "w1-c1"), "kingdom workflow resume has no option --frm", "--from"),
-        (("show",), "ID is missing", "`kingdom show --help` tells more"),
-        (("workflow", "list", "--limit", "few"), "--limit: ", "`kingdom workflow list --help` tells more"),
-        (("workflow", "list", "--limit"), "--limit", "`kingdom workflow list --help` tells more"),
+        (("show",), "ID is missing", "see `kingdom show --help`"),
+        (("workflow", "list", "--limit", "few"), "--limit: ", "see `kingdom workflow list --help`"),
+        (("workflow", "list", "--limit"), "--limit", "see `kingdom workflow list --help`"),
         (("role", "jester"), "jester", "king"),
-        (("workflow", "create", "x", "--wait"), "nothing to wait for without --start", "`kingdom workflow create"),
+        (("workflow", "create", "x", "--wait"), "--wait needs --start", "`kingdom workflow create"),
         (("completion", "tcsh"), "SHELL: ", "bash"),
         (("show", ""), "ID is empty", "`kingdom show --help`"),
         (("cancel", ""), "WORKFLOW is empty", "`kingdom workflow cancel --help`"),
         (("why", ""), "EVENT_ID is empty", "`kingdom why --help`"),
         (("answer", "", ""), "TASK is empty", "`kingdom answer --help`"),
-        (("send", "demo.hello"), "'demo.hello' is no event as JSON", "did you mean --type demo.hello?"),
+        (("send", "demo.hello"), "'demo.hello' is not an event as JSON", "did you mean --type demo.hello?"),
     ],
 )  # fmt: skip
 def test_a_slip_is_told_with_its_cause_and_the_next_step(
@@ -256,7 +259,7 @@ def test_what_is_no_utf_8_is_refused_in_a_sentence(there: Typist, front: Front, 
     ):
         done = there(*words, text="\udcff")
         assert done.code == 2, done
-        assert "is not written in UTF-8" in done.err
+        assert "is not UTF-8" in done.err
 
 
 def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, t
     assert [run["id"] for run in types("workflow", "list", "--status", shown["status"], "--json").document] == [
         shown["id"]
     ]
-    assert "There is no such run" in types("workflow", "list", "--status", "PAUSED").out
+    assert "There are no runs that match" in types("workflow", "list", "--status", "PAUSED").out
     assert [each["id"] for each in types("petition", "list", "-n", "1", "--json").document] == [PETITION]
 
 
@@ -315,11 +318,11 @@ async def spoil(realm: Path, run: str) -> None:
         await transaction.put(Record(kind=ASSIGNMENTS.name, id="task-x", state="pending", doc=naive))
         for kind, noun in ((TEMPLATES, "template"), (GITS, "git"), (MCP_SERVERS, "mcp")):
             await transaction.put(Record(kind=kind.name, id=f"{noun}-x", state=ACTIVE))
-        ask = await transaction.get(ASKS.name, TASK)
+        ask = await transaction.get(QUESTIONS.name, TASK)
         assert ask
         doc = {**ask.doc, "id": "task-x", "task_id": "task-x", "given": "evt-cli-x"}
         await transaction.put(replace(ask, id="task-x", version=0, doc=doc))
-        await transaction.put(Record(kind=ASKS.name, id="task-y", state="open"))
+        await transaction.put(Record(kind=QUESTIONS.name, id="task-y", state="open"))
         await transaction.put(Record(kind=PETITIONS.name, id="nothing", state="requested"))
         whose: dict[str, Any] = {"root": "task-20260205-001", "general": "gen-hello", "workflow_id": run}
         asked = Petition(id="earlier", kind="github.comment", target="a#1", body={}, created_at=began, **whose)

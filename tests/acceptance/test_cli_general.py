@@ -48,14 +48,14 @@ def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Typist, tmp_pa
     made = laptop("general", "create", "docs")
     assert made.code == 0, made.err
     place = tmp_path / "realm" / "generals" / "gen-docs"
-    assert f"gen-docs is there, in {place}. Next:" in made.out
+    assert f"Created gen-docs in {place}. Next:" in made.out
     assert "kingdom general preview gen-docs | kingdom template create -" in made.out
-    assert laptop("general", "validate").out == "gen-docs is fine: Answers every greeting.\n"
+    assert laptop("general", "validate").out == "gen-docs is valid: Answers every greeting.\n"
     again = laptop("general", "create", "gen-docs")
     assert again.code == 1
     assert f"general gen-docs is INSTALLED: it is in {place}; allowed now: another name, changing it there" in again.err
     unfit = laptop("general", "create", "../docs")
-    assert (unfit.code, "cannot be the name of a General" in unfit.err) == (2, True)
+    assert (unfit.code, "is not a valid name for a General" in unfit.err) == (2, True)
 
 
 def test_a_person_sees_what_a_general_has_learned_and_lets_it_count_everywhere(laptop: Typist, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_general_is_shown(laptop: Typist) -> None:
     assert shown["general"]["subscribes"][0]["supersedes"] == "{repo}#{payload.number}"
     assert "github.review on *, at most 1" in laptop("general", "show", "gen-pr").out
     unknown = laptop("general", "show", "gen-tea")
-    assert (unknown.code, "there is gen-pr" in unknown.err) == (1, True)
+    assert (unknown.code, "there are: gen-pr" in unknown.err) == (1, True)
 
 
 def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     file.write_text(file.read_text() + "colour: red\n")
     checked = laptop("general", "validate", "--directory", str(place))
     assert checked.code == 1
-    assert "gen-briefing is fine" in checked.out
-    assert "colour: there is no such field; there are: name, description" in checked.out
+    assert "gen-briefing is valid" in checked.out
+    assert "colour: unknown field; known fields: name, description" in checked.out
     listed = laptop("general", "list", "--directory", str(place))
     assert (listed.code, "gen-briefing" in listed.out, "gen-pr is broken and does nothing" in listed.err) == (
         0,
@@ -120,7 +120,7 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     prompt = next((place / "gen-briefing").glob("prompts/*.md"))
     prompt.write_text(prompt.read_text().replace("```script\n", "```script\nsay hello\n"))
     unread = laptop("general", "validate", str(place / "gen-briefing"))
-    assert (unread.code, "line 1 of the script is no step" in unread.out) == (1, True), unread
+    assert (unread.code, "line 1 of the script is not a valid step" in unread.out) == (1, True), unread
     shown = laptop("general", "show", "gen-pr", "--directory", str(place))
     assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
 
@@ -156,7 +156,7 @@ def test_a_general_is_replaced_only_when_told_so(laptop: Typist, tmp_path: Path)
     replaced = laptop.ask("general", "install", str(draft / "gen-pr"), "--replace")
     assert replaced["general"]["order"] == 60
     nothing = laptop("general", "install", "gen-tea")
-    assert (nothing.code, "no General that comes with Kingdom" in nothing.err) == (1, True)
+    assert (nothing.code, "neither a folder nor a General that comes with Kingdom" in nothing.err) == (1, True)
     assert laptop("general", "validate", str(tmp_path / "nowhere")).code == 2
 
 
@@ -173,10 +173,10 @@ def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop
 def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: Typist) -> None:
     laptop.ask("general", "install", "gen-pr")
     nowhere = laptop("general", "preview", "gen-pr")
-    assert (nowhere.code, "name one, as --repo acme/shop" in nowhere.err) == (2, True)
+    assert (nowhere.code, "name one, such as --repo acme/shop" in nowhere.err) == (2, True)
     previewed = laptop("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "# Review pull request acme/shop#7" in previewed.out
-    assert "Empty, since nobody gave it: payload.subject_title" in previewed.err
+    assert "These values are empty, since the event does not have them: payload.subject_title" in previewed.err
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "payload.text" in laptop.ask(*words)["missing"]
 

@@ -7,7 +7,7 @@ from bench.postgres import PrivateCluster
 from tests.acceptance.runs import Runs, script, write
 from tests.acceptance.terminal import Running, Terminal, eventually
 
-RUN_HOST = ("host", "run", "--json-logs", "--name")
+RUN_HOST = ("role", "host", "--json-logs", "--name")
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, t
     runs.template("Write", {"name": "write", "tasks": [script(write("a.txt", "hello"))]})
     lonely = runs.run("create", "write", "--start")
     assert lonely.code == 1
-    assert "is there but not started" in lonely.err
+    assert "was created but not started" in lonely.err
     assert "no soldier host is up" in lonely.err
     with (
-        terminal.start("engine", "--json-logs") as engine,
+        terminal.start("role", "engine", "--json-logs") as engine,
         terminal.start(*RUN_HOST, "box", "--directory", str(tmp_path / "box")) as host,
     ):
         host.logs("host registered")
@@ -54,30 +54,32 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
         host.ends()
     assert "UP" in files.run("host", "list").out
     careful = files.run("host", "retire", "box")
-    assert (careful.code, "say --yes" in careful.err) == (2, True)
+    assert (careful.code, "add --yes" in careful.err) == (2, True)
     assert files.run("host", "retire", "box", "--yes").out == "Host box is LOST.\n"
     assert [host["status"] for host in files.ask("host", "list")] == ["LOST"]
     unknown = files.run("host", "retire", "nobody", "--yes")
     assert (unknown.code, "`kingdom host list`" in unknown.err) == (1, True)
 
 
-@pytest.mark.parametrize("words", [("host", "run"), ("engine", "--host")])
+@pytest.mark.parametrize(
+    "words", [("host", "run"), ("engine", "--host"), ("role", "host"), ("role", "engine", "--host")]
+)
 def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal, words: tuple[str, ...]) -> None:
     done = files.run(*words, "--agent", "command")
-    assert (done.code, "soldiers.command into kingdom.yaml" in " ".join(done.err.split())) == (2, True)
+    assert (done.code, "soldiers.command in kingdom.yaml" in " ".join(done.err.split())) == (2, True)
 
 
 def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, f"{dsn} password=swordfish-of-the-store")
     runs = Runs(terminal, tmp_path)
-    # Put together by the shell: what stands in the template is no secret.
+    # Assembled by the shell, because text in the template is not a secret.
     tell: dict[str, object] = {
         "name": "tell",
         "tasks": [script()],
         "verify": ["echo it is swordfish-of''-the-store; exit 1"],
     }
     runs.template("Tell", tell)
-    with terminal.start("engine", "--host", "--json-logs", "--directory", str(tmp_path / "box")) as engine:
+    with terminal.start("role", "engine", "--host", "--json-logs", "--directory", str(tmp_path / "box")) as engine:
         engine.logs("host registered")
         assert runs.run("create", "tell", "--start", "--wait").code == 1
     shown = runs.run("show", "last", "--json").out
@@ -87,20 +89,20 @@ def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path)
 
 def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> None:
     done = files.run(*RUN_HOST, "box.example.org")
-    assert (done.code, "choose one of letters" in done.err) == (2, True)
+    assert (done.code, "choose a name of letters" in done.err) == (2, True)
 
 
 def test_the_engine_takes_its_host_along_when_that_cannot_run(files: Terminal, realm: Path) -> None:
-    with files.start("engine", "--host", "--name", "box", "--json-logs") as engine:
+    with files.start("role", "engine", "--host", "--name", "box", "--json-logs") as engine:
         engine.logs("host registered")
-        again = files.run("engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
+        again = files.run("role", "engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
         assert (again.code, "another host uses" in again.err) == (2, True)
         assert ended(engine) == 0
 
 
 def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateCluster, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, cluster.create_database("nothing_in_it"))
-    for words in (("engine", "--json-logs"), (*RUN_HOST, "box")):
+    for words in (("role", "engine", "--json-logs"), (*RUN_HOST, "box")):
         done = terminal.run(*words)
         assert (done.code, "run `kingdom bus migrate` first" in done.err) == (2, True)
 
@@ -111,4 +113,4 @@ def test_who_waits_for_a_run_hears_that_nobody_is_at_work(files: Terminal, tmp_p
     with files.start(*RUN_HOST, "box") as host:
         host.logs("host registered")
         with files.start("workflow", "create", "alone", "--start", "--wait", "--json", lonely=0.0) as waiting:
-            eventually(lambda: "is `kingdom engine` running?" in waiting._err.read_text() and "said")
+            eventually(lambda: "is `kingdom role engine` running?" in waiting._err.read_text() and "said")

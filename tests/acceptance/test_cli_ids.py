@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kingdom.bootstrap import open_bus
-from kingdom.cli.workflow_id import find_workflow
+from kingdom.cli.framework.workflow_ids import find_workflow
 from kingdom.clock import utc_now
 from kingdom.ids import first_id
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.workflow import templates
-from kingdom.workflow.model import operations
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, Front, Typist
@@ -36,19 +36,19 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
         shown = there("show", thing, "--json")
         assert (shown.code, shown.out) == (0, there(*words, "--json").out), thing
     unknown = there("show", "nobody-has-this")
-    assert (unknown.code, "nothing here has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
+    assert (unknown.code, "nothing has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
     assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
-    assert "has no single checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
-    assert "has no single task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
-    assert "has no single work 'w9'; it has: w1" in there("show", "last-w9").err
-    assert "'wf-' can mean" in there("show", "wf-").err
+    assert "has no unique checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
+    assert "has no unique task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
+    assert "has no unique work 'w9'; it has: w1" in there("show", "last-w9").err
+    assert "'wf-' matches" in there("show", "wf-").err
 
 
 def test_a_petition_is_named_by_six_letters_whoever_shows_it(there: Typist) -> None:
     assert there("petition", "show", "9a01bc", "--json").document["id"] == PETITION
     assert there("show", "9a01bc").out == there("petition", "show", "9a01bc").out
     assert (there("show", "a01bc").code, there("petition", "show", "a01bc").code) == (1, 1)
-    assert "write at least 6 letters" in there("petition", "show", "a01bc").err
+    assert "write at least the last 6 characters" in there("petition", "show", "a01bc").err
 
 
 def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front, types: Typist, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front,
     for words in (("event", "show"), ("show",), ("why",), ("explain",)):
         few, many, unknown = (types(*words, begun) for begun in (f"{EVENT}-0", "evt-", "evt-nobody"))
         assert (few.code, many.code, unknown.code) == (1, 1, 1)
-        assert f"'{EVENT}-0' can mean {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
+        assert f"'{EVENT}-0' matches {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
         assert (" and more" in few.err, " and more: write more of the id" in many.err) == (False, True)
         assert "`kingdom event list`" in unknown.err
 
@@ -132,7 +132,7 @@ def test_cancel_last_gives_up_the_run_that_was_made_last(front: Front, types: Ty
     assert types("cancel", "last", "--json").document["id"] == made
     assert [each["id"] for each in types("workflow", "list", "--json").document] == [made, f"wf-{TASK}", front.run]
     told = types("explain", "last", "--html", "story.html").out
-    assert told == f"{made} is explained in story.html: open it in a browser.\n"
+    assert told == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
 
 
 @pytest.mark.parametrize("task", [TASK, AGAIN])

@@ -123,7 +123,7 @@ def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "generals" / "gen-hello" / "general.yaml").exists()
     before = snapshot(tmp_path)
     again = kingdom(tmp_path, "init")
-    assert (again.code, "Everything was there already, and nothing was changed." in again.out) == (0, True)
+    assert (again.code, "Everything already exists, and nothing was changed." in again.out) == (0, True)
     assert snapshot(tmp_path) == before
 
 
@@ -131,7 +131,7 @@ def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) ->
     (tmp_path / "kingdom.yaml").write_text("sentinel: [\n")
     before = snapshot(tmp_path)
     done = kingdom(tmp_path, "init", "--yes")
-    assert (done.code, "was left as it is, but cannot be read" in done.err) == (2, True)
+    assert (done.code, "was not changed, but it cannot be read" in done.err) == (2, True)
     assert snapshot(tmp_path) == before
 
 
@@ -161,7 +161,7 @@ def test_a_database_is_taken_from_the_environment_and_its_password_written_nowhe
     assert not [path for path, content in snapshot(tmp_path).items() if b"very-secret" in content]
     assert kingdom(tmp_path, "config", "check", DATABASE_URL=url).code == 0
     refused = kingdom(tmp_path / "generals", "init", "--yes", "--database-url", url)
-    assert (refused.code, "a password does not belong into a file" in refused.err) == (2, True)
+    assert (refused.code, "a password must not be in the file" in refused.err) == (2, True)
 
 
 def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
@@ -207,12 +207,12 @@ def test_names_that_github_does_not_know_are_refused(tmp_path: Path, words: tupl
 def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: Path) -> None:
     home = tmp_path / "home"
     terminal = Terminal(tmp_path, "")
-    screen = terminal.converse("init", str(home), until="kept?", answer="\n\n")
+    screen = terminal.converse("init", str(home), until="stored?", answer="\n\n")
     assert (screen.code, screen.out.count("?")) == (0, 2)
     assert read_realm(home / "kingdom.yaml").sentinel.github is None
 
     other = tmp_path / "other"
-    screen = terminal.converse("init", str(other), until="kept?", answer="file:store\nour-bot\nacme/shop\n")
+    screen = terminal.converse("init", str(other), until="stored?", answer="file:store\nour-bot\nacme/shop\n")
     assert (screen.code, screen.out.count("?")) == (0, 3)
     said = yaml.safe_load((other / "kingdom.yaml").read_text())
     assert (said["database_url"], said["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
@@ -233,7 +233,7 @@ def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> No
     told = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
     assert (told.code, "DATABASE_URL is set" in told.err, "--store files" in told.err) == (0, True, True)
     refused = kingdom(tmp_path, "init", "other", "--yes", DATABASE_URL="mysql://db/shop")
-    assert (refused.code, "names no PostgreSQL database" in refused.err) == (2, True)
+    assert (refused.code, "is not a PostgreSQL database" in refused.err) == (2, True)
 
 
 @pytest.mark.installed
@@ -243,7 +243,7 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
     settings.write_text(settings.read_text() + CALM)
     said = await follow(tmp_path, next_steps(done), plain())
     assert "ended: completed" in said
-    assert "All is well." in said or "could be better" in said
+    assert "Everything works." in said or "could be better" in said
     assert "Nothing needs a person." in said
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.bootstrap import open_bus
-from kingdom.soldiers.transcript import append_entry
+from kingdom.soldiers.agents.transcript import append_entry
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.runs import HOST, Runs, script, write
@@ -86,7 +86,7 @@ def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
     assert "begins" not in tail.out
     assert "4999 xxx" in tail.out
     assert len(tail.out) < 300_000
-    assert "are left out: say --all" in tail.err
+    assert "are left out: add --all" in tail.err
     assert "begins" in logs(runs, workflow_id, "--all").out
 
 
@@ -99,7 +99,7 @@ def test_what_lies_on_another_machine_is_told_from_the_store(tmp_path: Path) -> 
         workflow_id = runs.ask("create", "far", "--start", "--wait")["id"]
     asyncio.run(carry_away(store))
     told = logs(runs, workflow_id)
-    assert f"the transcript lies on host {HOST}, machine elsewhere, in {runs.host_directory}" in told.err
+    assert f"the transcript is on host {HOST}, machine elsewhere, in {runs.host_directory}" in told.err
     assert "asked     Follow the script." in told.out
     assert "petition  jira.comment  text: hello" in told.out
     assert "answered  from afar" in told.out

@@ -77,7 +77,7 @@ def test_a_file_is_published_line_by_line_and_a_rerun_finds_duplicates(clerk: Ty
     words = ("bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--file", file)
     first = clerk(*words)
     assert first.code == 0
-    assert first.out.startswith(f"Stored {count} event(s); 0 known already")
+    assert first.out.startswith(f"Stored {count} event(s); 0 already existed")
     assert [row["payload_json"]["n"] for row in open_rows(dsn)] == list(range(count))
     again = clerk(*words, "--json")
     assert [line["duplicates"] for line in again.documents] == [["orders"]] * count
@@ -96,7 +96,7 @@ def test_lines_from_a_pipe_are_stored_until_one_is_bad(clerk: Typist, dsn: str) 
     done = clerk("bus", "publish", "--app", SHOP, "--file", "-", text=good + "{}\n")
     assert done.code == 1
     assert "line 1001" in done.err
-    assert "1000 event(s) of earlier lines are stored" in done.err
+    assert "1000 event(s) of earlier lines were stored" in done.err
     assert len(open_rows(dsn)) == 1000
 
 

@@ -68,12 +68,15 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
     laptop: Terminal, repository: Path
 ) -> None:
     made = laptop.run("git", "create", "app", str(repository), "--repo", "acme/web-app")
-    assert "Events of acme/web-app work in it." in made.out
+    assert "Events of acme/web-app use it." in made.out
     listed = laptop.run("git", "list").out
     assert "acme/web-app" in listed
     again = laptop.run("git", "create", "other", "git@github.com:Acme/Web-App.git", "--no-check")
     assert again.code == 1
-    assert "git app is ACTIVE: events of Acme/Web-App work in it, so other cannot be of Acme/Web-App too" in again.err
+    assert (
+        "git app is ACTIVE: events of Acme/Web-App use it, so other cannot have the repository name Acme/Web-App too"
+        in again.err
+    )
     twin = laptop.ask("git", "create", "acme-web-app", "https://github.com/acme-web/app.git", "--no-check")
     assert twin["repo"] == "acme-web/app"
     assert laptop.ask("git", "create", "other", str(repository), "--repo", "")["repo"] == ""
@@ -90,7 +93,7 @@ def test_a_repository_is_looked_at_as_a_host_would(
     create = ("git", "create", "app", f"{house}app.git")
     refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
     assert refused.code == 1
-    assert f"a host finds credentials in {realm}/.gitconfig" in refused.err
+    assert f"a host reads them from {realm}/.gitconfig" in refused.err
     realm.mkdir(exist_ok=True)
     (realm / ".gitconfig").write_text(mine)
     assert laptop.run(*create).code == 0
@@ -115,7 +118,7 @@ def test_a_deleted_repository_can_be_created_again(laptop: Terminal, repository:
     laptop.ask("git", "create", "app", str(repository))
     assert laptop.ask("git", "delete", "app")["deleted"] is True
     assert laptop.ask("git", "list") == []
-    assert "No repository is known" in laptop.run("git", "list").out
+    assert "There are no repositories" in laptop.run("git", "list").out
     assert laptop.run("git", "delete", "app").code == 1
     assert laptop.ask("git", "create", "app", str(repository), "--branch", "dev")["defaultBranch"] == "dev"
 
@@ -139,15 +142,13 @@ def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal
 def test_an_mcp_server_that_does_not_work_is_refused_unless_nobody_looks(laptop: Terminal) -> None:
     crash = laptop.run("mcp", "create", "shelf", "--command", f"{SERVE} crash", "--env", "SHELF=of glass")
     assert crash.code == 1
-    assert (
-        "ended with exit code 1 before it had answered; it wrote last: the shelf of glass has fallen down" in crash.err
-    )
+    assert "ended with exit code 1 before it answered; it wrote last: the shelf of glass has fallen down" in crash.err
     missing = laptop.run("mcp", "create", "shelf", "--command", "no-such-program")
     assert (missing.code, "there is no program 'no-such-program' on PATH" in missing.err) == (2, True)
     for wrong in ([], ["--command", "a", "--url", "b"], ["--command", "a 'b"], ["--url", "x", "--env", "y"]):
         assert laptop.run("mcp", "create", "shelf", *wrong).code == 2
     contrary = laptop.run("mcp", "create", "shelf", "--url", "http://x", "--transport", "stdio", "--no-check")
-    assert (contrary.code, "speaks STDIO and needs a command" in contrary.err) == (2, True)
+    assert (contrary.code, "uses STDIO and needs a command" in contrary.err) == (2, True)
     made = laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     assert (made["server"]["transport"], made["tools"]) == ("STREAMABLE_HTTP", None)
     older = laptop.ask(
@@ -160,7 +161,7 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     file = tmp_path / "fix.yaml"
     file.write_text(TEMPLATE)
     refused = laptop.run("template", "create", str(file))
-    assert (refused.code, "refers to git 'app', which is not known" in refused.err) == (1, True)
+    assert (refused.code, "refers to git 'app', which is not registered" in refused.err) == (1, True)
     laptop.ask("git", "create", "app", str(repository))
     laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     made = laptop.ask("template", "create", str(file))
@@ -176,7 +177,7 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     assert edited["gitRefs"] == [{"gitId": "app", "baseBranch": "dev"}]
     assert laptop.ask("template", "show", "fix-the-bug") == edited
     other = laptop.run("template", "update", "fix-the-bug", "-", text=written.replace("id: fix-the-bug", "id: other"))
-    assert (other.code, "- is about template 'other', not 'fix-the-bug'" in other.err) == (2, True)
+    assert (other.code, "- defines template 'other', not 'fix-the-bug'" in other.err) == (2, True)
 
     assert laptop.ask("template", "delete", "fix-the-bug")["deleted"] is True
     assert laptop.ask("template", "list") == []
@@ -191,8 +192,8 @@ def test_a_file_is_checked_without_a_store(laptop: Terminal, realm: Path, tmp_pa
     binary.write_bytes(b"\xff\xfe\x00")
     assert "id fix-the-bug, 1 work(s) and 2 task(s)" in laptop.run("template", "validate", str(good)).out
     refused = laptop.run("template", "validate", str(bad))
-    assert (refused.code, f"{bad}:6: works[0].task: there is no such field" in refused.err) == (2, True)
-    assert "is not written in UTF-8" in laptop.run("template", "validate", str(binary)).err
+    assert (refused.code, f"{bad}:6: works[0].task: unknown field" in refused.err) == (2, True)
+    assert "is not UTF-8" in laptop.run("template", "validate", str(binary)).err
     assert laptop.run("template", "validate", str(tmp_path / "none.yaml")).code == 2
     assert laptop.ask("template", "schema")["$ref"] == "#/$defs/TemplateFile"
     assert not realm.exists()

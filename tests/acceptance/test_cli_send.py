@@ -15,17 +15,17 @@ import pytest
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
-from kingdom.cli.event_wait import wait_for
-from kingdom.cli.output import Output
+from kingdom.cli.event.wait import wait_for
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import PLACES, READY, WAITING, WaitingPlace
-from kingdom.court.records import CURRENT, load, receive, save
-from kingdom.court.standing import Lookout
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.waiting_queue import READY, WAITING, WAITING_ENTRIES, WaitingEntry
+from kingdom.court.questions import HumanQuestion, save_question
+from kingdom.court.records import CURRENT, load, receive_event, save
+from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.front import Typist
@@ -74,19 +74,19 @@ def asking(directory: Path, *tasks: str) -> None:
         async with opened(directory) as bus, bus.transaction() as transaction:
             routes = [{"general": "gen-hello", "rule": "gen-hello#1", "task_id": tasks[0]}]
             event = an_event(status=EventStatus.DISPATCHED, routes=routes)
-            await receive(transaction, event, "tester")
+            await receive_event(transaction, event, "tester")
             for number, task in enumerate(tasks):
-                ask = Ask(
+                ask = HumanQuestion(
                     id=task,
-                    task_id=task,
+                    assignment_id=task,
                     general="gen-hello",
                     workflow_id=f"wf-{task}",
-                    question="May I?",
+                    text="May I?",
                     choices=("yes", "no"),
                     asked_at=now + timedelta(seconds=number),
                     due_at=now + timedelta(days=1),
                 )
-                await save_ask(transaction, ask)
+                await save_question(transaction, ask)
 
     asyncio.run(make())
 
@@ -108,19 +108,18 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
     again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)
     assert (
-        "is known already (pending) and was not sent again"
-        in types("send", *HELLO, "--payload", '{"from": "anna"}').out
+        "already exists (pending) and was not sent again" in types("send", *HELLO, "--payload", '{"from": "anna"}').out
     )
     assert len(json.loads(types("event", "list", "--json").out)) == 1
     other = types("send", *HELLO, "--payload", '{"from": "ben"}')
-    assert (other.code, "with another content: give this one another id" in other.err) == (1, True)
+    assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
 def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
     done = types("send", "--type", "demo.hello", "--id", wrong)
     assert (done.code, done.out) == (1, "")
-    assert f"{wrong!r} cannot be the id of an event: write evt-SOURCE-NAME, such as evt-cli-" in done.err
+    assert f"{wrong!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-" in done.err
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Pa
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
     none = types("answer", "999", "yes")
-    assert (none.code, f"999 asks nothing; an answer is waited for by: {TASK}, {LATER}" in none.err) == (1, True)
+    assert (none.code, f"999 has no open question; these have one: {TASK}, {LATER}" in none.err) == (1, True)
 
 
 class Waiting:
@@ -148,8 +147,8 @@ class Waiting:
     def __init__(self, realm: Path, capsys: pytest.CaptureFixture[str]) -> None:
         settings = Realm()
         self.told: list[str] = []
-        self.lookout = Lookout(
-            terms=Terms(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
+        self.lookout = StatusSources(
+            king=KingContext(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
             settings=settings.chamberlain,
             roles=("king", "general"),
             store=realm,
@@ -194,17 +193,17 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
     route = {"general": "gen-hello", "rule": "gen-hello#1"}
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
-            await receive(transaction, an_event(), "tester")
-        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0))
-        await somebody.hears(f"{EVENT} waits: nothing runs, run `kingdom up`")
+            await receive_event(transaction, an_event(), "tester")
+        waiting = asyncio.create_task(
+            wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0)
+        )
+        await somebody.hears(f"{EVENT} is waiting: no role is running, run `kingdom up`")
         for role in somebody.lookout.roles:
-            await FileSigns(tmp_path / "realm", role).give(utc_now())
-        await somebody.hears("the King has not decided about it yet")
+            await FileHeartbeatWriter(tmp_path / "realm", role).beat(utc_now())
+        await somebody.hears("the King has not routed it yet")
         held = an_event(routes=[{**route, "waiting": "place"}])
         await put(bus, held, _health(91), _place())
-        await somebody.hears(
-            "gen-hello does not get it yet: the gate of health lets nothing begin: the health is orange: CPU is at 91 %"
-        )
+        await somebody.hears("health is orange (CPU is at 91 %), so no new work starts")
         await put(bus, held, _health(93))
         await somebody.looks_again()
         await put(bus, an_event(status=EventStatus.DISPATCHED, routes=[{**route, "task_id": TASK}]))
@@ -213,18 +212,18 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
         rest = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert (rest.event.status, rest.ask) == (EventStatus.COMPLETED, None)
     assert set(Counter(somebody.told).values()) == {1}
-    assert sum("the gate of health" in line for line in somebody.told) == 1
+    assert sum("health is orange" in line for line in somebody.told) == 1
 
 
 async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     somebody = Waiting(tmp_path / "realm", capsys)
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
-            await receive(transaction, an_event(), "tester")
+            await receive_event(transaction, an_event(), "tester")
         patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
-        waiting = asyncio.create_task(wait_for(Output(json=False), bus, EVENT, somebody.lookout, **patience))
+        waiting = asyncio.create_task(wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, **patience))
         for _ in range(2):
-            await somebody.hears("waits: nothing runs")
+            await somebody.hears("is waiting: no role is running")
             somebody.told.clear()
         await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
@@ -232,7 +231,10 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
 
 def test_ps_tells_of_events_that_wait_where_nothing_goes_on(types: Typist) -> None:
     assert types("send", *HELLO).code == 0
-    assert types("ps").out == "Nothing goes on, but events wait: kingdom status. What has ended: kingdom ps --all\n"
+    assert (
+        types("ps").out
+        == "Nothing is running, but events wait: kingdom status. To see what has ended: kingdom ps --all\n"
+    )
     assert types("ps", "--json").document == []
 
 
@@ -242,5 +244,5 @@ def _health(percent: int) -> Record:
 
 
 def _place() -> Record:
-    place = WaitingPlace(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
-    return Record(kind=PLACES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))
+    place = WaitingEntry(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
+    return Record(kind=WAITING_ENTRIES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))

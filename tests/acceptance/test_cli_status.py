@@ -12,17 +12,17 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
-from kingdom.court.chamberlain.health import Health, Level
+from kingdom.court.chamberlain.health import HealthLevel, HealthState
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
-from kingdom.court.heartbeat import ROLES, FileSigns
+from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter
 from kingdom.court.king.admission import absent_owner
-from kingdom.court.king.waiting import HELD, READY, WaitingPlace, put_place
+from kingdom.court.king.waiting_queue import HELD, READY, WaitingEntry, add_entry
+from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
 from kingdom.court.records import CURRENT, save
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.workflow.model.host import Host
+from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.front import Typist
 from tests.acceptance.terminal import Terminal
@@ -47,8 +47,8 @@ def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def set_health(transaction: Transaction, level: Level, age_seconds: int) -> None:
-    health = Health(level=level, reason="cpu_percent: 5", at=utc_now() - timedelta(seconds=age_seconds))
+async def set_health(transaction: Transaction, level: HealthLevel, age_seconds: int) -> None:
+    health = HealthState(level=level, reason="cpu_percent: 5", at=utc_now() - timedelta(seconds=age_seconds))
     await transaction.put(Record(kind="health", id="current", state="current", doc=msgspec.to_builtins(health)))
 
 
@@ -58,40 +58,40 @@ async def set_quota(transaction: Transaction, scope: str, holders: dict[str, Dec
     await save_quota(transaction, quota, Record(kind="quota", id=scope, state=CURRENT))
 
 
-def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str = "") -> WaitingPlace:
+def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str = "") -> WaitingEntry:
     since = utc_now()
-    return WaitingPlace(event_id=event_id, general=general, rule="r", priority=priority, since=since, reason=reason)
+    return WaitingEntry(event_id=event_id, general=general, rule="r", priority=priority, since=since, reason=reason)
 
 
 async def fill(transaction: Transaction) -> None:
     """Let there be one of everything that a person may ask for."""
     now = utc_now()
-    await set_health(transaction, Level.YELLOW, 5)
+    await set_health(transaction, HealthLevel.YELLOW, 5)
     await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)
     await set_quota(transaction, SOLDIERS, {"task-1": Decimal(1)})
     await set_quota(transaction, "repo:acme/app", {"task-1": Decimal(1)})
-    await put_place(transaction, place("evt-a-1", Priority.LOW), READY)
-    await put_place(transaction, place("evt-a-2", Priority.HIGH), READY)
-    await put_place(transaction, place("evt-a-3", Priority.LOW), HELD)
+    await add_entry(transaction, place("evt-a-1", Priority.LOW), READY)
+    await add_entry(transaction, place("evt-a-2", Priority.HIGH), READY)
+    await add_entry(transaction, place("evt-a-3", Priority.LOW), HELD)
     gone = place("evt-a-4", Priority.NORMAL, "gen-gone", "there is no General gen-gone now")
-    await put_place(transaction, gone, absent_owner("gen-gone"))
+    await add_entry(transaction, gone, absent_owner("gen-gone"))
     for number, status in enumerate((AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN), start=1):
         given: dict[str, Any] = {"event_id": "evt-a-0", "target_general": "gen-a", "type": "t", "payload": {}}
         assignment = Assignment(id=f"task-{number}", priority=Priority.LOW, created_at=now, status=status, **given)
         await save(transaction, assignment)
     due = now + timedelta(days=1)
-    ask = Ask(
-        id="task-2", task_id="task-2", general="gen-a", workflow_id="wf", question="May I?", asked_at=now, due_at=due
+    ask = HumanQuestion(
+        id="task-2", assignment_id="task-2", general="gen-a", workflow_id="wf", text="May I?", asked_at=now, due_at=due
     )
-    await save_ask(transaction, ask)
+    await save_question(transaction, ask)
 
 
 def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist, realm: Path) -> None:
     change(realm, fill)
     assert types("event", "send", "--type", "demo.hello").code == 0
     assert types("bus", "pause", "court.result", "--reason", "a look").code == 0
-    asyncio.run(FileSigns(realm, "king").give(utc_now()))
-    asyncio.run(FileSigns(realm, "envoy").give(utc_now() - timedelta(hours=1)))
+    asyncio.run(FileHeartbeatWriter(realm, "king").beat(utc_now()))
+    asyncio.run(FileHeartbeatWriter(realm, "envoy").beat(utc_now() - timedelta(hours=1)))
     done = types("status", "--json")
     assert done.code == 1
     standing = done.document
@@ -102,9 +102,9 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     assert standing["undecided"] == 1
     assert standing["waiting"]["by_priority"] == {"high": 1, "normal": 1, "low": 2}
     assert standing["waiting"]["by_reason"] == {
-        "the next look of the King": 1,
-        "the gate of health: the health is yellow: cpu_percent: 5": 1,
-        "held back for a newer event": 1,
+        "the next round of the King": 1,
+        "the machine is busy (CPU 5 %)": 1,
+        "held back in case a newer event follows": 1,
         "there is no General gen-gone now": 1,
     }
     assert standing["assignments"] == {"pending": 0, "in_progress": 1, "needs_human": 1}
@@ -116,9 +116,9 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     shown = types("status")
     assert shown.code == 1
     for words in (
-        "by chamberlain.health.yellow of kingdom.yaml",
+        "see chamberlain.health.yellow in kingdom.yaml",
         "1 question for a person  → kingdom inbox",
-        "envoy gave no sign of life for 36",
+        "envoy has had no heartbeat for 36",
     ):
         assert words in shown.out
     # Those that never ran take one line, however many they are.
@@ -128,7 +128,7 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
 
 def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typist, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
-        await set_health(transaction, Level.GREEN, 600)
+        await set_health(transaction, HealthLevel.GREEN, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
 
     change(realm, act)
@@ -141,7 +141,7 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typis
 
 def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(types: Typist, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
-        await set_health(transaction, Level.RED, 5)
+        await set_health(transaction, HealthLevel.RED, 5)
         host = Host(id="vm", epoch=1, slots=3)
         await transaction.put(Record(kind=HOSTS.name, id="vm", state=host.status, doc=msgspec.to_builtins(host)))
 
@@ -149,8 +149,8 @@ def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(ty
     assert types("status", "--json").document["troubles"] == [
         {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
         {
-            "what": "nothing new begins, the health is red: cpu_percent: 5,"
-            " by chamberlain.health.orange and red of kingdom.yaml",
+            "what": "no new work starts, health is red: cpu_percent: 5;"
+            " see chamberlain.health.orange and red in kingdom.yaml",
             "command": "kingdom doctor",
         },
     ]

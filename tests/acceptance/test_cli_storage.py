@@ -9,7 +9,7 @@ import typer
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dead, Envelope
-from kingdom.cli import storage
+from kingdom.cli.bus import storage
 from tests.acceptance import shop
 from tests.acceptance.terminal import Terminal, eventually
 
@@ -106,10 +106,12 @@ async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn
 
 async def test_a_person_who_looks_sees_how_far_it_has_come(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.jsonl"
-    screen = terminal.converse("storage", "export", str(again), until="Everything is in", answer="").out
+    screen = terminal.converse("storage", "export", str(again), until="Exported everything", answer="").out
     assert "Exporting" in screen
     assert "7/7" in screen
-    screen = terminal.converse("storage", "import", str(packed), *ELSEWHERE, until="Everything is in", answer="").out
+    screen = terminal.converse(
+        "storage", "import", str(packed), *ELSEWHERE, until="Imported and counted", answer=""
+    ).out
     assert "Checking" in screen
     assert "Importing" in screen
     assert "7/7" in screen
@@ -140,7 +142,7 @@ async def test_a_store_that_holds_something_is_left_as_it_is(terminal: Terminal,
     before = terminal.ask("bus", "stats")
     done = terminal.run("storage", "import", str(packed))
     assert done.code == 1
-    assert "not empty, it holds 3 open events" in done.err
+    assert "not empty, it has 3 open events" in done.err
     assert [row | {"oldestPendingSeconds": 0} for row in terminal.ask("bus", "stats")] == [
         row | {"oldestPendingSeconds": 0} for row in before
     ]
@@ -168,7 +170,7 @@ async def test_a_store_that_changed_meanwhile_is_told_of(terminal: Terminal, dsn
         connection.rollback()
         done = await exporting
     assert done.code == 0
-    assert "changed meanwhile" in done.err
+    assert "changed during the export" in done.err
 
 
 def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
@@ -179,9 +181,9 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
     ("words", "code", "sentence"),
     [
         (("import", "nowhere.jsonl"), 2, "nowhere.jsonl"),
-        (("export", "nowhere/house.jsonl"), 1, "No such file or directory; name a file in a directory"),
-        (("export", "README.md"), 1, "exists already"),
-        (("import", "README.md"), 1, "is no archive"),
+        (("export", "nowhere/house.jsonl"), 1, "No such file or directory; choose a file in an existing"),
+        (("export", "README.md"), 1, "already exists"),
+        (("import", "README.md"), 1, "is not an archive"),
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
     ],
 )

@@ -60,11 +60,11 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         before = children(up)
         assert sorted(before) == sorted(ROLES)
         again = files.run("up", "--config", settings)
-        assert (again.code, f"pid {up.process.pid}" in again.err, "runs already" in again.err) == (2, True, True)
+        assert (again.code, f"pid {up.process.pid}" in again.err, "already runs" in again.err) == (2, True, True)
 
         psutil.Process(before["king"]).send_signal(signal.SIGKILL)
         roles_started(up, 2, "king")
-        (ended,) = up.lines_about("role ended, starting it again in 1 s")
+        (ended,) = up.lines_about("role ended, restarting it in 1 s")
         assert (ended["role"], ended["about"], ended["end"]) == ("up", "king", "killed by SIGKILL")
         after = children(up)
         assert {role for role in ROLES if before[role] != after[role]} == {"king"}
@@ -146,7 +146,7 @@ def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, se
 def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
     done = files.run("up")
     assert (done.code, done.out) == (2, EXAMPLE)
-    assert "There is no kingdom.yaml here. `kingdom init` makes a realm" in done.err
+    assert "There is no kingdom.yaml here. `kingdom init` creates a realm" in done.err
 
 
 def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, settings: str, tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, s
     )
     (tmp_path / "wrong.yaml").write_text("king: {crown: 1}\n")
     wrong = files.run("config", "check", str(tmp_path / "wrong.yaml"))
-    assert (wrong.code, "wrong.yaml:1: king.crown: there is no such field" in wrong.err) == (2, True)
+    assert (wrong.code, "wrong.yaml:1: king.crown: unknown field" in wrong.err) == (2, True)
     assert files.run("config", "check", settings, "--json").document["chamberlain"]["every_seconds"] == 1

@@ -76,7 +76,9 @@ def test_the_metrics_endpoint_serves_backlog_and_work(terminal: Terminal) -> Non
         assert served["address"].startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("words", [("bus", "work", SHOP), ("engine",), ("up",), ("role", "king"), ("role", "general")])
+@pytest.mark.parametrize(
+    "words", [("bus", "work", SHOP), ("role", "engine"), ("up",), ("role", "king"), ("role", "general")]
+)
 def test_a_metrics_port_that_is_taken_is_refused_in_one_sentence(types: Typist, words: tuple[str, ...]) -> None:
     Path("kingdom.yaml").write_text("database_url: file:realm\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -49,7 +49,7 @@ def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: R
     assert "All is well." in report.out
     (document,) = runs.ask("report", workflow_id, "w1-t1")
     assert (document["workName"], document["text"]) == ("greet", "# Result\n\nAll is well.")
-    assert "none is asked for" in runs.run("report", workflow_id, "w2-t1").out
+    assert "has no reportOutline" in runs.run("report", workflow_id, "w2-t1").out
 
     patch = runs.run("diff", workflow_id).out
     checked = subprocess.run(
@@ -172,9 +172,9 @@ def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> Non
     assert runs.ask("show", first[-5:])["workflow"]["id"] == first
     ambiguous = runs.run("show", "wf-")
     assert ambiguous.code == 1
-    assert f"'wf-' can mean {second} (CREATED), {first} (CREATED)" in ambiguous.err
+    assert f"'wf-' matches {second} (CREATED), {first} (CREATED)" in ambiguous.err
     unknown = runs.run("cancel", "nobody")
-    assert (unknown.code, "`kingdom workflow list` shows those there are" in unknown.err) == (1, True)
+    assert (unknown.code, "`kingdom workflow list` shows all" in unknown.err) == (1, True)
     listed = runs.ask("list", "--limit", "2", "--status", "CREATED")
     assert [workflow["id"] for workflow in listed] == [second, first]
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.court.burst import Books, judge
+from bench.court.burst import BurstCounts, judge
 from bench.court.growth import measure_database, measure_files
 from bench.court.latency import STARTED, STEPS, percentile
 from bench.court.webhooks import review_asked
@@ -57,7 +57,7 @@ def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp
 @pytest.mark.parametrize(
     ("spoilt", "complaint"),
     [
-        (("--variant", "deaf"), f"{STARTED}, p50 ms: "),
+        (("--variant", "polls"), f"{STARTED}, p50 ms: "),
         (("--only", "latency", "--demand", "1000"), f"{STARTED}, p50 ms: "),
         (("--variant", "lose_events"), "events of the burst lost, doubled or not routed: 20"),
     ],
@@ -94,8 +94,8 @@ def growths(*counted: str) -> set[str]:
     return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a look by the clock")}
 
 
-def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> Books:
-    return Books(
+def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:
+    return BurstCounts(
         events=events,
         noticed=Counter({EVENT.id: noticed}),
         waiting=frozenset({waiting}),
@@ -114,10 +114,10 @@ def routed(**route: str) -> ExternalEvent:
         (books(EVENT), "is pending with 0 routes"),
         (books(routed(waiting=PLACE), noticed=2), "was noticed 2 times"),
         (books(routed(waiting=PLACE), waiting="another"), "neither waits nor is assigned"),
-        (books(routed(task_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
+        (books(routed(assignment_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
     ],
 )
-def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) -> None:
+def test_whatever_is_wrong_after_a_burst_is_found(found: BurstCounts, complaint: str) -> None:
     (words,) = judge(found, [EVENT.id], 8)
     assert complaint in words
 
@@ -125,7 +125,7 @@ def test_whatever_is_wrong_after_a_burst_is_found(found: Books, complaint: str) 
 def test_a_burst_that_is_waiting_or_assigned_is_whole() -> None:
     assert EVENT.status is EventStatus.PENDING
     assert not list(judge(books(routed(waiting=PLACE)), [EVENT.id], 8))
-    assert not list(judge(books(routed(task_id="task-1"), holders=8), [EVENT.id], 8))
+    assert not list(judge(books(routed(assignment_id="task-1"), holders=8), [EVENT.id], 8))
 
 
 def test_a_percentile_is_one_of_the_figures() -> None:

@@ -20,7 +20,7 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 from bench.crash_sweep.sweep import in_turn
 from bench.crash_sweep.transcripts import Played, cost_told, played
 from bench.crash_sweep.variants import VARIANTS
-from kingdom.soldiers.transcript import append_entry
+from kingdom.soldiers.agents.transcript import append_entry
 
 ROOT = Path(__file__).parents[2]
 POINTS = 5

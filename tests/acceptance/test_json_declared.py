@@ -33,7 +33,7 @@ def test_a_document_that_is_not_as_declared_is_refused() -> None:
         with pytest.raises(ValidationError):
             shaped.check("bus pause", json.dumps(document))
     with pytest.raises(msgspec.ValidationError):
-        shaped.check("engine", '{"at": "today", "level": "info", "event": "no moment"}')
+        shaped.check("role", '{"at": "today", "level": "info", "event": "no moment"}')
 
 
 def test_the_schemas_of_the_reference_are_the_declared_ones() -> None:

@@ -16,19 +16,19 @@ import typer
 import yaml
 
 from kingdom.bootstrap import open_bus
-from kingdom.cli import doctor as cli_doctor
-from kingdom.cli.shape import answer_of
+from kingdom.cli.framework.json_result import json_result_of
+from kingdom.cli.setup import doctor as cli_doctor
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask, save_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.records import save as save_petition
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import save
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.soldiers.folders import Folders
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.acceptance import limits
 from tests.acceptance.desk import COMMANDS, Desk
 from tests.acceptance.runs import HOST, script, write
@@ -46,7 +46,7 @@ COURT = frozenset(
 ELSEWHERE = frozenset({"demo"})
 # One speaks to an agent, the other needs a screen.
 WITHOUT = frozenset({"agent-mcp", "top"})
-RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "engine", "host", "ps"})
+RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "host", "ps"})
 SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_server.py'} stdio"
 
 
@@ -101,14 +101,14 @@ def test_commands_about_runs(desk: Desk, tmp_path: Path) -> None:
     assert desk.ask("git show", "app")["users"]["templates"] == ["story"]
 
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
-    with terminal.start("engine", "--host", "--name", HOST, "--json") as engine:
+    with terminal.start("role", "engine", "--host", "--name", HOST, "--json") as engine:
         engine.logs("host registered")
         _story_of_a_run(desk, tmp_path)
         _end_of_a_run(desk)
-        desk.end("engine", engine)
-    with terminal.start("host", "run", "--name", "other", "--json-logs") as host:
+        desk.end("role", engine)
+    with terminal.start("role", "host", "--name", "other", "--json-logs") as host:
         host.logs("host registered")
-        desk.end("host run", host)
+        desk.end("role", host)
     assert len(desk.ask("host list")) == 2
     assert desk.ask("host retire", "other", "--yes")["status"] == "LOST"
     desk.ask("template delete", "story")
@@ -129,7 +129,7 @@ def _story_of_a_run(desk: Desk, directory: Path) -> None:
     assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
     host = desk.ask("workflow show", run)["host"]
     assert host["id"] == HOST
-    EgressLedger(Folders(Path(host["directory"])).egress_log(run), EgressLimits()).note(
+    EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).record(
         "refused", "a.example.org", "why"
     )
     (attempt,) = desk.ask("workflow egress", run)
@@ -316,9 +316,9 @@ async def _furnish(realm: Path) -> None:
         bus.transaction() as transaction,
     ):
         await save(transaction, assignment)
-        await save_ask(transaction, Ask(id=TASK, task_id=TASK, question="May I?", **asked))
-        approve = Ask(id="petition-2", task_id=TASK, question="Say it?", petition="petition-2", **asked)
-        await save_ask(transaction, approve)
+        await save_question(transaction, HumanQuestion(id=TASK, assignment_id=TASK, text="May I?", **asked))
+        approve = HumanQuestion(id="petition-2", assignment_id=TASK, text="Say it?", petition="petition-2", **asked)
+        await save_question(transaction, approve)
         waits: dict[str, Any] = {"approve_by": now + timedelta(days=1)}
         for number, more in enumerate((done, waits), start=1):
             petition = Petition(
@@ -330,7 +330,7 @@ async def _furnish(realm: Path) -> None:
 def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
     names = {name.split()[0] for name in COMMANDS}
     assert names == BUS | COURT | RUNS | ELSEWHERE | WITHOUT
-    assert {name for name in COMMANDS if answer_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
+    assert {name for name in COMMANDS if json_result_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
     with pytest.raises(Misconfigured):
         COMMANDS["top"].main(args=["--json"], standalone_mode=False)
     with pytest.raises(typer.TyperException):

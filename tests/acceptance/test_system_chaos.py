@@ -8,22 +8,15 @@ import msgspec
 import pytest
 
 from bench.chaos.__main__ import main
-from bench.court.judge import Books, judge
+from bench.court.judge import CourtCounts, judge
 from bench.court.variants import caught
 from kingdom.clock import utc_now
-from kingdom.court.documents import (
-    Assignment,
-    AssignmentStatus,
-    EventStatus,
-    ExternalEvent,
-    Priority,
-    Route,
-)
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
 
 SHORT = ("--system", "--backend", "files", "--no-variants", "--seed", "7", "--json", "-")
 
 
-def good() -> Books:
+def good() -> CourtCounts:
     event = ExternalEvent(
         id="evt-github-1",
         type="github.pr.review_requested",
@@ -34,7 +27,7 @@ def good() -> Books:
         created_at=utc_now(),
         status=EventStatus.COMPLETED,
         outcome="completed",
-        routes=(Route(general="gen-chaos", rule="gen-chaos#1", task_id="task-1"),),
+        routes=(Route(general="gen-chaos", rule="gen-chaos#1", assignment_id="task-1"),),
     )
     assignment = Assignment(
         id="task-1",
@@ -46,7 +39,7 @@ def good() -> Books:
         created_at=utc_now(),
         status=AssignmentStatus.COMPLETED,
     )
-    return Books(
+    return CourtCounts(
         events=[event],
         assignments=[assignment],
         comments={1: 1},
@@ -60,22 +53,22 @@ def good() -> Books:
     )
 
 
-FLAWS: dict[str, tuple[Callable[[Books], dict[str, Any]], str]] = {
+FLAWS: dict[str, tuple[Callable[[CourtCounts], dict[str, Any]], str]] = {
     "an event is lost": (lambda _: {"events": [], "assignments": []}, "0 events were noticed"),
     "an event failed": (
-        lambda books: {"events": [msgspec.structs.replace(books.events[0], outcome="failed")]},
+        lambda counts: {"events": [msgspec.structs.replace(counts.events[0], outcome="failed")]},
         "is completed, failed",
     ),
     "an event has no assignment": (
-        lambda books: {"events": [msgspec.structs.replace(books.events[0], routes=())]},
+        lambda counts: {"events": [msgspec.structs.replace(counts.events[0], routes=())]},
         "has 0 assignments",
     ),
-    "an assignment is doubled": (lambda books: {"assignments": books.assignments * 2}, "2 assignments in the store"),
+    "an assignment is doubled": (lambda counts: {"assignments": counts.assignments * 2}, "2 assignments in the store"),
     "a comment is doubled": (lambda _: {"comments": {1: 2}}, "has 2 comments"),
     "a comment is lost": (lambda _: {"comments": {}}, "has 0 comments"),
     "a message is doubled": (lambda _: {"posts": {"msg-1": 2}}, "was posted 2 times"),
     "a message is lost": (lambda _: {"posts": {}}, "was never posted"),
-    "a session is left": (lambda _: {"sessions": ["soldier-1"]}, "still on the books"),
+    "a session is left": (lambda _: {"sessions": ["soldier-1"]}, "still registered"),
     "a command is left": (lambda _: {"accepted": 1}, "accepted and not answered"),
     "a slot is held": (lambda _: {"held": {"soldiers": {"task-1": "1"}}}, "still held"),
     "a run is open": (lambda _: {"open_runs": ["wf-1"]}, "still open"),
@@ -89,10 +82,10 @@ def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_the_judge_finds(flaw: str) -> None:
-    spoil, words = FLAWS[flaw]
-    books = good()
-    spoilt = Books(**{name: getattr(books, name) for name in Books.__slots__} | spoil(books))
-    assert any(words in finding for finding in judge(spoilt, 1, [])), judge(spoilt, 1, [])
+    change, words = FLAWS[flaw]
+    counts = good()
+    broken = CourtCounts(**{name: getattr(counts, name) for name in CourtCounts.__slots__} | change(counts))
+    assert any(words in finding for finding in judge(broken, 1, [])), judge(broken, 1, [])
 
 
 def test_the_judge_finds_a_process_that_was_left() -> None:

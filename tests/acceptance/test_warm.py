@@ -38,7 +38,7 @@ async def test_a_program_has_its_arguments_its_environment_and_an_exit_code(monk
 async def test_a_program_listens_and_can_be_killed() -> None:
     program = await warm.start("code", "-q", stdin=True, stdout=True)
     assert program.stdout
-    program.tell(b"print(6 * 7, flush=True)\n")
+    program.write(b"print(6 * 7, flush=True)\n")
     assert b"42" in await program.stdout.readline()
     assert program.returncode is None
     program.kill()

@@ -10,9 +10,9 @@ import pytest
 
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.standins.github import github
-from kingdom.standins.jira import jira
-from kingdom.standins.server import Running, start
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira.application import build_jira
+from kingdom.standins.server import RunningServer, start
 from tests.compatibility.sample import FOLDER, STORE, Sample, restore, unpack
 from tests.contract.backends import BACKENDS
 
@@ -65,9 +65,9 @@ def postgres_place(cluster: PrivateCluster, restored: Callable[[Path], str], ver
 
 
 @pytest.fixture
-async def sites(tmp_path: Path) -> AsyncIterator[tuple[Running, Running]]:
+async def sites(tmp_path: Path) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
     """Return what plays GitHub, and what plays Jira."""
-    running = await start(github(tmp_path / "github.json")), await start(jira(tmp_path / "jira.json"))
+    running = await start(build_github(tmp_path / "github.json")), await start(build_jira(tmp_path / "jira.json"))
     yield running
     for site in running:
         await site.stop()

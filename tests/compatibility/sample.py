@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from bench.servers import find_binary
-from kingdom.court.general.earlier_names import take_over_slugs
+from kingdom.court.general.slug_migration import migrate_slugs
 from kingdom.court.sentinel.settings import SentinelSettings
 from kingdom.settings import DEFAULT_SCHEMA
 from tests.contract.backends import BackendUnderTest
@@ -66,7 +66,7 @@ class Sample:
         """Let King, General, engine and the host that is back work on the store."""
         async with at_work(self.backend, self.machine) as court, AsyncExitStack() as hosts:
             court.has(work("look", reports(status="success", summary="all is well")), git_refs=())
-            await take_over_slugs(court.bus, court.packages.values(), SentinelSettings())
+            await migrate_slugs(court.bus, court.packages.values(), SentinelSettings())
             runs = HostScene(self.backend, court.bus, self.machine, hosts)
             await runs.until_registered(HOST, 2)
             yield court, runs

@@ -4,17 +4,17 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from kingdom.bus import EFFECTS, Dispatcher, Query, Received, Transaction
+from kingdom.bus import EFFECTS, Dispatcher, Event, RecordQuery, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
-from kingdom.court.envoy.answers import open_asks
+from kingdom.court.envoy.answers import open_questions
 from kingdom.court.petitions.decision import PETITIONS, PetitionState
-from kingdom.court.petitions.records import read
+from kingdom.court.petitions.records import read_petition
 from kingdom.court.records import load
-from kingdom.standins.server import Running
+from kingdom.standins.server import RunningServer
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus
-from kingdom.workflow.model.operations import Auto
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.operations import Auto
 from kingdom.workflow.records import WORKFLOWS
 from tests.compatibility.sample import GONE_HOST, HOST, Sample
 from tests.contract.outside import Payment, calls
@@ -33,7 +33,7 @@ async def finish(scene: Scene, payments: Path) -> Handled:
     dispatcher, handled = Dispatcher(), defaultdict[str, list[Any]](list)
     dispatcher.effect("Bill", Payment(payments))
 
-    async def note(event: Received[dict[str, Any]], _transaction: Transaction) -> None:
+    async def note(event: Event[dict[str, Any]], _transaction: Transaction) -> None:
         handled[event.envelope.partition_key or event.envelope.type].append(event.payload)
 
     for kind in ("Ping", "Both", "Step", "Skip"):
@@ -63,12 +63,12 @@ def numbers(handled: Handled, key: str) -> list[int]:
 
 async def effects(scene: Scene) -> dict[str, str]:
     async with scene.bus.transaction() as transaction:
-        return {record.id: record.state for record in await transaction.find(Query(kind=EFFECTS.name))}
+        return {record.id: record.state for record in await transaction.find(RecordQuery(kind=EFFECTS.name))}
 
 
 async def the_run(court: CourtScene, status: WorkflowStatus) -> Workflow:
     async with court.bus.transaction() as transaction:
-        (record,) = await transaction.find(Query(kind=WORKFLOWS.name, state=status))
+        (record,) = await transaction.find(RecordQuery(kind=WORKFLOWS.name, state=status))
     return Workflow.read(record.doc)
 
 
@@ -124,18 +124,20 @@ async def test_a_question_is_answered_and_its_session_goes_on(sample: Sample) ->
         assert (run.status, run.works[0].agent.session) == (WorkflowStatus.COMPLETED, session)
 
 
-async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: tuple[Running, Running]) -> None:
+async def test_a_petition_is_approved_and_performed_once(
+    sample: Sample, sites: tuple[RunningServer, RunningServer]
+) -> None:
     async with sample.court() as (court, _):
         petitions = PetitionScene(sample.backend, court.bus, *sites)
         await petitions.people(petitions.github, "pull_request", repository=REPO, title="Add a fin", head="fin")
         async with court.bus.transaction() as transaction:
-            (ask,) = [each for each in await open_asks(transaction) if each.petition]
-            _, assignment = await load(transaction, Assignment, ask.task_id)
+            (ask,) = [each for each in await open_questions(transaction) if each.petition]
+            _, assignment = await load(transaction, Assignment, ask.assignment_id)
         asked = await court.record(PETITIONS.name, ask.petition)
         assert asked
         assert asked.state == PetitionState.REQUESTED
         async with petitions.performing():
-            assert (await petitions.answer(read(asked), "approve")).is_new
+            assert (await petitions.answer(read_petition(asked), "approve")).is_new
             await court.until_event(assignment.event_id, EventStatus.COMPLETED)
         performed = await court.record(PETITIONS.name, ask.petition)
         assert performed
@@ -146,7 +148,7 @@ async def test_a_petition_is_approved_and_performed_once(sample: Sample, sites: 
 async def test_what_a_general_remembers_is_shown_to_its_next_agent(sample: Sample) -> None:
     async with sample.court() as (court, _):
         event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
-        run = await lifecycle.show(court.bus, f"wf-{event.routes[0].task_id}")
+        run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     instructions = run.works[0].definition.instructions
     assert "Reviews are short here." in instructions
     assert "The tests need a database." in instructions

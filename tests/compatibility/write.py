@@ -16,14 +16,14 @@ from unittest.mock import patch
 from bench.crash_sweep.scene import make_repository
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.bus import Answer, Attempt, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
+from kingdom.bus import Attempt, CallResult, Dispatcher, Envelope, RetryPolicy, Throttled, Topology, find_ledger
 from kingdom.court.documents import AssignmentStatus, EventStatus
-from kingdom.court.envoy.answers import open_asks
+from kingdom.court.envoy.answers import open_questions
 from kingdom.court.package import PetitionRule
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.answers import CheckpointCreated
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.messages.answers import CheckpointCreated
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.registry import create_git
 from tests.compatibility.sample import FOLDER, GONE_HOST, STORE, Sample, dump, pack, unpack
 from tests.contract.backends import FilesBackend, PostgresBackend
@@ -105,7 +105,7 @@ async def _ask_people(court: CourtScene) -> None:
 
     async def both_ask_and_nothing_is_done() -> bool:
         async with court.bus.transaction() as transaction:
-            asks = await open_asks(transaction)
+            asks = await open_questions(transaction)
         stats = await court.operations.stats()
         # There is no Envoy to send messages.
         busy = [each for each in stats if each.stream != "court.message" and each.pending + each.processing]
@@ -117,17 +117,17 @@ async def _ask_people(court: CourtScene) -> None:
 async def _open_effects(scene: Scene) -> None:
     """Leave one payment that waits to be sent, and one of which nobody knows whether it was made."""
 
-    async def throttle(_: Attempt) -> Answer:
+    async def throttle(_: Attempt) -> CallResult:
         return Throttled(_LATER, "too many requests")
 
-    async def hang_up(_: Attempt) -> Answer:
+    async def hang_up(_: Attempt) -> CallResult:
         raise ConnectionResetError("the bank hung up")
 
     await _pay(scene, 1, throttle, "PREPARED")
     await _pay(scene, 2, hang_up, "UNKNOWN")
 
 
-async def _pay(scene: Scene, invoice: int, call: Callable[[Attempt], Awaitable[Answer]], ends: str) -> None:
+async def _pay(scene: Scene, invoice: int, call: Callable[[Attempt], Awaitable[CallResult]], ends: str) -> None:
     key, bank = f"invoice-{invoice}", Payment(Path()).target
     dispatcher = Dispatcher()
     dispatcher.effect("Bill", LocalEffect(call, target=bank, key=key))

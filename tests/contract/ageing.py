@@ -1,4 +1,4 @@
-"""Letting time pass for a store: records have ended, and dedup keys were taken, so much longer ago."""
+"""Make a store look older: records ended, and dedup keys were taken, longer ago."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.contract.backends import BackendUnderTest
 
 @contextmanager
 def time_passing(backend: BackendUnderTest, by: timedelta) -> Iterator[None]:
-    """Move the clock of this process, which is that of files; the contents of a server are aged, and stay so."""
+    """Advance the clock of this process, which a store of files uses. In a database, change the stored times."""
     if backend.name == "postgres":
         with psycopg.connect(backend.place, autocommit=True) as connection:
             connection.execute("UPDATE kingdom.record SET ended_at = ended_at - %s WHERE ended_at IS NOT NULL", [by])

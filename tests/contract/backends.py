@@ -1,4 +1,4 @@
-"""The backends under contract. A new one adds a class and its name to BACKENDS; no test changes."""
+"""The backends that the contract tests use. A new backend adds a class and an entry in BACKENDS; no test changes."""
 
 import asyncio
 import json
@@ -19,13 +19,13 @@ from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.entry import Row as FileRow
-from kingdom.backends.files.lock import holders_of
+from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.processes import holders_of
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.faults import translated
-from kingdom.bus import Bus, Cursor, Envelope, LoggedEntry, Operations, RecordKind, Topology, Transaction
+from kingdom.backends.postgres.faults import translate_errors
+from kingdom.bus import Bus, Envelope, LogCursor, LoggedEntry, Operations, RecordKind, Topology, Transaction
 from tests.contract.picture import Picture, Row
 from tests.patience import PATIENCE_SECONDS
 
@@ -34,7 +34,7 @@ LONG = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody with a transaction of their own, on a connection of their own."""
+    """A caller with its own connection and transaction."""
 
     bus: PostgresBus
     connection: psycopg.AsyncConnection[Any]
@@ -50,12 +50,12 @@ class Caller:
 
 
 class BackendUnderTest(ABC):
-    """One store, and what tests may do to it beyond the ports."""
+    """One store, and what tests can do to it beyond the ports."""
 
     name: ClassVar[str]
-    # The fixture that says where a fresh store is; its text must lead a child process there too.
+    # The fixture with the location of a new store, as text that a child process can use too.
     place_fixture: ClassVar[str]
-    # True where an id that a publisher gave is also looked for among the ended events that are kept.
+    # True if an id given by a publisher is also compared with finished events.
     knows_ended_ids: ClassVar[bool]
 
     def __init__(self, place: str) -> None:
@@ -69,7 +69,7 @@ class BackendUnderTest(ABC):
 
     @abstractmethod
     def operations(self, bus: Bus) -> Operations:
-        """Return operations that show of the log all that was committed before, unless a caller holds it back."""
+        """Return operations whose log shows everything committed before, unless a caller keeps a transaction open."""
 
     @abstractmethod
     def picture(self) -> Picture:
@@ -77,11 +77,11 @@ class BackendUnderTest(ABC):
 
     @abstractmethod
     def expire(self, tokens: Collection[int]) -> None:
-        """Let leases end now, as if their time had passed."""
+        """Expire leases now."""
 
     @abstractmethod
     def look_everywhere(self, bus: Bus) -> None:
-        """Let the next claim and reap of a bus see everything, whatever shortcuts it has learnt."""
+        """Make the next claim and reap of a bus look at everything, without shortcuts."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -94,26 +94,26 @@ class BackendUnderTest(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    # What follows exists only where transactions run side by side.
+    # The methods below exist only if transactions run concurrently.
 
     def caller(self, _bus: Bus, *, isolation: IsolationLevel | None = None) -> AbstractAsyncContextManager[Caller]:
-        """Open a transaction of a caller's own, which the bus can join."""
+        """Open a transaction of a caller, which the bus can join."""
         self._cannot(f"join a caller's transaction (asked for {isolation})")
 
     def publishing(self, bus: Bus, event: Envelope) -> AbstractAsyncContextManager[None]:
-        """Have an event written by the bus itself, with every lock that takes, but not committed during the block."""
+        """Let the bus write an event, with all its locks, and keep the transaction open during the block."""
         self._cannot(f"hold the publishing of {event.type} by {bus}")
 
     def stalled_event(self, position: int) -> AbstractContextManager[None]:
-        """Make everybody who writes this event wait until the block ends."""
+        """Make all writers of this event wait until the block ends."""
         self._cannot(f"stall the event at {position}")
 
     def stalled_lease(self, token: int) -> AbstractContextManager[None]:
-        """Make everybody who writes this lease wait, or pass it over, until the block ends."""
+        """Make all writers of this lease wait, or skip it, until the block ends."""
         self._cannot(f"stall the lease {token}")
 
     def waiting(self) -> int:
-        """Return how many wait for somebody else's transaction to end."""
+        """Return how many transactions wait for another transaction."""
         self._cannot("wait for another transaction")
 
     def _cannot(self, what: str) -> NoReturn:
@@ -182,7 +182,7 @@ class PostgresBackend(BackendUnderTest):
         )
 
     def holders(self) -> list[int]:
-        """Nobody: the server ends what a stopped process has open."""
+        """Return none, because the server aborts the transaction of a stopped process."""
         return []
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class PostgresBackend(BackendUnderTest):
     @asynccontextmanager
     async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
         postgres = _postgres(bus)
-        with translated():
+        with translate_errors():
             async with postgres.pool.connection() as connection, connection.transaction():
                 async with postgres.join(connection) as transaction:
                     await transaction.publish(event)
@@ -240,25 +240,25 @@ class PostgresBackend(BackendUnderTest):
 
 
 class PatientOperations(PostgresOperations):
-    """Reads the log once nothing in it is hidden by an older transaction that has not ended yet."""
+    """Reads the log once no older open transaction hides a part of it."""
 
     def __init__(self, bus: PostgresBus, is_held_back: Callable[[], bool] = lambda: False) -> None:
         super().__init__(bus)
         self._is_held_back = is_held_back
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         await self._until_all_shows()
         return await super().read_log(after, limit, about)
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         await self._until_all_shows()
         return await super().log_end()
 
     async def _until_all_shows(self) -> None:
-        """Wait until every transaction has ended that began before this call."""
+        """Wait for the end of all transactions that started before this call."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         _, newest = await self._open_transactions()
-        # Who holds a transaction open on purpose wants to see what the log shows meanwhile.
+        # A test that keeps a transaction open wants to see the log in this state.
         while not self._is_held_back():
             oldest, _ = await self._open_transactions()
             if oldest >= newest:
@@ -268,7 +268,7 @@ class PatientOperations(PostgresOperations):
 
     async def _open_transactions(self) -> tuple[int, int]:
         """Return the number of the oldest open transaction, and the one below which all have begun."""
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
                 cursor = await connection.execute(_OPEN_TRANSACTIONS)
                 (row,) = await cursor.fetchall()
@@ -291,21 +291,25 @@ class FilesBackend(BackendUnderTest):
         return FilesOperations(_files(bus))
 
     def picture(self) -> Picture:
-        """Read the directories as they are, by a store that has learnt nothing yet."""
+        """Read the directories with a newly opened store."""
         store = Store(self.place, {})
         store.open()
         try:
-            with store.exclusive() as draft:
-                books = [draft.books.stream(name) for name in store.stream_names()]
+            with store.exclusive() as plan:
+                indexes = [plan.events.stream(name) for name in store.stream_names()]
                 ended: dict[Any, list[str]] = {}
                 for name in store.stream_names():
-                    for line in store.tree.ended_events(name):
+                    for line in store.tree.read_archive(name):
                         ended.setdefault(UUID(line.event["eventId"]), []).append(name)
                 return Picture(
-                    rows=sorted((_row(row) for book in books for row in book.rows.values()), key=lambda r: r.position),
+                    rows=sorted(
+                        (_row(row) for index in indexes for row in index.rows.values()), key=lambda r: r.position
+                    ),
                     ended=ended,
-                    keys={(book.name, key): line.blocked_by for book in books for key, line in book.lines.items()},
-                    leases=frozenset(draft.books.leases),
+                    keys={
+                        (index.name, key): queue.blocked_by for index in indexes for key, queue in index.queues.items()
+                    },
+                    leases=frozenset(plan.events.leases),
                 )
         finally:
             store.close()
@@ -318,22 +322,22 @@ class FilesBackend(BackendUnderTest):
                 path.write_text(json.dumps({**lease, "expires": 0.0, "expiresAt": "2026-01-01T00:00:00+00:00"}))
 
     def look_everywhere(self, bus: Bus) -> None:
-        """Nothing to do: the books know everything."""
+        """Do nothing, because the index knows everything."""
 
     def clear(self) -> None:
-        """Remove every file but those by which open buses notice that they must look anew."""
+        """Remove every file except those by which open buses notice that they must reload."""
         if not Path(self.place).exists():
             return
         store = Store(self.place, {})
         store.open()
-        with store.exclusive() as draft:
+        with store.exclusive() as plan:
             keep = {store.layout.bus, store.layout.lock, store.layout.host, store.layout.journal, store.layout.kinds}
             for path in (*Path(self.place).iterdir(), *Path(store.layout.bus).iterdir()):
                 if str(path) not in keep:
                     shutil.rmtree(path)
             for directory in store.layout.fixed_directories():
                 store.disk.make_directory(directory)
-            store.skip_to(draft.place + 1)
+            store.skip_to(plan.offset + 1)
         store.close()
 
     def holders(self) -> list[int]:
@@ -345,14 +349,14 @@ class FilesBackend(BackendUnderTest):
     async def publishing(self, bus: Bus, event: Envelope) -> AsyncIterator[None]:
         store = Store(self.place, {})
         store.open()
-        # The lock is all there is to hold: what was decided under it is not written before the block ends.
+        # Holding the lock is enough: changes under it are not written before the block ends.
         with store.exclusive():
             yield
         store.close()
         await bus.publish(event)
 
 
-def _row(row: FileRow) -> Row:
+def _row(row: EventRow) -> Row:
     return Row(
         position=row.position,
         event_id=UUID(row.event_id),

@@ -1,6 +1,6 @@
-"""A process of its own that uses the bus: `python -m tests.contract.child BACKEND PLACE PROGRAM …`.
+"""A separate process that uses the bus: `python -m tests.contract.child BACKEND PLACE PROGRAM …`.
 
-It tells what it does in JSON lines on stdout and goes on when it reads a line on stdin.
+It reports what it does as JSON lines on stdout, and continues when it reads a line on stdin.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-from kingdom.bus import Bus, Dispatcher, Done, Received, Record, Transaction, Worker
-from kingdom.bus.logs import configure_logs
+from kingdom.bus import Bus, Dispatcher, Done, Event, Record, Transaction, Worker
 from kingdom.errors import KingdomError, LeaseLost
+from kingdom.log_output import configure_logs
 from tests.contract.backends import BACKENDS, LONG, BackendUnderTest
 from tests.contract.outside import Payment, die
 from tests.contract.scene import HOUR, KINDS, QUICK, QUICK_IDLE, TOPOLOGY, step
@@ -31,7 +31,7 @@ async def told_to_go_on() -> None:
 
 
 async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
-    """Claim one event, be interrupted, then renew and settle it as if nothing had happened."""
+    """Claim one event, wait for an interruption, then renew and settle it."""
     (delivery,) = await bus.claim("free", 1, "child")
     tell(claimed=str(delivery.envelope.event_id), token=delivery.token)
     await told_to_go_on()
@@ -47,11 +47,11 @@ async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
 
 
 async def work(_backend: BackendUnderTest, bus: Bus) -> None:
-    """Be a Worker whose handler is interrupted in the middle of its transaction."""
+    """Run a Worker whose handler is interrupted during its transaction."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         name = str(event.payload["number"])
         seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
         doc = {"by": [*seen.doc["by"], "child"]}
@@ -63,11 +63,11 @@ async def work(_backend: BackendUnderTest, bus: Bus) -> None:
 
 
 async def die_of_zero(_backend: BackendUnderTest, bus: Bus) -> None:
-    """Be a Worker that one kind of event kills."""
+    """Run a Worker that one type of event kills."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         if event.payload["number"] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -75,7 +75,7 @@ async def die_of_zero(_backend: BackendUnderTest, bus: Bus) -> None:
 
 
 async def publish_slowly(backend: BackendUnderTest, bus: Bus) -> None:
-    """Be interrupted while the rows of a key are locked."""
+    """Wait for an interruption while the rows of a key are locked."""
     try:
         async with backend.publishing(bus, step("k", 13)):
             tell(locked="k")
@@ -92,21 +92,21 @@ async def pay(bus: Bus, payment: Payment) -> None:
 
 
 async def pay_and_die(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
-    """Make an outside call and be killed before its answer is written down."""
+    """Make an outside call, and get killed before its result is recorded."""
     await pay(bus, Payment(Path(book), after=die))
 
 
 async def die_before_paying(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
-    """Note that the call goes out, and be killed before it does."""
+    """Record that the call is sent, and get killed before sending it."""
     await pay(bus, Payment(Path(book), before=die))
 
 
 async def pay_late(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
-    """Note that the call goes out, be interrupted, and make it whenever the process goes on."""
+    """Record that the call is sent, wait for an interruption, and send it when the process continues."""
 
     def be_interrupted() -> None:
         tell(paying=True)
-        # The whole loop waits, so that nothing of this process calls the payment off.
+        # Block the whole loop, so that nothing in this process cancels the payment.
         sys.stdin.readline()
 
     await pay(bus, Payment(Path(book), before=be_interrupted))
@@ -120,13 +120,13 @@ PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {program.__name__: program
 async def main(name: str, place: str, program: str, *details: str) -> None:
     backend = BACKENDS[name](place)
     run = PROGRAMS[program]
-    # A Worker would give up a quick lease that it cannot renew in time; this one has none.
+    # Without a keeper, because a Worker would give up a short lease that it cannot renew in time.
     topology = QUICK if run is settle_late else TOPOLOGY
     async with backend.open(topology, KINDS, LONG if run in DYING else QUICK_IDLE) as bus:
         await run(backend, bus, *details)
 
 
 if __name__ == "__main__":
-    # Else its lines would stand among what it tells.
+    # Otherwise log lines would mix with the reports.
     configure_logs(json=True, level=logging.ERROR)
     asyncio.run(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Every contract test runs once per registered backend, and every store must be sound when its test ends."""
+"""Run every contract test on each registered backend, and check the invariants of the store after the test."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""An outside world that no transaction of ours reaches: a file of payments, which outlives whoever writes to it."""
+"""An outside system that no transaction covers: a file of payments, which survives the processes that write it."""
 
 import asyncio
 import os
@@ -8,40 +8,40 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.bus import Absent, Acked, Answer, Attempt, Effect, Finding, Happened, Honours, Received, Target
+from kingdom.bus import Absent, Acked, Attempt, CallResult, Effect, Event, Idempotency, Present, ReconcileResult, Target
 
 
 class Payment(Effect[dict[str, Any]]):
-    """Pays by writing the identifier of the attempt; `before` and `after` run on either side of that."""
+    """Pays by writing the identifier of the attempt. `before` and `after` run around that."""
 
     def __init__(
         self,
         book: Path,
-        honours: Honours = Honours.IDENTIFIER,
+        idempotency: Idempotency = Idempotency.IDENTIFIER,
         *,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        self.target = Target(name="bank", honours=honours, settles_after=timedelta(milliseconds=50))
+        self.target = Target(name="bank", idempotency=idempotency, settles_after=timedelta(milliseconds=50))
         self._book = book
         self._before = before
         self._after = after
 
-    def key(self, event: Received[dict[str, Any]]) -> str:
+    def key(self, event: Event[dict[str, Any]]) -> str:
         return f"invoice-{event.payload['invoice']}"
 
-    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+    def request(self, event: Event[dict[str, Any]]) -> Mapping[str, Any]:
         return {"invoice": event.payload["invoice"]}
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         self._before()
         with self._book.open("a") as book:
             book.write(f"{attempt.identifier}\n")
         self._after()
         return Acked()
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
-        return Happened() if attempt.identifier in calls(self._book) else Absent()
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
+        return Present() if attempt.identifier in calls(self._book) else Absent()
 
 
 def calls(book: Path) -> list[str]:
@@ -54,7 +54,7 @@ def die() -> None:
 
 
 async def be_cancelled() -> None:
-    """Await a task that was cancelled, as a library may do with one of its own."""
+    """Await a cancelled task, as a library may do."""
     inner = asyncio.ensure_future(asyncio.sleep(0))
     inner.cancel()
     await inner

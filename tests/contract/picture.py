@@ -1,4 +1,4 @@
-"""What a store looks like at one moment, and what must be true of it at every moment. Pure."""
+"""A snapshot of a store, and the invariants that must always hold."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event that has not ended well: open or DEAD. `ready` means that it has a time at which it may be claimed."""
+    """One open or DEAD event. `ready` means that it has a time from which it can be claimed."""
 
     position: int
     event_id: UUID
@@ -45,7 +45,7 @@ class Picture:
 
 
 def violations(picture: Picture) -> list[str]:
-    """Return everything about the picture that must never be."""
+    """Return the broken invariants."""
     return [*_of_leases(picture), *_of_endings(picture), *_of_keys(picture)]
 
 
@@ -56,7 +56,7 @@ def _of_leases(picture: Picture) -> Iterator[str]:
         if row.attempt > row.max_attempts + 1:
             yield f"{row.position} was claimed {row.attempt} times, {row.max_attempts} are allowed"
         if row.open and row.line is None and not row.ready:
-            yield f"{row.position} is open, stands in no line and can never be claimed"
+            yield f"{row.position} is open and not ordered, but can never be claimed"
 
 
 def _of_endings(picture: Picture) -> Iterator[str]:

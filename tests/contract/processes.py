@@ -1,4 +1,4 @@
-"""Processes of their own that a test starts, stops, wakes and kills."""
+"""Processes that a test starts, stops, continues and kills."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.lock import is_stopped
+from kingdom.backends.files.system.processes import is_stopped
 from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import Scene, eventually
@@ -17,14 +17,14 @@ from tests.patience import PATIENCE_SECONDS
 
 
 async def stop(pid: int) -> None:
-    """Stop a process, and see that all its threads stand still."""
+    """Stop a process, and wait until all its threads have stopped."""
     os.kill(pid, signal.SIGSTOP)
     threads = Path(f"/proc/{pid}/task")
     await eventually(lambda: all(is_stopped(int(thread.name)) for thread in threads.iterdir()), "it has stopped")
 
 
 async def stop_unlocked(pid: int, backend: BackendUnderTest) -> None:
-    """Stop a process at a moment at which its store does not kill it for that."""
+    """Stop a process when it does not hold a lock, for which the store would kill it."""
 
     async def stopped() -> bool:
         await stop(pid)
@@ -37,7 +37,7 @@ async def stop_unlocked(pid: int, backend: BackendUnderTest) -> None:
 
 
 class Child:
-    """One such process, which tells what it does line by line."""
+    """One child process, which reports what it does line by line."""
 
     def __init__(self, process: warm.Program, backend: BackendUnderTest) -> None:
         self._process = process
@@ -52,28 +52,28 @@ class Child:
         return facts
 
     def go_on(self) -> None:
-        self._process.tell(b"\n")
+        self._process.write(b"\n")
 
     async def always_go_on(self) -> None:
-        """Let it go on whenever it tells something, for as long as this runs."""
+        """Continue the process after each report, until cancelled."""
         while True:
             await self.told()
             self.go_on()
 
     async def stop(self) -> None:
-        """Stop it, and see that it stands still."""
+        """Stop the process, and wait until it has stopped."""
         await stop(self._process.pid)
 
     async def stop_unlocked(self) -> None:
-        """Stop it at a moment at which the store does not kill it for that."""
+        """Stop the process when it does not hold a lock, for which the store would kill it."""
         await stop_unlocked(self._process.pid, self._backend)
 
     def wake(self) -> None:
-        """Let it run on, if it was not killed."""
+        """Continue the process, if it was not killed."""
         self._process.send_signal(signal.SIGCONT)
 
     async def was_thrown_out(self) -> bool:
-        """Tell whether the store has refused what it did, or has killed it."""
+        """Return whether the store has refused the writes of the process, or has killed it."""
         assert self._process.stdout
         line = await self._process.stdout.readline()
         return not json.loads(line)["published"] if line else await self._process.wait() == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The streams, records and short ways of speaking that all contract tests use."""
+"""The streams, records and helpers that all contract tests use."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ from uuid import UUID
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Dead,
     Delivery,
     Dispatcher,
     Done,
     Envelope,
+    LogCursor,
     LogEntry,
     LoggedEntry,
     Operations,
@@ -30,7 +30,7 @@ from kingdom.bus import (
     Worker,
 )
 from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.why import why
 from tests.contract import bystanders
@@ -59,11 +59,11 @@ def streams(lease: timedelta) -> Topology:
     )
 
 
-# Nothing but a test ends these leases.
+# Only a test ends these leases.
 TOPOLOGY = streams(lease=HOUR)
-# For a process whose lease ends by itself.
+# For a process whose lease expires by itself.
 QUICK = streams(lease=timedelta(milliseconds=100))
-# For processes that are stopped: somebody really waits until they are thrown out.
+# For stopped processes: the test really waits until their transactions are aborted.
 QUICK_IDLE = timedelta(seconds=3)
 KINDS = (
     RecordKind(name="job", directories={"open": "open", "closed": "closed"}, final=frozenset({"closed"})),
@@ -110,7 +110,7 @@ async def eventually(condition: Callable[[], Any], what: str) -> Any:
 
 @dataclass(slots=True)
 class Scene:
-    """One store, one bus on it, and what a test does to them."""
+    """One store with a bus, and the operations that tests use."""
 
     backend: BackendUnderTest
     bus: Bus
@@ -127,7 +127,7 @@ class Scene:
     async def claim(
         self, stream: str, limit: int = 100, *, by: str = "worker", bus: Bus | None = None
     ) -> list[Delivery]:
-        """Claim without shortcuts, so that an empty answer means that nothing can be had."""
+        """Claim without shortcuts, so that an empty result means that no event is due."""
         self.backend.look_everywhere(bus or self.bus)
         return await (bus or self.bus).claim(stream, limit, by)
 
@@ -135,23 +135,23 @@ class Scene:
         (delivery,) = await self.claim(stream, 1)
         return delivery
 
-    async def settle(self, outcome: Settlement, *deliveries: Delivery) -> None:
+    async def settle(self, outcome: AnyOutcome, *deliveries: Delivery) -> None:
         async with self.bus.transaction() as transaction:
             for delivery in deliveries:
                 await transaction.settle(delivery, outcome)
 
     async def lose(self, *deliveries: Delivery) -> int:
-        """Let the leases of deliveries expire and be reaped; returns how many events came back."""
+        """Expire and reap the leases of deliveries, and return how many events were returned."""
         self.backend.expire({delivery.token for delivery in deliveries})
         return await self.reap()
 
     async def lose_all(self) -> int:
-        """Let every lease expire and be reaped, as that of a process that has died."""
+        """Expire and reap every lease."""
         self.backend.expire(self.picture.leases)
         return await self.reap()
 
     async def until_nothing_is_held(self) -> None:
-        """Let every lease expire and be reaped, once the server has thrown out who keeps them locked."""
+        """Expire and reap every lease, after the server has aborted the transactions that lock them."""
 
         async def nothing_is_held() -> bool:
             await self.lose_all()
@@ -164,7 +164,7 @@ class Scene:
         return await self.bus.reap()
 
     async def kill_next(self, stream: str) -> Delivery:
-        """Claim the next event of a stream alone and let it die."""
+        """Claim the next event of a stream alone and settle it as DEAD."""
         delivery = await self.claim_one(stream)
         await self.settle(Dead("broken", "broken"), delivery)
         return delivery
@@ -200,19 +200,19 @@ class Scene:
         return [logged.entry.type for logged in await self.read_log()]
 
     async def read_log(self) -> list[LoggedEntry]:
-        """Read the whole log up to an entry of our own, behind which nothing readable can be missing."""
+        """Write an entry, and read the whole log up to it."""
         mark = LogEntry(type="mark", actor="tester")
         async with self.bus.transaction() as transaction:
             await transaction.append(mark)
 
         async def up_to_mark() -> list[LoggedEntry]:
-            entries = await self.operations.read_log(Cursor(), 10_000)
+            entries = await self.operations.read_log(LogCursor(), 10_000)
             return entries if entries and entries[-1].entry.trace_id == mark.trace_id else []
 
         return (await eventually(up_to_mark, "the newest entry can be read"))[:-1]
 
     async def drain(self, stream: str, *, size: int = 100, bound: int = 200) -> list[Delivery]:
-        """Claim and complete until the stream is empty; returns the deliveries in the order of their completion."""
+        """Claim and complete until the stream is empty, and return the deliveries in the order of completion."""
         done: list[Delivery] = []
         for _ in range(bound):
             claimed = await self.claim(stream, size)
@@ -229,7 +229,7 @@ class Scene:
 
     @asynccontextmanager
     async def working(self, dispatcher: Dispatcher, *streams: str, bus: Bus | None = None) -> AsyncIterator[Worker]:
-        """Let a real Worker run for the length of the block."""
+        """Run a real Worker during the block."""
         poll = timedelta(milliseconds=20)
         worker = Worker(bus or self.bus, dispatcher, streams, name="the-worker", poll=poll)
         running = asyncio.create_task(worker.run())

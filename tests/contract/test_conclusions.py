@@ -1,4 +1,4 @@
-"""What follows from an answer is written once, whatever goes wrong while it is written."""
+"""The consequences of a result are written once, whatever goes wrong meanwhile."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ import pytest
 from kingdom.bus import (
     EFFECTS,
     Acked,
-    Answer,
     Attempt,
     Bus,
+    CallResult,
     Dead,
     Defer,
     Done,
-    Finding,
-    Honours,
+    Event,
+    Idempotency,
     Outcome,
-    Received,
+    ReconcileResult,
     Record,
     Rejected,
     Retention,
@@ -40,19 +40,19 @@ __all__ = ["book"]
 
 
 class Following(Payment):
-    """Publishes a follow-up once its call is answered; the first conclusion goes wrong in a chosen way."""
+    """Publishes a follow-up in `conclude`. The first conclusion fails in a chosen way."""
 
     def __init__(self, book: Path, trouble: BaseException | Outcome) -> None:
         super().__init__(book)
         self._trouble: BaseException | Outcome | None = trouble
         self.concluded = 0
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         del attempt
         return Unclear("this bank has no counter to ask at")
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer
         self.concluded += 1
@@ -89,7 +89,7 @@ async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
 
 
 class Overtaken(Payment):
-    """Counts in a record once its call is answered; while it first does so, somebody else is faster."""
+    """Counts in a record in `conclude`. The first time, another transaction changes the record first."""
 
     def __init__(self, book: Path, bus: Bus) -> None:
         super().__init__(book)
@@ -97,7 +97,7 @@ class Overtaken(Payment):
         self._is_overtaken = False
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer
         await count(transaction)
@@ -134,16 +134,16 @@ async def test_a_conclusion_that_could_not_be_committed_is_drawn_again(scene: Sc
 
 
 class Refusing(Payment):
-    """Refuses until the amount is right, and remembers how it was asked."""
+    """Refuses until the amount is right, and remembers the requests."""
 
     def __init__(self, book: Path) -> None:
         super().__init__(book)
         self.asked: list[Attempt] = []
 
-    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+    def request(self, event: Event[dict[str, Any]]) -> Mapping[str, Any]:
         return {"amount": event.payload.get("amount", 0)}
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         self.asked.append(attempt)
         return await super().call(attempt) if attempt.request["amount"] else Rejected("what amount?")
 
@@ -168,14 +168,14 @@ MONTH = timedelta(days=31)
 
 
 class Unconcluded(Payment):
-    """Pays, and cannot conclude before it is repaired; its target excludes no late sender and finds nothing again."""
+    """Pays, and cannot conclude until it is repaired. Its target has no idempotency and finds no call again."""
 
     def __init__(self, book: Path, conclusion: Exception | Outcome) -> None:
-        super().__init__(book, Honours.NOTHING)
+        super().__init__(book, Idempotency.NOTHING)
         self.conclusion: Exception | Outcome = conclusion
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         del event, answer, transaction
         if isinstance(self.conclusion, Exception):
@@ -223,7 +223,7 @@ async def test_a_ledger_is_kept_for_its_time_after_its_conclusion_and_not_after_
 
 async def test_an_unconcluded_ledger_of_an_earlier_version_is_kept(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
-    # To an earlier version every answered call had ended, and its ledgers listed no events.
+    # An earlier version treated every answered call as finished, and its ledgers listed no events.
     earlier = replace(EFFECTS, final_when={}, kept_for=None)
     async with paying(scene, Unconcluded(book, RuntimeError("a bug"))):
         await eventually(scene.dead, "the event is dead")

@@ -1,4 +1,4 @@
-"""Dead letters: seen, patched, redriven, discarded; nothing of their history is lost."""
+"""Dead letters can be listed, patched, redriven and discarded, and keep their history."""
 
 from itertools import pairwise
 

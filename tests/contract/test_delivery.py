@@ -1,4 +1,4 @@
-"""At least once for what was committed, never for what was not."""
+"""Committed events are delivered at least once, others never."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.bus import Bus, Dispatcher, Done, Envelope, Received, Record, Transaction
+from kingdom.bus import Bus, Dispatcher, Done, Envelope, Event, Record, Transaction
 from kingdom.clock import utc_now
 from kingdom.errors import Misconfigured, Unavailable
 from tests.contract.backends import BackendUnderTest
@@ -166,7 +166,7 @@ async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(sce
     runs = 0
 
     @dispatcher.reaction("Ping")
-    async def count(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def count(event: Event[dict[str, int]], transaction: Transaction) -> None:
         nonlocal runs
         runs += 1
         tally = await transaction.get("tally", "all") or Record(kind="tally", id="all", state="counting", doc={"n": 0})
@@ -197,7 +197,7 @@ async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(sce
 
 @asynccontextmanager
 async def closing(backend: BackendUnderTest, turns: int) -> AsyncIterator[tuple[Bus, asyncio.Task[None]]]:
-    """Give a bus that listens and sends, so many turns of the loop after somebody has begun to close it."""
+    """Yield a listening bus, some turns of the loop after its close has started."""
     async with backend.open(TOPOLOGY, KINDS) as bus:
         await bus.wait(["free"], timedelta(milliseconds=50))
         await bus.publish(ping())

@@ -1,4 +1,4 @@
-"""What a store takes comes back as it was, and what some store could not return is refused by every one."""
+"""A store returns documents unchanged. A document that some store cannot return is refused by all."""
 
 import asyncio
 import math
@@ -40,7 +40,7 @@ def store(backend: BackendUnderTest) -> Iterator[tuple[asyncio.Runner, Scene]]:
 
 
 async def keep(scene: Scene, document: Mapping[str, Any]) -> list[Any]:
-    """Store a document in every way there is, and return it as it comes back."""
+    """Store a document in every possible way, and return what the store returns."""
     record_id = str(uuid4())
     event, entry = Envelope(type="Ping", payload=document), LogEntry(type="noted", actor="tester", data=document)
     async with scene.bus.transaction() as transaction:
@@ -87,17 +87,17 @@ def test_whatever_is_accepted_comes_back_equal_and_of_the_same_types(
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (math.nan, "no number that every store returns"),
-        (math.inf, "no number that every store returns"),
-        (1e22, "no number that every store returns"),
-        (-1e16, "no number that every store returns"),
+        (math.nan, "not every store returns"),
+        (math.inf, "not every store returns"),
+        (1e22, "not every store returns"),
+        (-1e16, "not every store returns"),
         (10**4000, "4000 digits"),
         ("a\x00b", "NUL"),
         ("a\ud800b", "surrogate"),
         ({"a\x00b": 1}, "NUL"),
         ({1: 2}, "must be text"),
-        ({1, 2}, "set is no type"),
-        (b"bytes", "bytes is no type"),
+        ({1, 2}, "set is not a JSON type"),
+        (b"bytes", "bytes is not a JSON type"),
     ],
     ids=lambda value: ascii(value)[:20],
 )
@@ -119,5 +119,5 @@ async def test_a_document_that_nests_too_deep_is_refused(scene: Scene) -> None:
     document: dict[str, Any] = {}
     for _ in range(2000):
         document = {"a": document}
-    with pytest.raises(MalformedEvent, match="nests too deep"):
+    with pytest.raises(MalformedEvent, match="nested too deeply"):
         await scene.bus.publish(Envelope(type="Ping", payload=document))

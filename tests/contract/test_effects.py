@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bus import EFFECTS, Dispatcher, Envelope, Honours, Record, find_ledger
-from kingdom.bus.effect import Absent, Answer, Attempt, Finding, Happened, Throttled, Unclear
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find_ledger
+from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.clock import utc_now
 from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
 
-# What else the document of a ledger said before it listed events.
+# The other fields of a ledger before it listed events.
 _ENDED_NEVER = {"response": None, "awaiting": False, "concluded": False}
 
 
@@ -62,15 +62,15 @@ async def test_a_call_whose_worker_died_before_its_answer_is_found_and_not_repea
     assert await ledger_state(scene) == "ACKED"
 
 
-@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE, Honours.TIME])
-async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Path, honours: Honours) -> None:
+@pytest.mark.parametrize("idempotency", [Idempotency.IDENTIFIER, Idempotency.FENCE, Idempotency.TIME])
+async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Path, idempotency: Idempotency) -> None:
     event = bill()
     await scene.bus.publish(event)
     async with child(scene, "die_before_paying", str(book)) as victim:
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
     assert calls(book) == []
     await scene.lose_all()
-    async with paying(scene, Payment(book, honours)):
+    async with paying(scene, Payment(book, idempotency)):
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
     assert await scene.status(event) == "DONE"
@@ -79,7 +79,7 @@ async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Pat
 async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the_store(
     scene: Scene, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Payment(book, Honours.TIME)
+    slow = Payment(book, Idempotency.TIME)
     slow.target = replace(slow.target, settles_after=HOUR)
     event = bill()
     await scene.bus.publish(event)
@@ -87,7 +87,7 @@ async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
     await scene.lose_all()
     # The clock of the next host is ahead.
-    monkeypatch.setattr("kingdom.bus.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
+    monkeypatch.setattr("kingdom.bus.effects.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
     async with paying(scene, slow):
         await eventually(lambda: _waits_for_it(scene, event), "the event waits")
     assert calls(book) == []
@@ -97,18 +97,18 @@ async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again
     looks = 0
 
     class Slow(Payment):
-        async def call(self, attempt: Attempt) -> Answer:
+        async def call(self, attempt: Attempt) -> CallResult:
             raise ConnectionError(f"no answer to {attempt.number}")
 
-        async def reconcile(self, attempt: Attempt) -> Finding:
+        async def reconcile(self, attempt: Attempt) -> ReconcileResult:
             del attempt
             nonlocal looks
             looks += 1
-            # Where the clock of the store can be moved, an hour passes before the answer.
+            # If the clock of the store can be moved, an hour passes before the response.
             passing.enter_context(time_passing(scene.backend, 2 * HOUR))
             return Absent()
 
-    slow = Slow(book, Honours.TIME)
+    slow = Slow(book, Idempotency.TIME)
     slow.target = replace(slow.target, settles_after=HOUR)
     event = bill()
     await scene.bus.publish(event)
@@ -119,7 +119,7 @@ async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again
 
 
 async def _waits_for_it(scene: Scene, event: Envelope) -> bool:
-    return "it may still come" in ((await scene.situation(event)).error_message or "")
+    return "but still may" in ((await scene.situation(event)).error_message or "")
 
 
 async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(scene: Scene, book: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(
     async with child(scene, "die_before_paying", str(book)) as victim:
         await eventually(lambda: victim.has_ended, "the worker dies before its call")
     await scene.lose_all()
-    async with paying(scene, Payment(book, Honours.NOTHING)):
+    async with paying(scene, Payment(book, Idempotency.NOTHING)):
         await eventually(lambda: nothing_open(scene), "the event is given up")
     assert calls(book) == []
     situation = await scene.situation(event)
@@ -147,7 +147,7 @@ async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scen
         zombie.wake()
         zombie.go_on()
         await eventually(lambda: len(calls(book)) == 2, "the zombie sends too late")
-        # The target does a call with the same identifier only once.
+        # The target executes each identifier once.
         assert len(set(calls(book))) == 1
     assert await ledger_state(scene) == "ACKED"
 
@@ -156,7 +156,7 @@ async def test_two_events_with_one_key_are_one_effect(scene: Scene, book: Path) 
     await scene.bus.publish(bill(1), bill(1), bill(2))
     async with paying(scene, Payment(book)):
         await eventually(lambda: nothing_open(scene), "all are done")
-    # Who of the two comes second may send again what is not there yet: the same, which its target does once.
+    # The second worker may send the absent call again, with the same identifier, which its target executes once.
     assert len(set(calls(book))) == 2
 
 
@@ -195,7 +195,7 @@ async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene:
     seen: list[str] = []
 
     class Busy(Payment):
-        async def call(self, attempt: Attempt) -> Answer:
+        async def call(self, attempt: Attempt) -> CallResult:
             seen.append(attempt.identifier)
             return await super().call(attempt) if len(seen) > 1 else Throttled(None)
 
@@ -214,7 +214,7 @@ async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anythin
         raise ConnectionError("the answer is lost")
 
     await scene.bus.publish(bill())
-    async with paying(scene, Payment(book, Honours.NOTHING, after=lose_the_answer)):
+    async with paying(scene, Payment(book, Idempotency.NOTHING, after=lose_the_answer)):
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"
@@ -224,7 +224,7 @@ async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(
     asked = 0
 
     class Cancelled(Payment):
-        async def call(self, attempt: Attempt) -> Answer:
+        async def call(self, attempt: Attempt) -> CallResult:
             del attempt
             nonlocal asked
             asked += 1
@@ -245,11 +245,11 @@ async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_cou
     looks = 0
 
     class Cancelled(Payment):
-        async def call(self, attempt: Attempt) -> Answer:
+        async def call(self, attempt: Attempt) -> CallResult:
             del attempt
             raise ConnectionError("the answer is lost")
 
-        async def reconcile(self, attempt: Attempt) -> Finding:
+        async def reconcile(self, attempt: Attempt) -> ReconcileResult:
             del attempt
             nonlocal looks
             looks += 1
@@ -267,13 +267,13 @@ async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_cou
 
 async def test_words_that_no_store_keeps_cost_no_answer_and_no_alarm(scene: Scene, book: Path) -> None:
     class Babbling(Payment):
-        async def call(self, attempt: Attempt) -> Answer:
+        async def call(self, attempt: Attempt) -> CallResult:
             await super().call(attempt)
             raise ConnectionError("cut off at \x00")
 
-        async def reconcile(self, attempt: Attempt) -> Finding:
+        async def reconcile(self, attempt: Attempt) -> ReconcileResult:
             first = attempt.request["invoice"] == 1
-            return Happened({"it\x00s": ["\ud800"]}) if first else Unclear("what\x00?")
+            return Present({"it\x00s": ["\ud800"]}) if first else Unclear("what\x00?")
 
     found, lost = bill(1), bill(2)
     await scene.bus.publish(found, lost)

@@ -1,4 +1,4 @@
-"""A Transaction inside the caller's own: the caller's rows and our events, all or nothing."""
+"""A Transaction inside the caller's own: the caller's rows and the events, all or nothing."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
-from kingdom.bus import Delivery, Done, Envelope, LogEntry, Query, Record
+from kingdom.bus import Delivery, Done, Envelope, LogEntry, Record, RecordQuery
 from kingdom.errors import Conflict, Misconfigured
 from tests.contract.backends import Caller
 from tests.contract.scene import HOUR, Scene, ids, nothing_changes, ping, step
@@ -45,7 +45,7 @@ async def test_nothing_is_left_when_the_caller_rolls_back(scene: Scene) -> None:
                 await transaction.append(LogEntry(type="never", actor="tester"))
             await caller.rollback()
     async with scene.bus.transaction() as transaction:
-        assert await transaction.find(Query(kind="job")) == []
+        assert await transaction.find(RecordQuery(kind="job")) == []
         assert await transaction.once("scope", "key", HOUR)
     assert await scene.log_types() == []
 
@@ -106,7 +106,7 @@ async def test_a_delivery_settled_by_a_caller_who_rolls_back_comes_back(scene: S
         async with caller.join() as transaction:
             await transaction.settle(delivery, Done())
         await caller.rollback()
-    # The next claim is when a process closes the leases that it believes settled.
+    # A process closes settled leases at its next claim.
     assert await scene.claim("line") == []
     scene.check()
     assert await scene.lose(delivery) == 1
@@ -234,7 +234,7 @@ async def test_many_publishers_of_few_keys_never_make_two_heads_or_none(scene: S
         async with scene.backend.caller(scene.bus) as caller:
             await gate.wait()
             async with caller.join() as transaction:
-                # In different orders, so that only sorting saves them from a deadlock.
+                # In different orders, so that only sorting prevents a deadlock.
                 await transaction.publish(*(events[number] if number % 2 else reversed(events[number])))
             await caller.commit()
 

@@ -1,11 +1,11 @@
-"""A worker that lost its lease changes nothing, and what it held comes back."""
+"""A worker that lost its lease changes nothing, and its events return to their stream."""
 
 import asyncio
 
 import pytest
 
 from kingdom.bus import Dead, Defer, Done, LogEntry, Record, Retry
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.errors import LeaseLost
 from tests.contract.scene import HOUR, NO_WAIT, Make, Scene, ids, nothing_changes, ping, step
 
@@ -52,14 +52,14 @@ async def test_renewal_extends_only_the_leases_that_are_named(scene: Scene) -> N
 async def test_a_lease_can_be_renewed_from_a_thread_while_the_loop_is_blocked(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
-    # No await here: the loop stands still while the lease is renewed.
+    # No await here, so the loop is blocked while the lease is renewed.
     assert scene.bus.renew({delivery.token: HOUR}).alive == {delivery.token}
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
 async def test_a_settlement_with_a_lost_lease_changes_nothing(
-    scene: Scene, stream: str, make: Make, outcome: Settlement
+    scene: Scene, stream: str, make: Make, outcome: AnyOutcome
 ) -> None:
     await scene.bus.publish(make(), make())
     stale = await scene.claim(stream)
@@ -72,7 +72,7 @@ async def test_a_settlement_with_a_lost_lease_changes_nothing(
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
 async def test_a_settlement_with_an_older_token_does_not_touch_the_new_owner(
-    scene: Scene, stream: str, make: Make, outcome: Settlement
+    scene: Scene, stream: str, make: Make, outcome: AnyOutcome
 ) -> None:
     await scene.bus.publish(make())
     stale = await scene.claim_one(stream)
@@ -160,7 +160,7 @@ async def test_a_half_settled_lease_is_kept_for_the_rest_of_it(scene: Scene) -> 
     await scene.bus.publish(ping(1), ping(2))
     done, rest = await scene.claim("free")
     await scene.settle(Done(), done)
-    # The next claim is when a process closes the leases that it believes settled.
+    # A process closes settled leases at its next claim.
     assert await scene.claim("free") == []
     assert scene.bus.renew({rest.token: HOUR}).alive == {rest.token}
     await scene.settle(Done(), rest)
@@ -194,7 +194,7 @@ async def test_a_late_settlement_does_not_end_the_newer_lease_of_the_same_proces
     owner = await scene.claim_one("free")
     with pytest.raises(LeaseLost):
         await scene.settle(Done(), stale)
-    # The next claim is when a process closes the leases that it believes settled.
+    # A process closes settled leases at its next claim.
     assert await scene.claim("free") == []
     scene.check()
     assert await scene.lose(owner) == 1

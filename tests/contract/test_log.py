@@ -1,11 +1,11 @@
-"""The log by cursor: no gap and no double, whatever order transactions commit in."""
+"""Reading the log by cursor misses and repeats nothing, whatever the order of commits."""
 
 import asyncio
 from contextlib import suppress
 
 import pytest
 
-from kingdom.bus import Bus, Cursor, LogEntry, LoggedEntry, Operations
+from kingdom.bus import Bus, LogCursor, LogEntry, LoggedEntry, Operations
 from tests.contract.scene import Scene, eventually
 
 
@@ -22,7 +22,7 @@ class Reader:
     """Follows the log by cursor, page by page, as the live view does."""
 
     def __init__(self, operations: Operations, page: int = 3) -> None:
-        self.cursor = Cursor()
+        self.cursor = LogCursor()
         self.seen: list[str] = []
         self._operations = operations
         self._page = page
@@ -55,8 +55,8 @@ async def test_a_reader_goes_on_from_its_cursor(scene: Scene) -> None:
     read = await scene.read_log()
     rest = await scene.operations.read_log(read[0].cursor, 10)
     assert rest[0].entry.type == "two"
-    assert (await scene.operations.read_log(Cursor(), 1))[0] == read[0]
-    assert Cursor.parse(str(read[0].cursor)) == read[0].cursor
+    assert (await scene.operations.read_log(LogCursor(), 1))[0] == read[0]
+    assert LogCursor.parse(str(read[0].cursor)) == read[0].cursor
 
 
 async def test_a_reader_can_ask_for_what_is_about_one_thing(scene: Scene) -> None:
@@ -64,10 +64,10 @@ async def test_a_reader_can_ask_for_what_is_about_one_thing(scene: Scene) -> Non
         for name, order in (("one", "a"), ("two", "b"), ("three", "a"), ("four", "")):
             await transaction.append(LogEntry(type=name, actor="test", data={"mentions": "a"}, aggregate_id=order))
     assert len(await scene.read_log()) == 4
-    first, second = await scene.operations.read_log(Cursor(), 10, "a")
+    first, second = await scene.operations.read_log(LogCursor(), 10, "a")
     assert [first.entry.type, second.entry.type] == ["one", "three"]
     assert await scene.operations.read_log(first.cursor, 10, "a") == [second]
-    assert await scene.operations.read_log(Cursor(), 1, "a") == [first]
+    assert await scene.operations.read_log(LogCursor(), 1, "a") == [first]
 
 
 async def test_cursors_grow(scene: Scene) -> None:
@@ -88,7 +88,7 @@ async def test_a_rolled_back_entry_is_never_read(scene: Scene) -> None:
 
 
 async def test_the_end_of_the_log_is_behind_its_newest_entry(scene: Scene) -> None:
-    assert await scene.operations.log_end() == Cursor()
+    assert await scene.operations.log_end() == LogCursor()
     await append(scene.bus, "one")
     read = await scene.read_log()
     end = await scene.operations.log_end()
@@ -109,7 +109,7 @@ async def test_a_reader_misses_nothing_when_transactions_commit_out_of_order(
         for name in commit_order:
             await callers[name].commit()
             await append(scene.bus, f"after {name}")
-            # Whatever is readable by now is read, so that a late entry below the cursor would be missed.
+            # Read everything readable now. A late entry below the cursor would be missed.
             await reader.read()
     await reader.until({"first", "second", "after first", "after second"})
     assert len(reader.seen) == 4
@@ -143,7 +143,7 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
                 async with caller.join() as transaction:
                     await transaction.append(entry(name))
                 await asyncio.sleep(0)
-                # Every third transaction is thrown away, which leaves holes in every sequence.
+                # Every third transaction is rolled back, which leaves gaps in every sequence.
                 await (caller.rollback() if name.endswith(("3", "6", "9")) else caller.commit())
 
     async def follow(reader: Reader) -> None:
@@ -155,7 +155,7 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
     try:
         await asyncio.gather(*map(write, range(6)))
     finally:
-        # Also where the backend has no such callers: nobody may go on reading after this test.
+        # Also on a backend without such callers, because the reader must end with this test.
         writing = False
         await asyncio.gather(*following)
     kept = {name for group in names for name in group if not name.endswith(("3", "6", "9"))}

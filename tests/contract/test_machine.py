@@ -1,4 +1,4 @@
-"""A state machine against the real store: any order of operations, the same promises after each of them."""
+"""A state machine on the real store: the promises hold after each operation, in any order of operations."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from kingdom.bus import Dead, Defer, Delivery, Done, Envelope, Retention, Retry
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 from kingdom.errors import LeaseLost
 from tests.contract.backends import BackendUnderTest
@@ -31,9 +31,9 @@ from tests.contract.picture import Picture, Row, violations
 from tests.contract.scene import HOUR, KINDS, NO_WAIT, Scene, streams
 
 STREAMS = ("free", "line", "skipping")
-# One key is hot, so that its events wait for each other.
+# One key is used often, so that its events wait for each other.
 KEYS = ("hot", "hot", "cold")
-# Less than a lease lasts and an event is delayed for, so that a step of the clock ends neither.
+# Less than a lease and than a delay, so that a clock step ends neither.
 CLOCK_STEP = timedelta(minutes=20)
 T = TypeVar("T")
 DATA = st.data()
@@ -44,11 +44,11 @@ RARELY = st.sampled_from([False] * 5 + [True])
 
 @dataclass(slots=True)
 class Bench:
-    """What all examples of one run use: one loop, one bus, one store that is emptied between them."""
+    """Shared by all examples of one run: one loop, one bus, and one store that is emptied between them."""
 
     runner: asyncio.Runner
     scene: Scene
-    # So far the clock of this process, which is that of a store of files, is off.
+    # The clock offset of this process, which a store of files uses.
     clock_off: timedelta = NO_WAIT
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -57,7 +57,7 @@ class Bench:
 
 @dataclass(slots=True)
 class Model:
-    """What must be true of the store, known without looking at it."""
+    """The expected state of the store."""
 
     published: set[tuple[str, UUID]] = field(default_factory=set)
     done: set[tuple[str, UUID]] = field(default_factory=set)
@@ -77,9 +77,10 @@ class Model:
             self.stale.append(delivery)
 
     def next_to_settle(self) -> list[Delivery]:
-        """Return the deliveries that a worker may settle now: of a run only the first that is left."""
+        """Return the deliveries that a worker may settle now: only the first one left of each run."""
         firsts = {
-            delivery.line or delivery.position: delivery for _, delivery in sorted(self.held.items(), reverse=True)
+            delivery.ordering_key or delivery.position: delivery
+            for _, delivery in sorted(self.held.items(), reverse=True)
         }
         return sorted(firsts.values(), key=lambda delivery: delivery.position)
 
@@ -148,7 +149,7 @@ class BusMachine(RuleBasedStateMachine):
         assert len({delivery.token for delivery in deliveries}) <= 1
         self.model.newest_token = max([self.model.newest_token, *(delivery.token for delivery in deliveries)])
         for delivery in deliveries:
-            # In order, as a worker does: one behind another of its run waits for its turn.
+            # In order, as a worker does.
             if delivery in self.model.next_to_settle() and (verdict := delivery.quarantine()):
                 self.settle_held(delivery, verdict)
 
@@ -162,7 +163,7 @@ class BusMachine(RuleBasedStateMachine):
         self.model.expired -= alive
 
     @rule(data=DATA, outcome=OUTCOMES)
-    def settle(self, data: st.DataObject, outcome: Settlement) -> None:
+    def settle(self, data: st.DataObject, outcome: AnyOutcome) -> None:
         if delivery := self.some_delivery(data):
             self.settle_held(delivery, outcome)
 
@@ -189,8 +190,8 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(data=DATA, outcome=OUTCOMES)
     @precondition(lambda self: self.model.stale)
-    def settle_too_late(self, data: st.DataObject, outcome: Settlement) -> None:
-        # The hard case: the event is in somebody else's hands by now.
+    def settle_too_late(self, data: st.DataObject, outcome: AnyOutcome) -> None:
+        # The hard case: another worker has the event now.
         self.claim(data.draw(st.sampled_from(self.model.stale)).stream, data.draw(LIMITS))
         taken = [delivery for delivery in self.model.stale if delivery.position in self.model.held]
         delivery = data.draw(st.sampled_from(taken or self.model.stale))
@@ -237,7 +238,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS))
     def pause_or_resume(self, stream: str) -> None:
-        # One at a time, so that there is always something left to do.
+        # One at a time, so that events are always left.
         if self.model.paused:
             self.resume()
         else:
@@ -256,7 +257,7 @@ class BusMachine(RuleBasedStateMachine):
         assert flying == {(delivery.position, delivery.token) for delivery in model.held.values()}
 
     def teardown(self) -> None:
-        """Whatever has happened, everything can still be brought to its end."""
+        """Finish all events, whatever has happened before."""
         self.bench.clock_off = CLOCK_STEP
         self.resume()
         for _ in range(len(self.model.published) + 1):
@@ -274,7 +275,7 @@ class BusMachine(RuleBasedStateMachine):
         assert self.picture.keys == {}
         assert self.model.done | self.model.discarded == self.model.published
 
-    # What the rules are made of.
+    # Helpers of the rules.
 
     @property
     def picture(self) -> Picture:
@@ -302,7 +303,7 @@ class BusMachine(RuleBasedStateMachine):
         self.model.paused.clear()
 
     def some_delivery(self, data: st.DataObject) -> Delivery | None:
-        """Return a delivery that may be settled now; claims first where none is held."""
+        """Return a delivery that may be settled now. Claim first if none is held."""
         if not self.model.held or data.draw(RARELY):
             waiting = {row.stream for row in self.picture.rows if row.status == "PENDING"} - self.model.paused
             for stream in data.draw(st.permutations(sorted(waiting))):
@@ -310,13 +311,13 @@ class BusMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.model.next_to_settle())) if self.model.held else None
 
     def some_dead(self, data: st.DataObject) -> Row | None:
-        """Return a dead row; lets one die first where there is none."""
+        """Return a DEAD row. Create one first if there is none."""
         if not self.dead and (delivery := self.some_delivery(data)):
             self.settle_held(delivery, Dead("broken"))
         dead = self.dead
         return data.draw(st.sampled_from(dead)) if dead else None
 
-    def settle_held(self, delivery: Delivery, outcome: Settlement) -> None:
+    def settle_held(self, delivery: Delivery, outcome: AnyOutcome) -> None:
         if isinstance(outcome, Done):
             self.check_order([delivery])
         self.bench.run(self.scene.settle(outcome, delivery))
@@ -336,7 +337,7 @@ class BusMachine(RuleBasedStateMachine):
         positions = {delivery.position for delivery in completed}
         for delivery in completed:
             for row in self.picture.rows:
-                before = row.open and row.line is not None and row.line == delivery.line
+                before = row.open and row.line is not None and row.line == delivery.ordering_key
                 if before and row.position < delivery.position and row.position not in positions:
                     assert row.position in self.model.redriven
 
@@ -346,7 +347,7 @@ class BusMachine(RuleBasedStateMachine):
         self.model.discarded.add((row.stream, row.event_id))
 
     def give_up_on_the_rest(self) -> None:
-        """Discard what is dead, and what is delayed and nothing else holds back."""
+        """Discard dead events, and delayed ones that wait for nothing else."""
         picture = self.picture
         for row in picture.rows:
             if row.open and row.ready:
@@ -392,7 +393,7 @@ def explore(one_bench: Bench, *, examples: int, with_seed: int | None = None) ->
             derandomize=with_seed is None,
             database=None,
             suppress_health_check=list(HealthCheck),
-            # Shrinking would outlast the time that a test has; add it to look into a failure.
+            # Shrinking takes too long for a test. Add it to analyze a failure.
             phases=[Phase.generate],
         ),
     )

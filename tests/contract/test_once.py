@@ -1,4 +1,4 @@
-"""Once: the only lasting dedup."""
+"""`once` deduplicates across transactions and time."""
 
 import asyncio
 from contextlib import suppress
@@ -48,7 +48,7 @@ async def test_a_key_can_be_taken_again_when_it_has_expired(scene: Scene) -> Non
 async def test_asking_for_a_taken_key_does_not_keep_it_longer(scene: Scene) -> None:
     key, keep = "0", timedelta(milliseconds=250)
     assert await take(scene.bus, key, keep=keep)
-    # On a slow machine it may have expired by now, and is taken anew.
+    # On a slow machine the key may have expired by now, and is taken again.
     while await take(scene.bus, key):
         key, keep = f"{key}0", keep * 2
         assert await take(scene.bus, key, keep=keep)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Envelope, Received, Retry, Transaction
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Envelope, Event, Retry, Transaction
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Scene, eventually, ids, ping, skip, step
@@ -221,7 +221,7 @@ async def test_real_workers_keep_the_order_of_every_key_through_failures(scene: 
     running: set[str] = set()
 
     @dispatcher.reaction("Step")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         key = event.envelope.partition_key or ""
         assert key not in running, "two at a time"
         running.add(key)
@@ -240,7 +240,7 @@ async def test_real_workers_keep_the_order_of_every_key_through_failures(scene: 
     ):
         await eventually(lambda: not scene.picture.rows, "all are done")
     for key in keys:
-        # A failed group is run again, so a number may come twice, but never after a higher one was settled for good.
+        # A failed group runs again, so a number may come twice, but never after a higher one is settled.
         numbers = [number for name, number in handled if name == key]
         last_seen = {number: index for index, number in enumerate(numbers)}
         assert sorted(last_seen) == list(range(20))

@@ -1,6 +1,6 @@
-"""Pause and resume: nothing new starts, what runs may finish, nothing is forgotten."""
+"""Pause and resume: no new event starts, running ones finish, and none is lost."""
 
-from kingdom.bus import Dispatcher, Done, Envelope, Received, Retry, Transaction
+from kingdom.bus import Dispatcher, Done, Envelope, Event, Retry, Transaction
 from tests.contract.scene import NO_WAIT, Scene, eventually, ids, ping, step
 
 
@@ -79,7 +79,7 @@ async def test_a_running_worker_stops_claiming_and_goes_on_by_itself(scene: Scen
     dispatcher, handled = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.append(event.payload["number"])
 
     async with scene.working(dispatcher, "free", "other"):
@@ -87,7 +87,7 @@ async def test_a_running_worker_stops_claiming_and_goes_on_by_itself(scene: Scen
         await eventually(lambda: handled == [1], "the first is handled")
         await pause(scene, "free")
         await scene.bus.publish(ping(2))
-        # Events of the other stream show that the worker has been round since.
+        # Events of the other stream show that the worker has polled since.
         await scene.bus.publish(Envelope(type="Ping", stream="other", payload={"number": 3}))
         await eventually(lambda: handled[1:], "the other stream goes on")
         await scene.bus.publish(Envelope(type="Ping", stream="other", payload={"number": 4}))

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kingdom.bus import Dispatcher, Done, Envelope, Query, Received, Record, Transaction
+from kingdom.bus import Dispatcher, Done, Envelope, Event, Record, RecordQuery, Transaction
 from tests.contract.processes import Child, child
 from tests.contract.scene import HOUR, Scene, eventually, ids, nothing_changes, ping, step
 from tests.patience import PATIENCE_SECONDS
 
 
 def counting() -> Dispatcher:
-    """Return handlers that note in a record who has handled an event, as the child's do."""
+    """Return handlers that record which process has handled an event, like those of the child."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         name = str(event.payload["number"])
         seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
         doc = {"by": [*seen.doc["by"], "parent"]}
@@ -26,12 +26,12 @@ def counting() -> Dispatcher:
 
 async def tallies(scene: Scene) -> dict[str, list[str]]:
     async with scene.bus.transaction() as transaction:
-        return {record.id: record.doc["by"] for record in await transaction.find(Query(kind="tally"))}
+        return {record.id: record.doc["by"] for record in await transaction.find(RecordQuery(kind="tally"))}
 
 
 @asynccontextmanager
 async def recovering(scene: Scene) -> AsyncIterator[None]:
-    """Let a second worker, with a bus of its own, take over what the child has let fall."""
+    """Let a second worker, with its own bus, take over the events of the child."""
     async with scene.second() as bus, scene.working(counting(), "free", bus=bus):
         yield
 
@@ -79,7 +79,7 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
             await eventually(lambda: tallies(scene), "another worker has handled it")
         zombie.wake()
         zombie.go_on()
-        # The next event that it handles shows that it has come to terms with the loss of the first.
+        # The next event that it handles shows that it has recovered from the loss of the first.
         await scene.bus.publish(ping(2))
         async with asyncio.TaskGroup() as group:
             answering = group.create_task(zombie.always_go_on())
@@ -115,7 +115,7 @@ async def test_an_event_that_kills_every_worker_ends_dead_and_the_others_are_don
         await scene.lose_all()
     async with recovering(scene):
         await eventually(lambda: not [row for row in scene.picture.rows if row.open], "the others are done")
-    # At most once in company, which only makes it a suspect, and three times alone.
+    # At most once with others, which only makes it a suspect, and three times alone.
     assert 0 < killed <= 4
     (letter,) = await scene.dead()
     assert (letter.error_code, letter.envelope["payload"]) == ("quarantined", {"number": 0})
@@ -130,7 +130,7 @@ async def test_a_process_stopped_with_key_rows_locked_is_thrown_out_within_about
         publishing = asyncio.create_task(scene.bus.publish(mine))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await publishing
-        # The other has not been let go on: it was thrown out.
+        # The other process was not continued: its transaction was aborted.
         holder.wake()
         holder.go_on()
         assert await holder.was_thrown_out()

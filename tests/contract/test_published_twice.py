@@ -1,4 +1,4 @@
-"""An id that a publisher gave is delivered once, also where it is published again after it has ended."""
+"""An event with a given id is delivered once, even if it is published again after it has finished."""
 
 import asyncio
 from uuid import uuid4
@@ -34,7 +34,7 @@ async def test_an_id_that_was_handled_is_a_duplicate(scene: Scene, stream: str, 
     (copy,) = await scene.bus.publish(event)
     assert (copy.stream.name, copy.envelope) == (stream, event)
     assert await scene.claim(stream) == []
-    # It leaves no trace at which a later event of its key would stop.
+    # It leaves nothing that would block a later event of its key.
     assert await scene.bus.publish(later := given(make())) == ()
     assert ids(await scene.drain(stream)) == [later.event_id]
 

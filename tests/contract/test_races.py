@@ -1,4 +1,4 @@
-"""Races forced by barriers: both orders of each pair, and nothing lost, doubled or stuck in either."""
+"""Races forced by barriers, in both orders: nothing is lost, duplicated or stuck."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kingdom.bus import Dead, Delivery, Done
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 from kingdom.errors import LeaseLost, NotFound
 from tests.contract.scene import HOUR, Make, Scene, ids, ping, skip, step
 from tests.patience import PATIENCE_SECONDS
@@ -16,8 +16,8 @@ BOTH_STREAMS = [("free", ping), ("line", step)]
 
 
 @asynccontextmanager
-async def settling(scene: Scene, outcome: Settlement, *deliveries: Delivery) -> AsyncIterator[None]:
-    """Have a settlement written but not committed during the block."""
+async def settling(scene: Scene, outcome: AnyOutcome, *deliveries: Delivery) -> AsyncIterator[None]:
+    """Write a settlement, and keep it uncommitted during the block."""
     async with scene.backend.caller(scene.bus) as worker:
         async with worker.join() as transaction:
             for delivery in deliveries:
@@ -47,7 +47,7 @@ async def test_a_settlement_that_meets_the_reaper_comes_too_late(
     scene: Scene,
     stream: str,
     make: Make,
-    outcome: Settlement,
+    outcome: AnyOutcome,
 ) -> None:
     await scene.bus.publish(make())
     delivery = await scene.claim_one(stream)

@@ -1,4 +1,4 @@
-"""Redrive, discard and cancel in ordered streams: the same place in the line, whatever the head is doing."""
+"""Redrive, discard and cancel in ordered streams keep the order, whatever the first event of the key does."""
 
 import pytest
 

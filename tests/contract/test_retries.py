@@ -1,8 +1,8 @@
-"""What an outcome does to an event, and how a poison event ends without taking its neighbours along."""
+"""The effect of outcomes on events, and the end of a poison event without its neighbors."""
 
 import pytest
 
-from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Received, Retry, Transaction
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Event, Retry, Transaction
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent
@@ -134,7 +134,7 @@ async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbours_do_no
     poison = make()
     await scene.bus.publish(poison, *(make() for _ in range(neighbours)))
     lost = await _lose_what_holds(scene, stream, poison.event_id)
-    # The first loss only makes a suspect of it: then it takes three leases lost alone.
+    # The first loss only makes it a suspect. After that, it takes three leases lost alone.
     assert [len(claim) for claim in lost] == [1 + neighbours, 1, 1, 1]
     assert await scene.status(poison) == "PENDING"
     ran: list[object] = []
@@ -153,7 +153,7 @@ async def test_leases_lost_in_company_do_not_add_up_to_a_quarantine(scene: Scene
         assert len(together) == 3
         await scene.lose(*together)
         for _ in range(3):
-            # Its handler comes through once, so that it may travel in company again.
+            # Its handler succeeds once, so it may share a lease again.
             await scene.settle(Defer.by(NO_WAIT, "fine"), await scene.claim_one("free"))
     assert [delivery.quarantine() for delivery in await scene.claim("free")] == [None] * 3
 
@@ -163,7 +163,7 @@ async def test_an_event_claimed_too_often_without_an_answer_ends_dead(scene: Sce
     await scene.bus.publish(event)
     for loss in range(ATTEMPTS):
         if loss in (2, 4):
-            # A sign of life, so that the lost leases alone do not condemn it.
+            # A recorded attempt, so that the lost leases alone do not quarantine it.
             await scene.settle(Defer.by(NO_WAIT, "alive"), await scene.claim_one("free"))
         await scene.lose(await scene.claim_one("free"))
     ran: list[object] = []
@@ -177,7 +177,7 @@ async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
-    async def refuse(_event: Received[object], _transaction: Transaction) -> None:
+    async def refuse(_event: Event[object], _transaction: Transaction) -> None:
         raise Permanent("not like this")
 
     event = ping()
@@ -189,7 +189,7 @@ async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -
 
 
 async def _lose_what_holds(scene: Scene, stream: str, poison: object) -> list[list[Delivery]]:
-    """Be a worker that dies whenever it holds the poison, and completes nothing; stop before the quarantine."""
+    """Act as a worker that dies whenever it holds the poison. Stop before the quarantine."""
     lost: list[list[Delivery]] = []
     while True:
         claimed = await scene.claim(stream)
@@ -209,7 +209,7 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
 
     @dispatcher.reaction("Ping")
     @dispatcher.reaction("Step")
-    async def run(event: Received[object], _transaction: Transaction) -> Dead | None:
+    async def run(event: Event[object], _transaction: Transaction) -> Dead | None:
         ran.append(event.envelope.event_id)
         return None
 
@@ -226,7 +226,7 @@ async def test_a_cancellation_that_nobody_asked_for_fails_an_attempt_and_its_nei
     dispatcher, runs = Dispatcher(), 0
 
     @dispatcher.reaction("Ping")
-    async def handle(event: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(event: Event[dict[str, int]], transaction: Transaction) -> None:
         nonlocal runs
         if event.payload["number"] == 1:
             runs += 1

@@ -47,7 +47,7 @@ async def test_a_day_whose_numbers_are_forgotten_gets_none(scene: Scene) -> None
     days = [TODAY + timedelta(days=number) for number in range(DAYS_KEPT + 1)]
     for day in days:
         await take(scene.bus, day=day)
-    with pytest.raises(Misconfigured, match=r"2026-11-15 lies before all days.*set the clock right"):
+    with pytest.raises(Misconfigured, match=r"2026-11-15 is before the oldest day.*correct the clock"):
         await take(scene.bus, day=TODAY)
     assert await take(scene.bus, day=days[1]) == "task-20261116-002"
 

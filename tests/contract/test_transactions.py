@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import Delivery, Done, Envelope, LogEntry, Query, Record
+from kingdom.bus import Delivery, Done, Envelope, LogEntry, Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.errors import Conflict, Misconfigured
 from kingdom.ids import new_event_id
@@ -132,9 +132,9 @@ async def test_a_transaction_reads_what_it_has_put(scene: Scene) -> None:
         got = await transaction.get("job", "j4")
         assert got is not None
         assert got.doc == {"new": True}
-        opened = await transaction.find(Query(kind="job", state="open"))
-        closed = await transaction.find(Query(kind="job", state="closed"))
-        first = await transaction.find(Query(kind="job", state="open", limit=1))
+        opened = await transaction.find(RecordQuery(kind="job", state="open"))
+        closed = await transaction.find(RecordQuery(kind="job", state="closed"))
+        first = await transaction.find(RecordQuery(kind="job", state="open", limit=1))
     assert [record.id for record in opened] == ["j1", "j4"]
     assert [record.id for record in closed] == ["j2", "j3"]
     assert [record.id for record in first] == ["j1"]
@@ -145,7 +145,7 @@ async def test_what_others_have_not_committed_is_not_seen(scene: Scene) -> None:
         await mine.put(job(1))
         async with second.transaction() as other:
             assert await other.get("job", "j1") is None
-            assert await other.find(Query(kind="job")) == []
+            assert await other.find(RecordQuery(kind="job")) == []
 
 
 async def test_records_are_found_by_state_owner_and_due_time(scene: Scene) -> None:
@@ -161,7 +161,7 @@ async def test_records_are_found_by_state_owner_and_due_time(scene: Scene) -> No
 
     async def found(**which: object) -> list[str]:
         async with scene.bus.transaction() as transaction:
-            return [record.id for record in await transaction.find(Query(kind="job", **which))]  # type: ignore[arg-type]
+            return [record.id for record in await transaction.find(RecordQuery(kind="job", **which))]  # type: ignore[arg-type]
 
     assert await found() == ["j1", "j2", "j3", "j4"]
     assert await found(state="open", owner="ann") == ["j1", "j3"]
@@ -301,9 +301,9 @@ async def test_what_is_taken_back_is_not_called_either(scene: Scene) -> None:
     called: list[str] = []
     async with scene.bus.transaction() as transaction:
         transaction.after_commit(lambda: called.append("kept"))
-        mark = transaction.changes.mark()
+        savepoint = transaction.changes.savepoint()
         transaction.after_commit(lambda: called.append("taken back"))
-        transaction.changes.go_back(mark)
+        transaction.changes.roll_back_to(savepoint)
     assert called == ["kept"]
 
 
@@ -315,12 +315,12 @@ async def test_of_many_records_either_all_are_stored_or_none(scene: Scene) -> No
             await put(scene, *fresh, late)
             pytest.fail("a record at another version was overwritten")
     async with scene.bus.transaction() as transaction:
-        assert [record.version for record in await transaction.find(Query(kind="job"))] == [1, 1, 1]
+        assert [record.version for record in await transaction.find(RecordQuery(kind="job"))] == [1, 1, 1]
     await put(scene, *fresh, job(3, version=1, state="closed"))
     async with scene.bus.transaction() as transaction:
         found = {
             record.id: (record.version, record.state, dict(record.doc))
-            for record in await transaction.find(Query(kind="job"))
+            for record in await transaction.find(RecordQuery(kind="job"))
         }
     assert found == {
         "j1": (2, "open", {"n": 1}),

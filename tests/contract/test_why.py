@@ -1,4 +1,4 @@
-"""Why an event is not running: every answer, reached through real state."""
+"""Why an event is not running: every explanation, from real states."""
 
 from datetime import datetime
 
@@ -18,7 +18,9 @@ async def test_it_waits_for_a_worker(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     due_at = (await scene.situation(event)).due_at
-    assert await scene.why(event) == f"It is due since {shown(due_at)} and waits for a free worker of stream free."
+    assert (
+        await scene.why(event) == f"It has been due since {shown(due_at)} and waits for a free worker of stream free."
+    )
 
 
 @pytest.mark.parametrize("make", [ping, step])
@@ -29,7 +31,7 @@ async def test_its_stream_is_paused(scene: Scene, make: Make) -> None:
     await scene.operations.pause(stream, reason="database upgrade", actor="ann")
     since = (await scene.situation(event)).paused_since
     assert await scene.why(event) == (
-        f"Stream {stream} is paused by ann since {shown(since)}: database upgrade. "
+        f"Stream {stream} has been paused by ann since {shown(since)}: database upgrade. "
         f"Resume it: kingdom bus resume {stream}"
     )
 
@@ -53,7 +55,7 @@ async def test_it_was_deferred(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery, until = await scene.claim_one("free"), utc_now() + HOUR
     await scene.settle(Defer(until, "no slot is free"), delivery)
-    assert await scene.why(delivery) == f"It is deferred until {shown(until)} because: no slot is free."
+    assert await scene.why(delivery) == f"It is deferred until {shown(until)}. Reason: no slot is free."
 
 
 async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
@@ -65,7 +67,7 @@ async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
             return (await scene.situation(event)).error_code == "deferred"
 
         await eventually(deferred, "a worker without a handler defers it")
-    assert "because: no handler for Ping in this process." in await scene.why(event)
+    assert "Reason: no handler for Ping in this process." in await scene.why(event)
     assert (await scene.situation(event)).attempt == 0
 
 
@@ -75,7 +77,7 @@ async def test_it_failed_and_is_tried_again(scene: Scene) -> None:
     await scene.settle(Retry(HOUR, "timeout", "no answer"), delivery)
     due_at = (await scene.situation(delivery)).due_at
     assert await scene.why(delivery) == (
-        f"It is tried again at {shown(due_at)}, after 1 attempt of {ATTEMPTS}; last error: timeout (no answer)."
+        f"It will be tried again at {shown(due_at)}, after 1 attempt of {ATTEMPTS}; last error: timeout (no answer)."
     )
 
 
@@ -130,7 +132,9 @@ async def test_it_runs_and_its_cancellation_was_requested(scene: Scene) -> None:
     await scene.cancel(asked)
     words = await scene.why(asked)
     assert words.startswith("It is running: leased by host-a-17 until ")
-    assert words.endswith(" 1 attempt so far. Its cancellation was requested and is seen at the next renewal.")
+    assert words.endswith(
+        " 1 attempt so far. Its cancellation was requested; the worker sees that at its next renewal."
+    )
     assert "cancellation" not in await scene.why(neighbour)
 
 
@@ -140,7 +144,7 @@ async def test_its_lease_has_expired(scene: Scene) -> None:
     scene.backend.expire([delivery.token])
     until = (await scene.situation(delivery)).lease_until
     assert await scene.why(delivery) == (
-        f"It was leased by host-a-17, whose lease expired at {shown(until)}; a reaper gives it back soon."
+        f"It was leased by host-a-17; the lease expired at {shown(until)}, and a reaper returns it soon."
     )
 
 
@@ -150,7 +154,7 @@ async def test_it_is_a_suspect(scene: Scene) -> None:
     await scene.lose(delivery)
     words = await scene.why(delivery)
     assert " waits for a free worker of stream free." in words
-    assert words.endswith(" It runs alone, since a worker died or stalled while holding it.")
+    assert words.endswith(" It runs alone, because a worker died or stalled while holding it.")
 
 
 async def test_it_is_quarantined(scene: Scene) -> None:
@@ -159,7 +163,7 @@ async def test_it_is_quarantined(scene: Scene) -> None:
     for _ in range(4):
         await scene.lose(await scene.claim_one("free"))
     assert await scene.why(event) == (
-        "It is quarantined, since its worker died or stalled too often: the next claim ends it as dead."
+        "It is quarantined, because its worker died or stalled too often: the next claim ends it as dead."
     )
 
 
@@ -171,7 +175,7 @@ async def test_it_is_dead(scene: Scene) -> None:
     died_at = (await scene.situation(delivery)).processed_at
     event_id = delivery.envelope.event_id
     assert await scene.why(delivery) == (
-        f"It is dead since {shown(died_at)}, after 2 attempts, because of rejected (no such account)."
+        f"It has been dead since {shown(died_at)}, after 2 attempts, because of rejected (no such account)."
         f" Redrive it: kingdom bus redrive {event_id}"
     )
 
@@ -188,7 +192,7 @@ async def test_it_is_done(scene: Scene) -> None:
     delivery = await scene.claim_one("free")
     await scene.settle(Done(), delivery)
     done_at = (await scene.situation(delivery)).processed_at
-    assert await scene.why(delivery) == f"It is done since {shown(done_at)}, after 1 attempt."
+    assert await scene.why(delivery) == f"It has been done since {shown(done_at)}, after 1 attempt."
 
 
 async def test_it_was_discarded(scene: Scene) -> None:

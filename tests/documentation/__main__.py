@@ -1,4 +1,4 @@
-"""Plays pages and shows what each command printed: `python -m tests.documentation docs/demo.md`."""
+"""Run pages and show the output of each command: `python -m tests.documentation docs/demo.md`."""
 
 import sys
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.documentation.shell import Done
 
 
 def main() -> int:
-    """Play the pages of the command line one after the other; end with 1 at the first that is wrong."""
+    """Run the given pages in order; exit with 1 at the first error."""
     numbers = count()
     with ExitStack() as stack:
         clusters: list[PrivateCluster] = []

@@ -1,4 +1,4 @@
-"""Compares what a command printed with what its page shows; `…` stands for anything."""
+"""Compare the output of a command with its page; `…` matches anything."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ _ANYTHING = "…"
 
 
 def is_shown(printed: str, shown: Sequence[str], *, goes_on: bool = False) -> bool:
-    """Tell whether the output is what the page shows; a terminal may print more afterwards."""
+    """Return whether the output matches the page; a terminal may print more afterwards."""
     pattern = _pattern(shown)
     text = _plain(printed)
     return bool(pattern.match(text)) if goes_on else bool(pattern.fullmatch(text))
@@ -19,7 +19,7 @@ def _pattern(shown: Sequence[str]) -> re.Pattern[str]:
         if line.strip() == _ANYTHING:
             parts.append(r"(?:.*\n)*?")
         else:
-            # The spaces around it may be part of what it stands for.
+            # `…` may also match the spaces around it.
             between = re.split(rf" *{_ANYTHING} *", line.rstrip())
             parts.append(".*".join(re.escape(part) for part in between) + r"\n")
     return re.compile("".join(parts))

@@ -1,4 +1,4 @@
-"""What a page of documentation asks a reader to type, and what it promises that they will see."""
+"""Parse the commands of a documentation page, and the output that it shows."""
 
 import re
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ _SURROUNDINGS = {f"with {name}": name for name in (CHECKOUT, POSTGRES, STAND_INS
 
 
 class UnclearPage(ValueError):
-    """Raised for a page that does not say clearly what is to be run."""
+    """Raised for a page with an ambiguous or invalid block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A fenced block of a page, with the line of its first content and the direction above it, if there is one."""
+    """A fenced block of a page, with the line of its first content, and the shell comment above it."""
 
     line: int
     language: str
@@ -32,7 +32,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, where it stands, and the lines that the page shows below it."""
+    """One command, its line number, and the output that the page shows below it."""
 
     line: int
     text: str
@@ -41,16 +41,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Commands that are typed one after the other, and where."""
+    """A block of commands, and how to run it."""
 
     line: int
     commands: tuple[Command, ...]
-    # In a terminal of its own, which goes on while the page does; the page waits for the text, if it names one.
+    # Run it in a separate terminal until the page ends; wait for this text, if there is one.
     is_terminal: bool = False
     until: str = ""
-    # It begins when a terminal has printed this.
+    # Start after a terminal has printed this.
     after: str = ""
-    # The last command ends with an error, on purpose.
+    # The last command must fail.
     fails: bool = False
     surroundings: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ def fenced_blocks(text: str) -> Iterator[Fenced]:
         if opening is None:
             found = _DIRECTION.match(lines[at - 1])
             if direction and (found or lines[at - 1].strip()):
-                raise UnclearPage(f"line {at}: a direction for the shell stands right above a console block")
+                raise UnclearPage(f"line {at}: a shell comment must be directly above a console block")
             direction = found["words"] if found else direction
             continue
         indent = len(opening["indent"])
@@ -80,7 +80,7 @@ def fenced_blocks(text: str) -> Iterator[Fenced]:
 
 
 def console_blocks(text: str) -> list[Block]:
-    """Return what a page asks to be typed, in its order."""
+    """Return the blocks of commands of a page, in order."""
     blocks = [_block(fenced) for fenced in fenced_blocks(text) if fenced.language == CONSOLE]
     for late in blocks[1:]:
         if CHECKOUT in late.surroundings:
@@ -89,7 +89,7 @@ def console_blocks(text: str) -> list[Block]:
 
 
 def commands_in(fenced: Fenced) -> list[Command]:
-    """Return the commands of a block, each with what is shown below it."""
+    """Return the commands of a block, each with the output below it."""
     commands: list[Command] = []
     at = 0
     while at < len(fenced.lines):
@@ -108,7 +108,7 @@ def commands_in(fenced: Fenced) -> list[Command]:
 
 
 def _end_of_fence(lines: list[str], at: int, ticks: str, indent: int) -> int:
-    # What is set in deeper is text of the block, as in CommonMark.
+    # A deeper indentation belongs to the text of the block, as in CommonMark.
     closing = re.compile(rf" {{0,{indent + 3}}}{re.escape(ticks)}{re.escape(ticks[0])}*\s*")
     for end in range(at, len(lines)):
         if closing.fullmatch(lines[end]):
@@ -137,7 +137,7 @@ def _block(fenced: Fenced) -> Block:
 
 
 def _end_of_command(fenced: Fenced, at: int) -> int:
-    """Return the index behind a command: what ends in a backslash goes on, and so does a here-document."""
+    """Return the index after a command, which continues after a backslash and within a here-document."""
     lines = fenced.lines
     end = at + 1
     while lines[end - 1].endswith("\\") and end < len(lines):
@@ -151,7 +151,7 @@ def _end_of_command(fenced: Fenced, at: int) -> int:
 
 
 def _trimmed(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out empty lines at the end: they only separate commands for the eye."""
+    """Drop empty lines at the end, which only separate commands."""
     kept = list(lines)
     while kept and not kept[-1].strip():
         kept.pop()

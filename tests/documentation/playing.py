@@ -1,4 +1,4 @@
-"""Plays a page: types its commands, and stops at the first that does not do what the page says."""
+"""Run the commands of a page, and stop at the first that differs from the page."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.05
 
 
 class WrongPage(AssertionError):
-    """Raised when a command does not do what its page says."""
+    """Raised when a command fails or its output differs from the page."""
 
 
 Hear = Callable[[Command, Done], None]
@@ -31,7 +31,7 @@ def play(
     *,
     seconds: float = COMMAND_SECONDS,
 ) -> None:
-    """Run every console block of a page, in order, in one session; the first thing that is wrong is raised."""
+    """Run every console block of a page, in order, in one session; raise the first difference."""
     blocks = console_blocks(text)
     with ExitStack() as stack:
         directory = stack.enter_context(surroundings.opened_directory())
@@ -62,11 +62,11 @@ class _Player:
 
     @property
     def here(self) -> Path:
-        """Return the directory that the page begins in."""
+        """Return the first directory of the page."""
         return self.directory / "here"
 
     def open_session(self) -> None:
-        """Begin the session that all blocks share which have no terminal of their own."""
+        """Start the session for all blocks without a separate terminal."""
         self._session = self._new_shell(self.here)
 
     def play(self, block: Block) -> None:
@@ -124,7 +124,7 @@ class _Player:
         shell.begin(typed.text)
         begun, status = time.monotonic(), None
         while not self._is_ready(block, shown, shell.printed):
-            # What was sent to the background goes on behind the end of the last command.
+            # A background process may print after the last command has ended.
             if status not in (None, 0):
                 raise self._wrong(typed, f"the terminal ended with status {status}", shell.printed)
             if time.monotonic() - begun > self.seconds:
@@ -145,7 +145,7 @@ class _Player:
     def _is_ready(block: Block, shown: tuple[str, ...], printed: str) -> bool:
         if block.until:
             return block.until in printed
-        # A program that has said nothing may not have begun.
+        # A program without output may not have started yet.
         return is_shown(printed, shown, goes_on=True) if shown else bool(printed.strip())
 
     def _wrong(self, command: Command, why: str, printed: str) -> WrongPage:

@@ -1,4 +1,4 @@
-"""A bash session that is told one command after the other, as a person at a terminal would."""
+"""A bash session that runs one command after the other, as on a terminal."""
 
 import os
 import select
@@ -15,12 +15,12 @@ _ENDING_SECONDS = 20
 
 
 class ShellEnded(Exception):
-    """Raised when the session itself is gone, as after `exit`."""
+    """Raised when the session itself has ended, for example after `exit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a command; without a status it has not ended in time."""
+    """The result of a command; no status means that it did not end in time."""
 
     status: int | None
     printed: str
@@ -28,7 +28,7 @@ class Done:
 
 
 class Shell:
-    """One session: directory, variables and jobs last from command to command. Nothing can be read from a keyboard."""
+    """One session, which keeps its directory, variables and jobs between commands. It has no standard input."""
 
     def __init__(self, notes: Path, directory: Path, environment: Mapping[str, str]) -> None:
         notes.mkdir()
@@ -60,23 +60,23 @@ class Shell:
 
     @property
     def directory(self) -> Path:
-        """Return where the session stands now."""
+        """Return the current directory of the session."""
         return Path(f"/proc/{self._process.pid}/cwd").readlink()
 
     @property
     def printed(self) -> str:
-        """Return what the last command has printed so far."""
+        """Return the output of the last command so far."""
         return (self._notes / f"{self._commands}.out").read_text(errors="replace")
 
     def begin(self, command: str) -> None:
-        """Let a command run; what it prints can be read meanwhile."""
+        """Start a command; its output can be read while it runs."""
         self._commands += 1
         step = self._notes / f"{self._commands}"
         step.write_text(f"{command}\n")
         output = step.with_suffix(".out")
         output.touch()
         self._started_at = time.monotonic()
-        # Read from a file, so that a quote without its end fails instead of taking in what follows.
+        # Read from a file, so that an unclosed quote fails at once.
         line = f'. "{step}" </dev/null >"{output}" 2>&1 {self._statuses}>&-; echo "$?" >&{self._statuses}\n'
         stdin = self._process.stdin
         assert stdin
@@ -84,7 +84,7 @@ class Shell:
         stdin.flush()
 
     def status(self, seconds: float) -> int | None:
-        """Return the exit status of the command as soon as it has ended; None if it does not within the time."""
+        """Wait for the exit status of the command; return None after the timeout."""
         if not select.select([self._reading], [], [], seconds)[0]:
             return None
         said = os.read(self._reading, 16)

@@ -1,4 +1,4 @@
-"""What is there before the first command of a page: an empty home, programs, a checkout, servers that end with it."""
+"""Prepare the environment of a page: an empty home, programs, a checkout, and servers that end with it."""
 
 import asyncio
 import os
@@ -16,17 +16,17 @@ import aiohttp
 import psutil
 from psycopg.conninfo import conninfo_to_dict
 
-from kingdom.standins.github import github
-from kingdom.standins.jira import EMAIL, TOKEN, jira
-from kingdom.standins.server import CONTROL, Running, start
-from kingdom.standins.slack import slack
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira.application import EMAIL, TOKEN, build_jira
+from kingdom.standins.server import CONTROL, RunningServer, start
+from kingdom.standins.slack.application import build_slack
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-# What belongs to whoever runs the tests and not to a person who reads a page.
+# Variables of the person who runs the tests, which a reader of a page does not have.
 _NOT_THEIRS = ("ANTHROPIC_", "DATABASE_URL", "GEMINI_", "GIT_", "GITHUB_", "JIRA_", "KINGDOM_", "OPENAI_", "PG")
 _NOT_THEIRS_EITHER = ("COLUMNS", "LINES", "PYTEST_", "PYTHON", "SLACK_", "UV", "VIRTUAL_ENV", "XDG_")
-# The court begins nothing new on a busy machine, and one that runs tests is busy.
+# A court starts no work on a busy machine, and a machine that runs tests is busy.
 _QUIET_MACHINE = """\
 try:
     import psutil
@@ -39,10 +39,10 @@ else:
 
 @contextmanager
 def opened_directory() -> Iterator[Path]:
-    """Have a directory for one page; it goes, and every process in it."""
-    # Sockets lie in there, and their paths may not be long.
+    """Create a directory for one page; remove it afterwards, and end every process in it."""
+    # It contains sockets, whose paths must be short.
     directory = Path(tempfile.mkdtemp(prefix="page-"))
-    # Where root plays a page, an embedded server runs under another account.
+    # If root runs a page, an embedded server runs under another account.
     directory.chmod(0o711)
     for name in ("home", "tmp", "notes", "here", "python"):
         (directory / name).mkdir()
@@ -55,7 +55,7 @@ def opened_directory() -> Iterator[Path]:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Return the variables of a person who has git, Python and Kingdom installed, and nothing else set up."""
+    """Return the environment of a person who has only git, Python and Kingdom installed."""
     theirs = {
         name: value
         for name, value in os.environ.items()
@@ -79,7 +79,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def copy_checkout(target: Path) -> None:
-    """Copy everything that git knows of, and what it would take in."""
+    """Copy all files that git tracks or would add."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -93,7 +93,7 @@ def copy_checkout(target: Path) -> None:
 
 
 def uv_environment(directory: Path) -> dict[str, str]:
-    """Return what lets uv in the empty home use what it has downloaded already; nothing where there is no uv."""
+    """Return variables that let uv use its existing cache from the empty home; none if there is no uv."""
     try:
         asked = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True)
         itself = subprocess.run(
@@ -106,7 +106,7 @@ def uv_environment(directory: Path) -> dict[str, str]:
         )
     except (FileNotFoundError, subprocess.CalledProcessError):
         return {}
-    # The one that is found on PATH may be a shim, which needs the home that it was installed in.
+    # The uv on PATH may be a shim that needs its original home.
     programs = directory / "programs"
     programs.mkdir()
     (programs / "uv").symlink_to(itself.stdout.strip())
@@ -114,7 +114,7 @@ def uv_environment(directory: Path) -> dict[str, str]:
 
 
 def as_url(conninfo: str) -> str:
-    """Return an address as people write it."""
+    """Return a database address as people write it."""
     parts = {name: quote(str(value), safe="") for name, value in conninfo_to_dict(conninfo).items()}
     password = f":{parts['password']}" if "password" in parts else ""
     person = f"{parts['user']}{password}@" if "user" in parts else ""
@@ -124,7 +124,7 @@ def as_url(conninfo: str) -> str:
 
 @contextmanager
 def opened_standins(directory: Path) -> Iterator[dict[str, str]]:
-    """Let GitHub, Jira and Slack be played on loopback while the block runs; yield what a realm needs to find them."""
+    """Run stand-ins for GitHub, Jira and Slack until the block ends; yield the variables that name them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="stand-ins", daemon=True)
     thread.start()
@@ -150,25 +150,25 @@ def opened_standins(directory: Path) -> Iterator[dict[str, str]]:
         loop.close()
 
 
-async def _start_standins(directory: Path) -> dict[str, Running]:
+async def _start_standins(directory: Path) -> dict[str, RunningServer]:
     directory.mkdir()
     applications = {
-        "github": github(directory / "github.json"),
-        "jira": jira(directory / "jira.json"),
-        "slack": slack(directory / "slack.json"),
+        "github": build_github(directory / "github.json"),
+        "jira": build_jira(directory / "jira.json"),
+        "slack": build_slack(directory / "slack.json"),
     }
     running = {name: await start(application) for name, application in applications.items()}
     async with aiohttp.ClientSession() as session:
 
-        async def tell(name: str, what: str, body: dict[str, object]) -> dict[str, object]:
+        async def post(name: str, what: str, body: dict[str, object]) -> dict[str, object]:
             async with session.post(f"{running[name].url}{CONTROL}/{what}", json=body) as answer:
                 answer.raise_for_status()
                 told: dict[str, object] = await answer.json()
                 return told
 
-        await tell("github", "limits", {"poll_interval": 1})
-        anna = await tell("slack", "users", {"name": "anna"})
-        await tell("slack", "channels", {"name": "kingdom", "members": [anna["id"]]})
+        await post("github", "limits", {"poll_interval": 1})
+        anna = await post("slack", "users", {"name": "anna"})
+        await post("slack", "channels", {"name": "kingdom", "members": [anna["id"]]})
     return running
 
 

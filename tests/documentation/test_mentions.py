@@ -1,4 +1,4 @@
-"""Every command that a page only mentions exists, with every option that is named along."""
+"""Check that every command and option that a page mentions exists."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from kingdom.cli.nouns import ALIASES, WORDS
 from tests.documentation.surroundings import ROOT
 
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
-# What once was is named as it was, and half a word is there to be completed.
+# The changelog names removed commands, and the page on completion shows half a word.
 _APART = {"CHANGELOG.md", "docs/how-to/shell-completion.md"}
 _FENCED = re.compile(r"^ *(`{3,}).*?^ *\1`*$", re.DOTALL | re.MULTILINE)
 _MENTIONED = re.compile(r"`kingdom ([^`]+)`")
@@ -29,7 +29,7 @@ def mentioned(page: Path) -> set[str]:
 
 
 def wrong_in(said: str) -> Iterator[str]:
-    """Yield what no such command has: a noun, a verb, or an option of that command."""
+    """Yield each noun, verb or option of a mention that does not exist."""
     words = said.partition("|")[0].split()
     if not _WORD.fullmatch(words[0]):
         return

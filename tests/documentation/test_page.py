@@ -1,4 +1,4 @@
-"""What is read out of a page, and what is refused."""
+"""Check how a page is parsed, and which pages are rejected."""
 
 import pytest
 

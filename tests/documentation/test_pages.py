@@ -1,4 +1,4 @@
-"""Every command that the documentation asks for is typed, and does what the page says."""
+"""Run every command of the documentation, and compare its output with the page."""
 
 import itertools
 import re
@@ -16,12 +16,12 @@ from tests.patience import PATIENCE_SECONDS
 
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 _numbers = itertools.count()
-# What a new user types first.
+# The page that new users read first runs in the gate.
 FIRST = "README.md"
 
-# How many blocks of a page show commands that nobody can run here: root, another machine, or a vendor's key.
+# The number of blocks per page that cannot run here, since they need root, another machine, or a vendor's key.
 UNRUN = {"docs/operations/deploy.md": 2, "docs/releasing.md": 1}
-# A line that begins with one of these is a command, whether it is shown as one or not.
+# A line that begins with one of these is a command, even without a prompt.
 PROGRAMS = re.compile(
     r"(apt|apt-get|brew|cd|chmod|chown|cp|curl|docker|export|git|kingdom|make|mkdir|npm|npx|pg_dump|pg_restore|pip|pipx"
     r"|podman|psql|python3?|rm|sudo|systemctl|useradd|uvx?)( |$)"
@@ -33,7 +33,7 @@ def name_of(path: Path) -> str:
 
 
 def has_console(path: Path) -> bool:
-    # Not parsed: a page that cannot be read fails alone.
+    # Not parsed, so that an invalid page fails only its own test.
     return any(line.strip().strip("`") == CONSOLE for line in path.read_text().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the concepts show the states that the code has, and no step that it does not take."""
+"""Check that the pictures of the concepts show the states and transitions of the code."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,14 @@ from kingdom.bus.operations import Situation
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.status import (
     AGENT,
     CHECKPOINT,
     WORKFLOW,
     AgentStatus,
     CheckpointStatus,
-    Machine,
+    StatusMachine,
     TaskStatus,
     WorkflowStatus,
     WorkStatus,
@@ -39,12 +39,11 @@ SHOWN: dict[str, tuple[Iterable[str], ...]] = {
     "store": (get_args(get_type_hints(Situation)["status"]),),
     "roles": (ROLES,),
 }
-MACHINES: dict[str, Machine[Any]] = {"run": WORKFLOW, "checkpoint": CHECKPOINT, "soldier": AGENT}
+MACHINES: dict[str, StatusMachine[Any]] = {"run": WORKFLOW, "checkpoint": CHECKPOINT, "soldier": AGENT}
 
 
 def drawn(picture: str, element: str) -> Iterator[ET.Element]:
-    # The files are our own.
-    return ET.parse(IMAGES / f"{picture}.svg").iter(f"{_SVG}{element}")  # noqa: S314
+    return ET.parse(IMAGES / f"{picture}.svg").iter(f"{_SVG}{element}")  # noqa: S314 - our own files
 
 
 def words_of(picture: str) -> set[str]:
@@ -73,7 +72,7 @@ def test_a_picture_names_every_state_of_its_things(picture: str) -> None:
 @pytest.mark.parametrize("picture", MACHINES)
 def test_the_arrows_of_a_picture_are_those_of_its_machine(picture: str) -> None:
     machine = MACHINES[picture]
-    possible = {(str(before), str(after)) for before, following in machine.arrows.items() for after in following}
+    possible = {(str(before), str(after)) for before, following in machine.transitions.items() for after in following}
     assert steps_of(picture) == possible
 
 

@@ -1,4 +1,4 @@
-"""Whatever the code can raise, the runbooks say what to do about it."""
+"""Check that the runbooks cover every alarm, error code and check of the code."""
 
 import ast
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kingdom.bus.delivery
-import kingdom.bus.effect
-import kingdom.bus.gate
-import kingdom.bus.perform
+import kingdom.bus.effects.effect
+import kingdom.bus.effects.perform
+import kingdom.bus.effects.target_limiter
 import kingdom.court.chamberlain.anomalies
-import kingdom.court.standing
+import kingdom.court.status
 from kingdom import errors
 from kingdom.chronicle.events import InternalEvent
-from kingdom.doctor.checks import every_check
+from kingdom.doctor.checks import all_checks
 from tests.documentation.surroundings import ROOT
 
 PAGE = ROOT / "docs" / "operations" / "runbooks.md"
@@ -40,7 +40,7 @@ def tree_of(module: object) -> ast.Module:
 
 
 def written(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
-    """Yield each text that an expression may be, with `…` for what is only known later."""
+    """Yield each possible text of an expression, with `…` for parts that are known only at run time."""
     match node:
         case ast.Constant(value=str(said)):
             yield said
@@ -58,7 +58,7 @@ def written(node: ast.expr, constants: dict[str, str]) -> Iterator[str]:
 
 
 def texts_named(module: object, name: str) -> set[str]:
-    """Return what a module says where it gives something this name, as a variable or as an argument."""
+    """Return the texts that a module assigns to a variable or argument of this name."""
     tree = tree_of(module)
     constants = {
         target.id: node.value.value
@@ -78,9 +78,9 @@ def texts_named(module: object, name: str) -> set[str]:
 
 
 def codes_of_death() -> set[str]:
-    """Return every code that the bus itself gives a dead letter, and those of errors that no retry helps."""
+    """Return the codes of dead letters: those of the bus, and those of permanent errors."""
     found = {kind.code for kind in (errors.Permanent, errors.MalformedEvent, errors.IllegalTransition)}
-    for module in (kingdom.bus.delivery, kingdom.bus.effect, kingdom.bus.perform):
+    for module in (kingdom.bus.delivery, kingdom.bus.effects.effect, kingdom.bus.effects.perform):
         for node in ast.walk(tree_of(module)):
             match node:
                 case ast.Call(func=ast.Name(id="Dead"), args=[_, ast.Constant(value=str(code))]):
@@ -96,14 +96,14 @@ def test_every_anomaly_has_a_section() -> None:
 
 
 def test_everything_that_the_status_tells_has_a_section() -> None:
-    troubles = texts_named(kingdom.court.standing, "what")
+    troubles = texts_named(kingdom.court.status, "what")
     assert "nothing runs" in troubles
     missing = {said for said in troubles if not any(said in heading for heading in headings())}
     assert missing == set()
 
 
 def test_everything_that_the_chamberlain_logs_is_explained() -> None:
-    types = {kind.type for kind in InternalEvent.__subclasses__() if kind.said_by == CHAMBERLAIN}
+    types = {kind.type for kind in InternalEvent.__subclasses__() if kind.actor == CHAMBERLAIN}
     assert types
     rows = rows_of("Entries of the log")
     assert {name for name in types if f"`{name}`" not in rows} == set()
@@ -117,7 +117,9 @@ def test_every_way_to_become_a_dead_letter_is_explained() -> None:
 
 def test_what_a_closed_gate_says_is_explained() -> None:
     rows = rows_of("Things that wait")
-    reasons = [node for node in ast.walk(tree_of(kingdom.bus.gate)) if isinstance(node, ast.JoinedStr)]
+    reasons = [
+        node for node in ast.walk(tree_of(kingdom.bus.effects.target_limiter)) if isinstance(node, ast.JoinedStr)
+    ]
     said = {next(written(reason, {})) for reason in reasons}
     assert said
     assert {words for words in said if words not in rows} == set()
@@ -125,4 +127,4 @@ def test_what_a_closed_gate_says_is_explained() -> None:
 
 def test_every_check_of_the_doctor_has_a_first_thing_to_do() -> None:
     rows = rows_of("What `kingdom doctor` finds")
-    assert {check.name for check in every_check() if f"`{check.name}`" not in rows} == set()
+    assert {check.name for check in all_checks() if f"`{check.name}`" not in rows} == set()

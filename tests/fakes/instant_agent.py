@@ -1,33 +1,33 @@
-"""An agent inside this process: it follows scripts as the scripted agent does, but answers at once."""
+"""An agent inside this process that follows scripts as the scripted agent does, without a process start."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import NoReturn
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.port import (
     Agent,
     AgentClient,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
     Inspection,
     Launch,
     Prompt,
+    TurnAnswer,
     TurnFailed,
-    Update,
+    TurnQuestion,
+    TurnUpdate,
 )
-from kingdom.soldiers.process_table import described
-from kingdom.soldiers.scripted.memory import inspected
-from kingdom.soldiers.scripted.session import Session, open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
-from kingdom.soldiers.transcript import read_entries
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.agents.scripted.history import inspect_entries
+from kingdom.soldiers.agents.scripted.session import ScriptedSession, open_session
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.processes.process_table import describe_exit
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 
 class InstantAgents(AgentClient):
-    """Makes agents that need no process; what they note is not forced to the disk."""
+    """Creates agents without a process; their transcripts are not synced to the disk."""
 
     name = "instant"
     has_process = False
@@ -44,18 +44,18 @@ class InstantAgents(AgentClient):
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         if not launch.transcript.exists():
-            return Inspection(finding=Finding.NO_TRANSCRIPT)
-        return inspected(read_entries(launch.transcript), prompt_id)
+            return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
+        return inspect_entries(read_entries(launch.transcript), prompt_id)
 
 
 class InstantAgent(Agent):
-    """An agent that lives in this event loop."""
+    """An agent that runs in this event loop."""
 
-    def __init__(self, session: Session, launch: Launch) -> None:
+    def __init__(self, session: ScriptedSession, launch: Launch) -> None:
         self.session = session.id
         self.pid = None
         self._session = session
-        self._body = Body(
+        self._body = ScriptedContext(
             work_space=launch.work_space, environment=launch.environment, crash=_crash, go_deaf=_refuse_to_go_deaf
         )
         self._prompt_id: str | None = None
@@ -64,12 +64,12 @@ class InstantAgent(Agent):
         self._why = ""
         self._gone = asyncio.Event()
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         if self._stopping:
             raise AgentGone(await self.ended())
         if self._prompt_id is not None:
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}")
-        heard: asyncio.Queue[Update | TurnFailed] = asyncio.Queue()
+        heard: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
         self._prompt_id = prompt.id
         turn = self._turn = asyncio.create_task(self._play(prompt, heard))
         try:
@@ -77,7 +77,7 @@ class InstantAgent(Agent):
                 message = await heard.get()
                 if isinstance(message, TurnFailed):
                     raise message
-                if isinstance(message, Answered | Asked):
+                if isinstance(message, TurnAnswer | TurnQuestion):
                     self._prompt_id = None
                 yield message
         finally:
@@ -87,7 +87,7 @@ class InstantAgent(Agent):
 
     async def interrupt(self) -> None:
         if self._turn is not None:
-            # A task that is cancelled before its first step would end without a word.
+            # A task that is cancelled before its first step would send no failure.
             asyncio.get_running_loop().call_soon(self._turn.cancel)
 
     async def stop(self, grace: timedelta) -> None:
@@ -95,24 +95,24 @@ class InstantAgent(Agent):
         if self._turn is not None:
             await asyncio.wait([self._turn], timeout=grace.total_seconds())
             if not self._turn.done():
-                self._end(described(-9))
+                self._end(describe_exit(-9))
                 self._turn.cancel()
                 await asyncio.wait([self._turn])
-        self._end(described(0))
+        self._end(describe_exit(0))
 
     async def ended(self) -> str:
         await self._gone.wait()
         return self._why
 
-    async def _play(self, prompt: Prompt, heard: asyncio.Queue[Update | TurnFailed]) -> None:
-        turn = Turn(self._session, self._body, prompt)
+    async def _play(self, prompt: Prompt, heard: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
+        turn = ScriptedTurn(self._session, self._body, prompt)
         try:
             async for update in turn.play():
                 heard.put_nowait(update)
         except AgentFailed as failure:
             heard.put_nowait(failure)
         except _Crashed as crash:
-            self._end(described(crash.code))
+            self._end(describe_exit(crash.code))
             heard.put_nowait(AgentGone(self._why, turn.cost_usd))
         except asyncio.CancelledError:
             gone = AgentGone(self._why, turn.cost_usd)

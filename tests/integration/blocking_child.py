@@ -15,20 +15,20 @@ import pytest
 
 from kingdom.bus import (
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Dispatcher,
     Effect,
-    Finding,
+    Event,
     LogEntry,
-    Received,
+    ReconcileResult,
     Stream,
     Target,
     Transaction,
     Unclear,
     Worker,
 )
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import RENEWED_EARLY, open_bus, stream
 
@@ -57,18 +57,18 @@ class BlockingCall(Effect[dict[str, int]]):
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def key(self, event: Received[dict[str, int]]) -> str:
+    def key(self, event: Event[dict[str, int]]) -> str:
         return str(event.envelope.event_id)
 
-    def request(self, event: Received[dict[str, int]]) -> dict[str, int]:
+    def request(self, event: Event[dict[str, int]]) -> dict[str, int]:
         return event.payload
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         say("began", attempt.request["n"])
         block(self._kind)
         return Acked()
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         return Unclear(f"nobody knows of {attempt.identifier}")
 
 
@@ -76,7 +76,7 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         say("began", received.payload["n"])
         block(kind)
         await transaction.append(LogEntry(type="handled", actor=kind, data=received.payload))
@@ -84,7 +84,7 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
     dispatcher.effect("Call", BlockingCall(kind))
     declared = jobs(lease=options["lease"], deadline=options.get("deadline", 300.0))
     if options.get("renewed_early"):
-        pytest.MonkeyPatch().setattr("kingdom.bus.keeper.HeldLease.due_at", RENEWED_EARLY)
+        pytest.MonkeyPatch().setattr("kingdom.bus.worker.keeper.HeldLease.due_at", RENEWED_EARLY)
     idle_limit = timedelta(seconds=options.get("idle_limit", 30))
     async with open_bus(dsn, declared, idle_limit=idle_limit) as bus:
         worker = Worker(bus, dispatcher, ["jobs"], poll=timedelta(milliseconds=20))

@@ -4,7 +4,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-# Names of the parts; every row of each is text, so that nothing is lost in a conversion.
+# Queries by part. Every row is text, so that no conversion loses anything.
 _PARTS: dict[str, LiteralString] = {
     "relations": """
         SELECT c.relname, c.relkind, c.relpersistence, c.reloptions, c.relispartition, c.relrowsecurity,
@@ -44,7 +44,7 @@ Catalog = dict[str, list[tuple[Any, ...]]]
 
 
 def read_catalog(dsn: str, schema: str, *, without: frozenset[str] = frozenset()) -> Catalog:
-    """Return every part of a schema, but not the relations that are named in `without`, nor what hangs on them."""
+    """Return every part of a schema, without the relations in `without` and their parts."""
     with psycopg.connect(dsn) as connection:
         parts = {part: connection.execute(query, {"schema": schema}).fetchall() for part, query in _PARTS.items()}
     return {part: [row for row in found if row[0] not in without] for part, found in parts.items()}

@@ -10,7 +10,7 @@ from tests.integration.running import RENEWED_EARLY
 @pytest.fixture
 def renewed_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renew leases long before half their length, so that a test can have long ones."""
-    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.due_at", RENEWED_EARLY)
+    monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.due_at", RENEWED_EARLY)
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Let a worker count those leases as lost whose tokens are in this set, and no others."""
     tokens = set[int]()
     lost_at = property(lambda lease: 0.0 if lease.token in tokens else math.inf)
-    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.lost_at", lost_at)
+    monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", lost_at)
     # The worker looks often, however long a lease is.
-    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
+    monkeypatch.setattr("kingdom.bus.worker.worker.MARGIN_SHARE", 0.0)
     return tokens

@@ -1,4 +1,4 @@
-"""Everything a store says of itself, without the times and numbers that differ from run to run; and whether it lies."""
+"""A comparable picture of a store, without times and numbers that differ between runs, and its inconsistencies."""
 
 import json
 import os
@@ -7,49 +7,49 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Row
-from kingdom.backends.files.layout import STATUS_DIRECTORIES
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.store import Store
-from kingdom.bus.log import Cursor
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
+from kingdom.backends.files.tree.log import read_log
+from kingdom.bus.log import LogCursor
 from kingdom.errors import MalformedEvent
 
 Picture = dict[str, Any]
 
 
 def picture_of(store: Store) -> Picture:
-    """Return what the books and files of an open store say."""
-    with store.exclusive() as draft:
+    """Return the content of the index and the files of an open store."""
+    with store.exclusive() as plan:
         streams = store.stream_names()
-        names = {r.position: r.event_id for name in streams for r in draft.books.stream(name).rows.values()}
-        leases = draft.books.leases.values()
+        names = {r.position: r.event_id for name in streams for r in plan.events.stream(name).rows.values()}
+        leases = plan.events.leases.values()
         return {
-            "events": {name: _events(store, draft, name) for name in streams if draft.books.stream(name).rows},
+            "events": {name: _events(store, plan, name) for name in streams if plan.events.stream(name).rows},
             "ended": {name: ended for name in streams if (ended := _ended(store, name))},
             "leases": sorted(
                 (lease.worker, lease.stream, _named(names, lease.positions), _named(names, lease.cancelled))
                 for lease in leases
             ),
             "records": {
-                f"{kind}/{card.id}": (card.version, card.state, card.owner, _document(store, kind, card.id))
+                f"{kind}/{header.id}": (header.version, header.state, header.owner, _document(store, kind, header.id))
                 for kind in store.kinds
-                for card in store.shelf.cards(kind)
+                for header in store.records.headers(kind)
             },
             "log": [
                 (each.cursor.sequence, each.entry.type, each.entry.actor, str(each.entry.data))
-                for each in read_log(store.layout, Cursor(), sys.maxsize)
+                for each in read_log(store.layout, LogCursor(), sys.maxsize)
             ],
-            "log ends at": draft.books.log_sequence,
+            "log ends at": plan.events.log_sequence,
             "keys": _keys(store),
-            "pauses": sorted((pause.stream, pause.reason, pause.actor) for pause in draft.books.pauses.values()),
+            "pauses": sorted((pause.stream, pause.reason, pause.actor) for pause in plan.events.pauses.values()),
         }
 
 
 def lies_of(store: Store) -> list[str]:
-    """Return where the books of an open store differ from what anybody can see in its directories."""
+    """Return where the index of an open store differs from its directories."""
     lies: list[str] = []
-    with store.exclusive() as draft:
+    with store.exclusive() as plan:
         for name in store.stream_names():
             shown = [
                 (status, int(file.partition("-")[0]), _event_in(directory / file))
@@ -57,19 +57,19 @@ def lies_of(store: Store) -> list[str]:
                 if (directory := Path(store.layout.events(name, status))).is_dir()
                 for file in names_in(directory)
             ]
-            believed = [(r.status, r.position, r.event_id) for r in draft.books.stream(name).rows.values()]
+            believed = [(r.status, r.position, r.event_id) for r in plan.events.stream(name).rows.values()]
             if sorted(shown) != sorted(believed):
                 lies.append(f"stream {name} shows {sorted(shown)} and believes {sorted(believed)}")
         for name in store.stream_names():
-            ended = [line.event["eventId"] for line in store.tree.ended_events(name)]
+            ended = [line.event["eventId"] for line in store.tree.read_archive(name)]
             lies += [
                 f"{each} of {name} has ended, and is not known to"
                 for each in ended
-                if not store.tree.has_ended(name, each)
+                if not store.tree.is_archived(name, each)
             ]
         tokens = sorted(int(name.removesuffix(".json")) for name in names_in(store.layout.leases))
-        if tokens != sorted(draft.books.leases):
-            lies.append(f"leases {tokens} are shown, {sorted(draft.books.leases)} believed")
+        if tokens != sorted(plan.events.leases):
+            lies.append(f"leases {tokens} are shown, {sorted(plan.events.leases)} believed")
         for kind in store.kinds.values():
             shown_records = [
                 name
@@ -77,13 +77,13 @@ def lies_of(store: Store) -> list[str]:
                 if (directory := Path(store.layout.root, each)).is_dir()
                 for name in names_in(directory)
             ]
-            if len(shown_records) != len(store.shelf.cards(kind.name)):
+            if len(shown_records) != len(store.records.headers(kind.name)):
                 lies.append(f"of {kind.name}, {sorted(shown_records)} are shown, not as many are believed")
     return lies
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    """Return every file that has a meaning, with its content."""
+    """Return every relevant file with its content."""
     found = {}
     for directory, _, names in os.walk(root):
         for name in names:
@@ -94,20 +94,20 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def names_in(directory: str | Path) -> list[str]:
-    """Return what lies in a directory."""
+    """Return the names in a directory."""
     with os.scandir(directory) as found:
         return [entry.name for entry in found]
 
 
-def _events(store: Store, draft: Draft, stream: str) -> list[Any]:
-    return [_event(store, draft, row) for _, row in sorted(draft.books.stream(stream).rows.items())]
+def _events(store: Store, plan: TransactionPlan, stream: str) -> list[Any]:
+    return [_event(store, plan, row) for _, row in sorted(plan.events.stream(stream).rows.items())]
 
 
-def _event(store: Store, draft: Draft, row: Row) -> tuple[Any, ...]:
+def _event(store: Store, plan: TransactionPlan, row: EventRow) -> tuple[Any, ...]:
     try:
         payload = store.tree.read_event(row)[0].payload
     except MalformedEvent:
-        # All that a damaged file tells is its name, and where it lies.
+        # Of a damaged file only the name and the directory are known.
         return row.event_id, row.status
     return (
         row.event_id,
@@ -116,10 +116,10 @@ def _event(store: Store, draft: Draft, row: Row) -> tuple[Any, ...]:
         row.attempt,
         row.crash_count,
         row.max_attempts,
-        _due(row, draft.now),
+        _due(row, plan.now),
         row.blocks,
         row.cancel_requested,
-        row.status != "PROCESSING" or row.token in draft.books.leases,
+        row.status != "PROCESSING" or row.token in plan.events.leases,
         row.error_code,
         row.error_message,
         [each["what"] for each in row.history or ()],
@@ -131,11 +131,11 @@ def _event_in(path: Path) -> str:
     try:
         return str(json.loads(path.read_bytes())["eventId"])
     except ValueError:
-        # Damaged: only its name tells.
+        # The file is damaged, so use its name.
         return path.stem.partition("-")[2]
 
 
-def _due(row: Row, now: float) -> str:
+def _due(row: EventRow, now: float) -> str:
     if row.due is None:
         return "behind another"
     return "now" if row.due <= now else "later"
@@ -144,17 +144,17 @@ def _due(row: Row, now: float) -> str:
 def _ended(store: Store, stream: str) -> list[Any]:
     return [
         (line.event["eventId"], line.status, line.attempts, line.crashes, str(line.event["payload"]))
-        for line in store.tree.ended_events(stream)
+        for line in store.tree.read_archive(stream)
     ]
 
 
 def _document(store: Store, kind: str, record_id: str) -> str:
-    record = store.shelf.get(kind, record_id)
+    record = store.records.get(kind, record_id)
     return json.dumps(record.doc) if record else "missing"
 
 
 def _keys(store: Store) -> list[str]:
-    tops = (store.layout.once, store.layout.once_scope("seen"))
+    tops = (store.layout.once, store.layout.key_directory("seen"))
     paths = [Path(directory, name) for top in tops for directory, _, names in os.walk(top) for name in names]
     return sorted(str(path.relative_to(store.layout.root)) for path in paths if path.stat().st_mtime > time.time())
 

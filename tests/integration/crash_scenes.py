@@ -1,4 +1,4 @@
-"""What a store is doing when it crashes: each scene is prepared once, then taken step by step, one commit a step."""
+"""The scenes of the crash tests: each is prepared once, then executed step by step, one commit per step."""
 
 import errno
 import os
@@ -13,15 +13,15 @@ from uuid import uuid4
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.store import SEGMENT_BYTES
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Dead, Defer, Done, Envelope, LogEntry, Record, RecordKind, Retry, Stream, Topology
 from kingdom.bus.operations import DeadFilter, Retention
 from kingdom.clock import utc_now
 
 T = TypeVar("T")
 _HOUR = timedelta(hours=1)
-# Nothing but a scene ends a lease.
+# No lease expires by itself.
 TOPOLOGY = Topology(
     replace(stream, lease=_HOUR)
     for stream in (
@@ -44,7 +44,7 @@ KINDS = (
 
 
 class BlockingBus(FilesBus):
-    """A bus without a thread of its own, so that its process can be forked, and killed at a known operation."""
+    """A bus without a thread, so that its process can be forked and killed at a known operation."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         super().__init__(root, TOPOLOGY, KINDS, disk=disk)
@@ -60,7 +60,7 @@ Step = Callable[[BlockingBus, Any], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is there before, and what is then done; a loss of power may take the steps in `volatile` back."""
+    """A preparation and its steps. A power loss may undo the steps in `volatile`."""
 
     prepare: Callable[[BlockingBus], Awaitable[Any]] | None
     steps: tuple[Step, ...]
@@ -92,7 +92,7 @@ def _publish(which: str) -> Step:
 
 
 async def _claimed(bus: BlockingBus) -> dict[str, Any]:
-    """Events in flight, one line with a run of five, one that is about to be skipped, and records."""
+    """Events in flight, a key with a run of five, a key about to be skipped, and records."""
     await bus.publish(*(event("Ping", number=n) for n in range(4)))
     await bus.publish(*(event("Step", "k", n) for n in range(4)), event("Step", "l"), event("Step", "l", 1))
     await bus.publish(event("Skip", "s"), event("Skip", "s", 1))
@@ -127,7 +127,7 @@ async def _settle_one(bus: BlockingBus, given: Any) -> None:
 
 
 async def _settle_group(bus: BlockingBus, given: Any) -> None:
-    """End, repeat, bury, put off and give back, free events and two runs, all in one transaction."""
+    """All outcomes in one transaction: done, retry, dead, defer and release, for free events and two runs."""
     held = [*given["free"], *given["line"], *given["skipping"]]
     async with bus.transaction(held) as transaction:
         free, line, skipping = given["free"], given["line"], given["skipping"]
@@ -137,7 +137,7 @@ async def _settle_group(bus: BlockingBus, given: Any) -> None:
         first = [delivery for delivery in line if delivery.envelope.partition_key == "k"]
         second = [delivery for delivery in line if delivery.envelope.partition_key == "l"]
         await transaction.settle(first[0], Done())
-        # The rest of its run is given back.
+        # The rest of its run is released.
         await transaction.settle(first[1], Dead("blocks"))
         await transaction.settle(second[0], Defer(given["later"], "not yet"))
         await transaction.settle(skipping[0], Dead("skipped"))
@@ -171,7 +171,7 @@ async def _reap(bus: BlockingBus, _: Any) -> None:
 
 
 async def _dead(bus: BlockingBus) -> dict[str, Any]:
-    """A dead letter that blocks its line, a free one, and a stopped stream."""
+    """A dead letter that blocks its key, a free one, and a paused stream."""
     given = await _claimed(bus)
     await _settle_group(bus, given)
     operations = FilesOperations(bus)
@@ -198,18 +198,18 @@ def _dead_letter(which: str, what: str) -> Step:
 
 
 async def _damaged(bus: BlockingBus) -> dict[str, Any]:
-    """An event that a person has spoilt beyond repair."""
+    """An event with a damaged file."""
     given = await _something_to_publish(bus)
-    with bus.store.exclusive() as draft:
-        row = next(iter(draft.books.stream("free").rows.values()))
+    with bus.store.exclusive() as plan:
+        row = next(iter(plan.events.stream("free").rows.values()))
         Path(bus.store.tree.event_path(row)).write_text("{", encoding="utf-8")
     return {**given, "damaged": row.position}
 
 
 async def _give_up(bus: BlockingBus, given: Any) -> None:
-    with bus.store.exclusive() as draft:
-        draft.give_up(draft.books.stream("free").rows[given["damaged"]], "damaged", "a test")
-        bus.store.commit(draft)
+    with bus.store.exclusive() as plan:
+        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test")
+        bus.store.commit(plan)
 
 
 def _cancel(which: str) -> Step:
@@ -274,7 +274,7 @@ async def _begin_segment(bus: BlockingBus, _: Any) -> None:
 
 
 async def _begin_segment_and_fail(bus: BlockingBus, _: Any) -> None:
-    """Begin a segment without being able to forget the one before, which a later checkpoint then does."""
+    """Start a segment without removing the one before, which a later checkpoint then does."""
 
     def fail(_: str) -> None:
         raise OSError(errno.EIO, "a test")
@@ -297,8 +297,8 @@ def _join_checkpoint(bus: BlockingBus) -> None:
 
 
 async def _skip(bus: BlockingBus, _: Any) -> None:
-    with bus.store.exclusive() as draft:
-        bus.store.skip_to(draft.place + 1000)
+    with bus.store.exclusive() as plan:
+        bus.store.skip_to(plan.offset + 1000)
 
 
 async def _open(bus: BlockingBus, _: Any) -> None:

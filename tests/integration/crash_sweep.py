@@ -1,4 +1,4 @@
-"""Crashing a scene at every point there is, and looking at what recovery makes of it."""
+"""Crash a scene at every point, and check the state after recovery."""
 
 import asyncio
 import errno
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.disk import Disk
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Done
 from kingdom.errors import KingdomError, Unavailable
 from tests.integration.crash_picture import Picture, files_of, lies_of, picture_of
@@ -32,33 +32,33 @@ from tests.integration.power_loss import RecordingDisk, State
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _REALM = "realm"
-# What is wrong at one point, or None.
+# The complaint about one point, or None.
 Complaint = str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A scene as it went without a crash: its operations, and the picture before and after every step."""
+    """A scene without a crash: its operations, and the picture before and after every step."""
 
     scene: Scene
     given: Any
     base: State
     disk: RecordingDisk
     pictures: Sequence[Picture]
-    # How many operations were done when each step had ended.
+    # The number of operations at the end of each step.
     ends: Sequence[int]
 
     def steps_begun_after(self, operations: int) -> int:
         return sum(1 for end in self.ends if end <= operations)
 
     def steps_lasting_after(self, operations: int) -> int:
-        """Return how many steps even a loss of power cannot take back."""
+        """Return how many steps a power loss cannot undo."""
         ended = [step for step, end in enumerate(self.ends) if end <= operations and step not in self.scene.volatile]
         return ended[-1] + 1 if ended else 0
 
 
 def rehearse(scene: Scene, place: Path, recording: Callable[[Path], RecordingDisk] = RecordingDisk) -> Run:
-    """Prepare a scene, make it last, and take its steps while everything is noted."""
+    """Prepare and sync a scene, then record its steps."""
     base = place / "base"
     base.mkdir()
     given: Any = {}
@@ -88,8 +88,8 @@ def killed_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         begun = run.steps_begun_after(number)
         for moment in _moments(name):
             stage = run.base.build(place / "killed")
-            # What stands before an operation stands after the one before it: the one is for a process that was there
-            # all the time, the other for a new one.
+            # "Before an operation" equals "after the previous one": one is for a process that was already
+            # running, the other for a new process.
             witness = open_with(stage, Disk()) if run.scene.prepare and moment != "after" else None
             if witness:
                 picture_of(witness)
@@ -99,7 +99,7 @@ def killed_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
 
 
 def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
-    """Let the disk be full at every operation, and try the same again at once and in a new process."""
+    """Make the disk full at every operation, and repeat the step at once and in a new process."""
     for number, name in enumerate(run.disk.operations):
         bus = BlockingBus(run.base.build(place / "full") / _REALM, disk := FullDisk(number))
         bus.store.open()
@@ -108,7 +108,7 @@ def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         try:
             asyncio.run(_await(run.scene.steps[0](bus, run.given)))
         except Unavailable:
-            # Who is told so must find nothing done.
+            # After this error nothing must have happened.
             allowed = run.pictures[:1]
         found, lies = _seen(bus.store)
         for each in ("; ".join(lies) or found, recovered(place / "full")):
@@ -116,8 +116,8 @@ def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
 
 
 def failing_everywhere(run: Run, place: Path, code: int) -> Iterator[Complaint]:
-    """Let the disk fail from every operation on until it is mended; the same process goes on, then a new one."""
-    remedy = "free some space" if code == errno.ENOSPC else "see whether the disk is sound"
+    """Make the disk fail from every operation on until it is repaired. The same process continues, then a new one."""
+    remedy = "free some space" if code == errno.ENOSPC else "check the disk for errors"
     for number, name in enumerate(run.disk.operations):
         point = f"disk fails with {errno.errorcode[code]} from operation {number}, {name}, on"
         bus = BlockingBus(run.base.build(place / "failing") / _REALM, disk := FailingDisk(number, code))
@@ -129,7 +129,7 @@ def failing_everywhere(run: Run, place: Path, code: int) -> Iterator[Complaint]:
         except Unavailable as error:
             is_refused = True
             yield None if remedy in str(error) else f"{point}: the error does not say what to do: {error}"
-        # Who is told so must find nothing done, now and when it is mended.
+        # After this error nothing must have happened, now and after the repair.
         expected = [run.pictures[0 if is_refused else 1]]
         with suppress(KingdomError):
             yield _judged(f"{point}, meanwhile", picture_of(bus.store), expected)
@@ -150,7 +150,7 @@ def without_power_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         allowed = run.pictures[run.steps_lasting_after(count) : run.steps_begun_after(count) + 2]
         for number, kept in enumerate(run.disk.losses(count)):
             state = run.disk.state(kept)
-            # Many losses leave the same behind, and one look at that is enough.
+            # Many losses leave the same state, which is checked once.
             if (digest := state.digest()) not in known:
                 known[digest] = recovered(state.build(place / "dark"), "after the loss", "after another one")
             last = run.disk.operations[count - 1] if count else "nothing"
@@ -163,7 +163,7 @@ def killed_in_recovery_everywhere(place: Path, crashed: State, boot: str | None,
     open_with(crashed.build(place / "counted"), counting, boot).close()
     for number, name in enumerate(counting.operations):
         for moment in _moments(name):
-            # The moment before the next operation is no other one here.
+            # Here this equals the point before the next operation.
             if moment == "after" and number < len(counting.operations) - 1:
                 continue
             stage = crashed.build(place / "killed twice")
@@ -172,12 +172,12 @@ def killed_in_recovery_everywhere(place: Path, crashed: State, boot: str | None,
 
 
 def kill_at(run: Run, stage: Path, number: int, moment: Moment) -> None:
-    """Take the steps of a scene in a process that is killed at an operation."""
+    """Execute a scene in a process that is killed at an operation."""
     kill(lambda: take_steps(run.scene, run.given, stage, KillingDisk(number, moment)))
 
 
 def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> Picture | str:
-    """Return what recovery makes of a store; or what is wrong with it, whichever way the crash went."""
+    """Return the picture after recovery, or the complaint about it."""
     root = place / _REALM
     boot, another = (*boots, *boots, None, None)[:2]
     try:
@@ -202,9 +202,9 @@ def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> 
 
 
 def kill(act: Callable[[], object]) -> None:
-    """Do something in a process that must get killed at it."""
+    """Run a function in a process that must be killed during it."""
     with warnings.catch_warnings():
-        # Newer Pythons warn of threads, and a parallel test run has some; none of them is of any use to the child.
+        # Newer Pythons warn about threads, which a parallel test run has. The child needs none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -259,7 +259,7 @@ async def _await(something: Any) -> Any:
 
 
 def _picture(stage: Path, place: Path) -> Picture:
-    """Look at a copy, so that nothing is noted of it."""
+    """Read a copy, so that no operation is recorded."""
     picture, lies = _seen(open_with(State.of(stage).build(place / "look"), Disk()))
     assert not lies
     return picture
@@ -283,14 +283,14 @@ async def _go_on(bus: BlockingBus) -> None:
 
 
 def _at_once(acting: Coroutine[Any, Any, None]) -> None:
-    """Run what never waits, without a loop."""
+    """Run a coroutine that never waits, without a loop."""
     with suppress(StopIteration):
         acting.send(None)
         raise AssertionError("it waits for something")
 
 
 def _lasts(place: Path, end: int) -> bool:
-    """Tell whether a loss of power, now, leaves the journal as it is: no number may be given twice."""
+    """Return whether a power loss leaves the journal unchanged, so that no number repeats."""
     store = open_with(place, Disk(), "after a loss of power")
     store.close()
     return store.journal.end == end

@@ -1,4 +1,4 @@
-"""Disks on which something can happen at every operation: one notes them, one kills its process there."""
+"""Disks for crash tests: one records operations, others fail or kill the process at one of them."""
 
 import errno
 import os
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from kingdom.backends.files.disk import Disk
+from kingdom.backends.files.system.disk import Disk
 
 Moment = Literal["before", "middle", "after"]
 OPERATIONS = tuple(name for name in vars(Disk) if not name.startswith("_"))
-# Where half of an operation can be there: the first bytes of a file, or its name without its time.
+# Operations that can be half done: the first bytes of a file, or its name without its time.
 DIVISIBLE = frozenset({"create", "append", "write", "stamp"})
-# What fails where there is no space; with delayed allocation that may only show in a sync.
+# Operations that fail without space. With delayed allocation only a sync may fail.
 NEEDS_SPACE = DIVISIBLE | {"make_directory", "open_for_appending", "sync_file"}
 
 
 class InterceptedDisk(Disk):
-    """A disk that hands every operation to `around`, which carries it out or not."""
+    """A disk that passes every operation to `around`, which executes it or not."""
 
     _inside = False
 
@@ -30,10 +30,10 @@ def _intercepted(name: str) -> Callable[..., Any]:
     plain = getattr(Disk, name)
 
     def operate(self: InterceptedDisk, *arguments: Any) -> Any:
-        # A directory whose parent is missing is not made at once: that one comes first, and both come by here.
+        # A directory with a missing parent needs two operations, and both pass here.
         if name == "make_directory" and not Path(arguments[0]).parent.is_dir():
             return plain(self, *arguments)
-        # What an operation is made of is no operation of its own.
+        # Calls within an operation do not count.
         if self._inside:
             return plain(self, *arguments)
         self._inside = True
@@ -50,7 +50,7 @@ for _name in OPERATIONS:
 
 
 class CountingDisk(InterceptedDisk):
-    """Notes the name of every operation."""
+    """Records the name of every operation."""
 
     def __init__(self) -> None:
         self.operations: list[str] = []
@@ -61,7 +61,7 @@ class CountingDisk(InterceptedDisk):
 
 
 class TrappedDisk(InterceptedDisk):
-    """Does something else at one operation, counted from when it is armed."""
+    """Does something else at one operation, counted from its arming."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -81,14 +81,14 @@ class TrappedDisk(InterceptedDisk):
 
 
 class FullDisk(TrappedDisk):
-    """Has no room for one operation, and for all others."""
+    """Has no space for one operation."""
 
     def spring(self, name: str, arguments: tuple[Any, ...], act: Callable[[], Any]) -> Any:  # noqa: ARG002 - as above
         fail_halfway(name, arguments, errno.ENOSPC)
 
 
 class FailingDisk(TrappedDisk):
-    """Fails from one operation on until it is mended: all of them, or those that need space where it is only full."""
+    """Fails from one operation on until it is repaired: all operations, or those that need space if it is full."""
 
     def __init__(self, at: int, code: int) -> None:
         super().__init__(at)
@@ -122,7 +122,7 @@ class KillingDisk(TrappedDisk):
 
 
 def fail_halfway(name: str, arguments: tuple[Any, ...], code: int) -> NoReturn:
-    """Fail an operation, of which half may be there."""
+    """Fail an operation, perhaps after its first half."""
     if name in DIVISIBLE:
         _half(name, arguments)
     raise OSError(code, os.strerror(code))
@@ -133,7 +133,7 @@ def _half(name: str, arguments: tuple[Any, ...]) -> None:
     if name == "write":
         os.write(target, what[: len(what) // 2])
         return
-    # A file that is stamped is made like any other, and gets its time then.
+    # A stamped file is created first and gets its time afterwards.
     beginning = os.O_APPEND if name == "append" else os.O_TRUNC
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | beginning, 0o600)
     os.write(descriptor, what[: len(what) // 2])

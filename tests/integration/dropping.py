@@ -12,13 +12,13 @@ from uuid import NAMESPACE_URL, uuid5
 
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.bus import (
-    Cursor,
     Dispatcher,
     Envelope,
-    Query,
-    Received,
+    Event,
+    LogCursor,
     Record,
     RecordKind,
+    RecordQuery,
     Stream,
     Topology,
     Transaction,
@@ -78,11 +78,11 @@ class Desk:
 
     async def dispatched(self) -> list[str]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind="event", state="dispatched", limit=100_000))
+            found = await transaction.find(RecordQuery(kind="event", state="dispatched", limit=100_000))
         return [record.id for record in found]
 
     async def log(self) -> list[tuple[str, Mapping[str, Any]]]:
-        entries = await FilesOperations(self.bus).read_log(Cursor(), 100_000)
+        entries = await FilesOperations(self.bus).read_log(LogCursor(), 100_000)
         return [(logged.entry.type, logged.entry.data) for logged in entries]
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
@@ -111,7 +111,7 @@ async def staffed_desk(root: Path) -> AsyncIterator[Desk]:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Arrived")
-    async def dispatch(event: Received[dict[str, str]], transaction: Transaction) -> None:
+    async def dispatch(event: Event[dict[str, str]], transaction: Transaction) -> None:
         record = await transaction.get("event", event.payload["id"])
         assert record is not None
         await transaction.put(replace(record, state="dispatched"))

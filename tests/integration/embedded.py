@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from tests import warm
 from tests.integration.processes import Child, say
 from tests.integration.running import eventually
@@ -21,7 +21,7 @@ LEFT = {"data", "keeper.lock", "programs", "server.lock", "server.log", "users.l
 
 @contextmanager
 def open_room() -> Iterator[Path]:
-    """Yield a directory that others can reach: where root runs the tests, another account runs the server."""
+    """Yield a directory that other accounts can reach, because root runs the server under another account."""
     with tempfile.TemporaryDirectory(prefix="kingdom-embedded-") as room:
         path = Path(room)
         path.chmod(0o755)
@@ -29,10 +29,10 @@ def open_room() -> Iterator[Path]:
 
 
 def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Return what runs in a directory; who starts a keeper waits beside it until the server is ready."""
+    """Return the processes of a directory, also one that starts a keeper and waits for it."""
     keepers, servers = [], []
     for process in psutil.process_iter():
-        # It may end while we look.
+        # It may end meanwhile.
         with suppress(psutil.Error):
             words = process.cmdline()
             if process.status() != psutil.STATUS_ZOMBIE:
@@ -42,7 +42,7 @@ def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psu
 
 
 async def keeper_and_server(directory: Path, *gone: psutil.Process) -> tuple[psutil.Process, psutil.Process]:
-    """Return both, as soon as both are there and others are gone."""
+    """Return keeper and server, as soon as both run and no others do."""
     found: list[psutil.Process] = []
 
     async def both() -> bool:
@@ -55,7 +55,7 @@ async def keeper_and_server(directory: Path, *gone: psutil.Process) -> tuple[psu
 
 
 async def until_nothing_is_left(directory: Path, *, soon: bool = False) -> None:
-    """Wait until nothing runs in a directory, and look that nothing is left there but what must be."""
+    """Wait until nothing runs in a directory, and check that only the expected files remain."""
     if soon:
         for keeper in keepers_and_servers(directory)[0]:
             keeper.terminate()
@@ -83,7 +83,7 @@ async def user_process(url: str) -> AsyncIterator[Child]:
 
 
 async def _use(url: str) -> None:
-    async with reached(url):
+    async with server_url(url):
         say("uses it")
         await asyncio.to_thread(sys.stdin.read)
 

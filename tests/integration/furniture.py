@@ -1,4 +1,4 @@
-"""A store with something in every state that an event, a record and a key can be in."""
+"""A store with every state of an event, a record and a key."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,14 +7,14 @@ from kingdom.bus import Dead, Done, Envelope, LogEntry, Record, Retry
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Scene, ping, skip, step
 
-# A file is named after its key, but for one that is too long; those of `seen` tell their end by their time alone.
+# A file is named after its key, unless that is too long. Files of `seen` expire by their modification time.
 _LONG_KEY = f"https://example.org/{'x' * 300}"
 TAKEN_KEYS = [("webhook", "delivery-1"), ("webhook", _LONG_KEY), ("seen", "github:pr-1"), ("seen", _LONG_KEY)]
 LONG_AGO = datetime(2020, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
 
 
 async def furnish(scene: Scene, later: timedelta = HOUR) -> None:
-    """Bring a store into every state that an event, a record and a key can be in; what waits is due `later`."""
+    """Bring a store into every state of an event, a record and a key. Waiting events are due `later`."""
     await _ordered_events(scene, later)
     await _unordered_events(scene, later)
     await _everything_else(scene)

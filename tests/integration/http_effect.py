@@ -1,6 +1,6 @@
 """An effect that calls the HTTP target of the tests; as a program, a worker that stops before or after its call.
 
-python -m tests.integration.http_effect DSN {"url": …, "honours": …, "hang": "before" | "after"}
+python -m tests.integration.http_effect DSN {"url": …, "idempotency": …, "hang": "before" | "after"}
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from kingdom.bus import (
     Absent,
     Accepted,
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Dispatcher,
     Effect,
     Envelope,
-    Finding,
-    Happened,
-    Honours,
+    Event,
+    Idempotency,
     Outcome,
-    Received,
+    Present,
+    ReconcileResult,
     Rejected,
     RetryPolicy,
     Stream,
@@ -37,9 +37,9 @@ from kingdom.bus import (
     Transaction,
     Unclear,
     Worker,
-    http_answer,
+    classify_response,
 )
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import open_bus, stream
 from tests.patience import PATIENCE_SECONDS
@@ -73,13 +73,13 @@ class HttpEffect(Effect[dict[str, Any]]):
         self._url = url
         self._hang = hang
 
-    def key(self, event: Received[dict[str, Any]]) -> str:
+    def key(self, event: Event[dict[str, Any]]) -> str:
         return str(event.payload["name"])
 
-    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+    def request(self, event: Event[dict[str, Any]]) -> Mapping[str, Any]:
         return event.payload
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         headers = {"identifier": attempt.identifier, "fence": str(attempt.fence)}
         if self._hang:
             response = self._post_between_stops(attempt, headers)
@@ -88,9 +88,9 @@ class HttpEffect(Effect[dict[str, Any]]):
                 response = await client.post(f"{self._url}/do", json=dict(attempt.request), headers=headers)
         if response.status_code == httpx.codes.ACCEPTED:
             return Accepted()
-        return http_answer(response.status_code, response.headers, response.json())
+        return classify_response(response.status_code, response.headers, response.json())
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         async with httpx.AsyncClient(timeout=PATIENT, verify=tls()) as client:
             headers = {"fence": str(attempt.fence)}
             response = await client.get(
@@ -98,13 +98,13 @@ class HttpEffect(Effect[dict[str, Any]]):
             )
         match response.status_code:
             case httpx.codes.OK:
-                return Happened(response.json())
+                return Present(response.json())
             case httpx.codes.NOT_FOUND:
                 return Absent()
         return Unclear(f"HTTP {response.status_code}")
 
     async def conclude(
-        self, event: Received[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
         await transaction.publish(Envelope(type="Made", payload={"name": event.payload["name"]}))
         return await super().conclude(event, answer, transaction)
@@ -124,7 +124,7 @@ class HttpEffect(Effect[dict[str, Any]]):
 
 async def work(dsn: str, options: dict[str, Any]) -> None:
     dispatcher = Dispatcher()
-    target = Target(name="http", honours=Honours[options["honours"]])
+    target = Target(name="http", idempotency=Idempotency[options["idempotency"]])
     dispatcher.effect("Call", HttpEffect(options["url"], target, options["hang"]))
     async with open_bus(dsn, calls(), stream("made", "Made")) as bus:
         worker = asyncio.create_task(Worker(bus, dispatcher, ["calls"], poll=timedelta(milliseconds=20)).run())

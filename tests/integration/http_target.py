@@ -1,4 +1,4 @@
-"""A real HTTP server that acts once per identifier, honours fences per name, and misbehaves on demand."""
+"""A real HTTP server that acts once per identifier, enforces fences per name, and misbehaves on demand."""
 
 import json
 import threading

@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kingdom.bus import Answer, Attempt, Effect, Finding, Received, Target, Unclear
+from kingdom.bus import Attempt, CallResult, Effect, Event, ReconcileResult, Target, Unclear
 
-Call = Callable[[Attempt], Awaitable[Answer]]
-Reconcile = Callable[[Attempt], Awaitable[Finding]]
+Call = Callable[[Attempt], Awaitable[CallResult]]
+Reconcile = Callable[[Attempt], Awaitable[ReconcileResult]]
 
 
-async def nobody_knows(attempt: Attempt) -> Finding:
+async def nobody_knows(attempt: Attempt) -> ReconcileResult:
     return Unclear(f"nobody knows of {attempt.identifier}")
 
 
@@ -24,14 +24,14 @@ class LocalEffect(Effect[dict[str, Any]]):
         self._reconcile = reconcile
         self._key = key
 
-    def key(self, event: Received[dict[str, Any]]) -> str:
+    def key(self, event: Event[dict[str, Any]]) -> str:
         return self._key or str(event.envelope.event_id)
 
-    def request(self, event: Received[dict[str, Any]]) -> Mapping[str, Any]:
+    def request(self, event: Event[dict[str, Any]]) -> Mapping[str, Any]:
         return event.payload
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         return await self._call(attempt)
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         return await self._reconcile(attempt)

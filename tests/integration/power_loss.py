@@ -1,4 +1,4 @@
-"""What a loss of power leaves: a disk that remembers every change, and the states in which it can be found again.
+"""Power losses: a disk that remembers every change, and the possible states after a loss.
 
 A change of a file's content lasts when that file is synced, a change of a name when its directory is, and everything
 when the filesystem is. Whatever has not been synced may be there or not, each thing for itself.
@@ -16,7 +16,7 @@ from tests.integration.crashing_disk import InterceptedDisk
 
 _DIRECTORY = -1
 _EARLIER = -1
-# The page of the lock is shared memory, which a loss of power takes away; bells only wake, and drafts are no files yet.
+# Without the lock page, which is memory, wake-up files, which are only hints, and temporary files.
 _LOCK = "realm/bus/lock"
 _WITHOUT_MEANING = ("realm/bus/wake/", "realm/bus/tmp/")
 
@@ -52,11 +52,11 @@ class State:
         return other
 
     def file(self, number: int) -> _File:
-        # One whose name is there and whose content is not is empty.
+        # A file with a synced name and unsynced content is empty.
         return self.files.setdefault(number, _File())
 
     def reachable(self) -> Iterator[tuple[str, int]]:
-        """Yield what can be found from the top, directories first."""
+        """Yield everything below the top, directories first."""
         found = {""}
         for path, number in sorted(self.names.items()):
             if _parent(path) in found:
@@ -65,7 +65,7 @@ class State:
                 yield path, number
 
     def digest(self) -> bytes:
-        """Return what two states share that no store could tell apart."""
+        """Return a key that is equal for states that a store cannot distinguish."""
         digest = hashlib.sha256()
         for path, number in self.reachable():
             if not path.startswith(_WITHOUT_MEANING):
@@ -75,7 +75,7 @@ class State:
         return digest.digest()
 
     def build(self, place: Path) -> Path:
-        """Make a directory like this, over what is there."""
+        """Write this state into a directory."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         for path, number in self.reachable():

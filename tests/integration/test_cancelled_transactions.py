@@ -1,4 +1,4 @@
-"""Whoever is cancelled ends as cancelled: a loop that goes on after any error would otherwise never end."""
+"""A cancelled task ends as cancelled, because a loop that continues after any error would never end."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.integration.running import eventually, open_bus
 
 JOBS = Stream(name="jobs")
-# More turns of the loop than a connection takes from one hand into the next.
+# More turns of the loop than handing over a connection takes.
 TURNS = 12
 OWN_ERROR: LiteralString = """
 DO $$ BEGIN
@@ -39,7 +39,7 @@ async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(d
 
         task = asyncio.create_task(hang())
         await entered.wait()
-        # As when a handler's deadline and the loss of its lease come together: the second hits the rollback.
+        # Like a deadline and a lost lease at the same time: the second cancellation hits the rollback.
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
@@ -85,7 +85,7 @@ async def test_a_close_that_is_cancelled_lets_go_of_everything(backend: BackendU
     # A store of files complains of a second close.
     with suppress(Unavailable):
         async with backend.open(Topology([JOBS]), [EFFECTS]) as bus:
-            # Whoever waits has somebody listen for hints, and that is ended first.
+            # A waiting bus has a listener for hints, which ends first.
             await bus.wait(["jobs"], timedelta(0))
             closing = asyncio.create_task(bus.close())
             await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place
 
 
 async def _came_before_the_cancellation(task: asyncio.Task[Any], turns: int) -> bool:
-    """Cancel a task so many turns of the loop later; tells whether it had ended by then."""
+    """Cancel a task after some turns of the loop, and return whether it had ended by then."""
     for _ in range(turns):
         await asyncio.sleep(0)
     came_first = task.done()
@@ -129,7 +129,7 @@ async def _came_before_the_cancellation(task: asyncio.Task[Any], turns: int) -> 
 
 
 async def _next_in_line(bus: PostgresBus) -> asyncio.Task[Connection]:
-    """Return who is about to be given the only connection, which was just let go."""
+    """Return a task that is about to get the only connection, which was just released."""
     async with bus.pool.connection():
         return await _in_line(bus)
 

@@ -1,4 +1,4 @@
-"""The clock of the server is set back by an hour: nothing waits for it that nobody asked to wait."""
+"""The clock of the server is set back by an hour: only events with a chosen time wait longer."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Defer, Delivery, Envelope, Retry, Stream
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from tests.integration.running import HOUR, open_bus, rows, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -15,7 +15,7 @@ TOMORROW = datetime.now(UTC) + 24 * HOUR
 
 
 async def set_clock_back(bus: PostgresBus) -> None:
-    """Let everything look as it does once the clock is an hour behind: written an hour ahead."""
+    """Move all rows one hour into the future, as if the clock had been set back."""
     await rows(
         bus,
         "UPDATE kingdom.outbox_event SET created_at = created_at + interval '1 h', updated_at = updated_at"
@@ -34,7 +34,7 @@ async def claim(bus: PostgresBus, declared: Stream) -> list[Delivery]:
     return await bus.claim(declared.name, 10, "test")
 
 
-async def settle(bus: PostgresBus, outcome: Settlement, *deliveries: Delivery) -> None:
+async def settle(bus: PostgresBus, outcome: AnyOutcome, *deliveries: Delivery) -> None:
     async with bus.transaction() as transaction:
         for delivery in deliveries:
             await transaction.settle(delivery, outcome)

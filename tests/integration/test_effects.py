@@ -11,15 +11,15 @@ import pytest
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import (
     Acked,
-    Answer,
     Attempt,
-    Cursor,
+    CallResult,
     Dispatcher,
     Envelope,
-    Honours,
-    Query,
-    Received,
+    Event,
+    Idempotency,
+    LogCursor,
     Record,
+    RecordQuery,
     Target,
     Transaction,
     close_effect,
@@ -31,9 +31,9 @@ from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import HOUR, Limits, at_work, event, eventually, open_bus, rows, stream, until_all
 
-IDENTIFIER = Target(name="http", honours=Honours.IDENTIFIER)
-FENCE = Target(name="http", honours=Honours.FENCE)
-NOTHING = Target(name="http", honours=Honours.NOTHING)
+IDENTIFIER = Target(name="http", idempotency=Idempotency.IDENTIFIER)
+FENCE = Target(name="http", idempotency=Idempotency.FENCE)
+NOTHING = Target(name="http", idempotency=Idempotency.NOTHING)
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ async def test_the_ledger_is_readable_as_records(dsn: str, target: HttpTarget) -
             await bus.publish(envelope)
             await reaches(bus, envelope, *(("DEAD", "rejected") if name == "b" else ("DONE", None)))
         async with bus.transaction() as transaction:
-            acked = await transaction.find(Query(kind="effect", state="ACKED", owner="me"))
-            rejected = await transaction.find(Query(kind="effect", state="REJECTED"))
+            acked = await transaction.find(RecordQuery(kind="effect", state="ACKED", owner="me"))
+            rejected = await transaction.find(RecordQuery(kind="effect", state="REJECTED"))
     assert [record.id for record in acked] == ["a", "c"]
     assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("b", "HTTP 422")]
 
@@ -218,7 +218,7 @@ async def test_what_stays_unclear_is_never_repeated_and_ends_as_an_alarm(
         assert (await event(bus, envelope))["attempt_count"] == 3
         assert await states(bus, "a") == ["UNKNOWN"]
     async with bus_of(dsn) as bus:
-        entries = [logged.entry for logged in await PatientOperations(bus).read_log(Cursor(), 10)]
+        entries = [logged.entry for logged in await PatientOperations(bus).read_log(LogCursor(), 10)]
     assert [(entry.type, entry.data["key"], entry.data["target"]) for entry in entries] == [
         ("effect.unclear", "a", "http")
     ]
@@ -232,7 +232,7 @@ async def test_an_accepted_effect_is_closed_later_by_an_event(dsn: str, target: 
     dispatcher.effect("Call", HttpEffect(target.url, NOTHING))
 
     @dispatcher.reaction("Finished")
-    async def close(received: Received[dict[str, str]], transaction: Transaction) -> None:
+    async def close(received: Event[dict[str, str]], transaction: Transaction) -> None:
         closed.append(await close_effect(transaction, "http", received.payload["name"], Acked({"result": 7})))
 
     async with open_bus(dsn, calls(), stream("made", "Made", "Finished")) as bus, at_work(bus, dispatcher):
@@ -308,7 +308,7 @@ async def test_two_events_with_one_key_are_one_call(dsn: str, target: HttpTarget
 async def test_an_effect_that_outlasts_its_deadline_is_reconciled_not_repeated(dsn: str) -> None:
     sent = list[str]()
 
-    async def hang(attempt: Attempt) -> Answer:
+    async def hang(attempt: Attempt) -> CallResult:
         sent.append(attempt.identifier)
         await asyncio.Event().wait()
         return Acked()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import Dispatcher, Envelope, Honours, Target
+from kingdom.bus import Dispatcher, Envelope, Idempotency, Target
 from tests.contract.processes import stop
 from tests.integration.http_effect import GO_ON, HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
@@ -22,20 +22,20 @@ def target() -> Iterator[HttpTarget]:
 
 
 @asynccontextmanager
-async def stopped_child(dsn: str, target: HttpTarget, honours: Honours, hang: str) -> AsyncIterator[Child]:
+async def stopped_child(dsn: str, target: HttpTarget, idempotency: Idempotency, hang: str) -> AsyncIterator[Child]:
     """Run a worker that has taken the only event and hangs before or after its call."""
-    options = {"url": target.url, "honours": honours.name, "hang": hang}
+    options = {"url": target.url, "idempotency": idempotency.name, "hang": hang}
     async with child("integration.http_effect", dsn, **options) as worker:
         await worker.says(hang)
         yield worker
 
 
 @asynccontextmanager
-async def heir(bus: PostgresBus, target: HttpTarget, honours: Honours) -> AsyncIterator[None]:
+async def heir(bus: PostgresBus, target: HttpTarget, idempotency: Idempotency) -> AsyncIterator[None]:
     """Run a worker that comes when the time of the first one is over."""
     await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 second'")
     dispatcher = Dispatcher()
-    dispatcher.effect("Call", HttpEffect(target.url, Target(name="http", honours=honours)))
+    dispatcher.effect("Call", HttpEffect(target.url, Target(name="http", idempotency=idempotency)))
     async with at_work(bus, dispatcher, "calls"):
         yield
 
@@ -62,15 +62,15 @@ async def attempts(bus: PostgresBus) -> list[tuple[str, str]]:
     return [(attempt["state"], attempt["identifier"]) for attempt in found[0]["attempts"]]
 
 
-@pytest.mark.parametrize("honours", list(Honours))
+@pytest.mark.parametrize("idempotency", list(Idempotency))
 async def test_a_call_whose_answer_died_with_its_worker_is_found_and_not_repeated(
-    dsn: str, target: HttpTarget, honours: Honours
+    dsn: str, target: HttpTarget, idempotency: Idempotency
 ) -> None:
     async with published(dsn) as (bus, envelope):
-        async with stopped_child(dsn, target, honours, "after") as worker:
+        async with stopped_child(dsn, target, idempotency, "after") as worker:
             worker.signal(signal.SIGKILL)
             await worker.ends()
-        async with heir(bus, target, honours):
+        async with heir(bus, target, idempotency):
             assert await ends(bus, envelope) == ("DONE", "lease_lost")
         assert [state for state, _ in await attempts(bus)] == ["ACKED"]
         made = await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE event_type = 'Made'")
@@ -78,15 +78,15 @@ async def test_a_call_whose_answer_died_with_its_worker_is_found_and_not_repeate
     assert len(target.seen) == len(target.done) == 1
 
 
-@pytest.mark.parametrize("honours", [Honours.IDENTIFIER, Honours.FENCE])
+@pytest.mark.parametrize("idempotency", [Idempotency.IDENTIFIER, Idempotency.FENCE])
 async def test_a_stopped_worker_that_sends_after_its_lease_has_no_effect(
-    dsn: str, target: HttpTarget, honours: Honours
+    dsn: str, target: HttpTarget, idempotency: Idempotency
 ) -> None:
     # Each kind of target protects by its own means only.
-    target.dedups = honours is Honours.IDENTIFIER
-    async with published(dsn) as (bus, envelope), stopped_child(dsn, target, honours, "before") as zombie:
+    target.dedups = idempotency is Idempotency.IDENTIFIER
+    async with published(dsn) as (bus, envelope), stopped_child(dsn, target, idempotency, "before") as zombie:
         await stop(zombie.process.pid)
-        async with heir(bus, target, honours):
+        async with heir(bus, target, idempotency):
             assert await ends(bus, envelope) == ("DONE", "lease_lost")
             zombie.signal(GO_ON)
             zombie.signal(signal.SIGCONT)

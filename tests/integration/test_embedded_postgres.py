@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own: it is there while somebody uses it, and gone when nobody does, however they ended."""
+"""The embedded PostgreSQL: it runs while a process uses it, and ends afterwards."""
 
 import asyncio
 import fcntl
@@ -13,11 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from kingdom.backends.embedded.place import Place, open_lock, try_lock
 from kingdom.backends.embedded.programs import programs_for
-from kingdom.bootstrap import migrate, movable_of, open_bus, pending_migrations, reached
-from kingdom.bus import Dispatcher, Envelope, Received, Topology, Transaction
-from kingdom.cli.live_ids import live_ids
+from kingdom.backends.embedded.server_directory import ServerDirectory, open_lock, try_lock
+from kingdom.bootstrap import migrate, open_bus, pending_migrations, server_url, transfer_of
+from kingdom.bus import Dispatcher, Envelope, Event, Topology, Transaction
+from kingdom.cli.completion.live_ids import live_ids
 from kingdom.errors import Misconfigured, NotFound
 from tests.integration.embedded import (
     IS_ROOT,
@@ -50,7 +50,7 @@ def shared_room() -> Iterator[Path]:
 
 @pytest.fixture
 async def place(shared_room: Path) -> AsyncIterator[Path]:
-    """A place that one test after another uses, since making one takes a second or two; no socket fits into it."""
+    """A directory that several tests share, because creating one takes seconds. Its path is too long for a socket."""
     directory = shared_room / "a name, with more" / ("x" * 90)
     yield directory
     await until_nothing_is_left(directory, soon=True)
@@ -60,7 +60,7 @@ def working(done: list[int]) -> Dispatcher:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         done.append(received.payload["n"])
 
     return dispatcher
@@ -79,7 +79,7 @@ def is_locked(file: Path) -> bool:
 
 
 def counted(url: str, expected: int) -> Callable[[], Awaitable[bool]]:
-    """Return a look whether a server answers again, and has what was given to it."""
+    """Return a check whether a server answers again with its data."""
 
     async def look() -> bool:
         try:
@@ -101,7 +101,7 @@ async def test_whoever_comes_first_makes_it_and_the_last_one_out_stops_it(room: 
             pass
     assert not list(room.iterdir())
     directory.mkdir(parents=True)
-    # So somebody leaves it who is killed while making it.
+    # The state after a kill during the creation.
     (directory / "users.lock").touch()
     (directory / "new-half-made").mkdir()
     done: list[int] = []
@@ -135,7 +135,7 @@ async def test_two_that_come_at_once_share_one_server_which_ends_when_both_are_k
 
 
 async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_who_still_uses_them(place: Path) -> None:
-    async with reached(f"embedded:{place}") as url:
+    async with server_url(f"embedded:{place}") as url:
         async with await psycopg.AsyncConnection.connect(url) as connection:
             await connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
         keeper, server = await keeper_and_server(place)
@@ -156,20 +156,20 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
         await user.end()
     pid_file = place / "data" / "postmaster.pid"
     pid_file.write_text("\n".join([str(os.getpid()), *pid_file.read_text().splitlines()[1:]]) + "\n")
-    async with reached(f"embedded:{place}") as url, await psycopg.AsyncConnection.connect(url) as connection:
+    async with server_url(f"embedded:{place}") as url, await psycopg.AsyncConnection.connect(url) as connection:
         assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
 
 
 async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.cli.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("kingdom.cli.completion.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
     url = f"embedded:{place}"
 
     def offered() -> list[str]:
         return [word for word, _ in live_ids("bus", ["STREAM"], [], "", {"database_url": url, "schema": "looked"})]
 
-    async with open_bus(url, STREAMS, schema="looked") as bus, reached(url) as server:
+    async with open_bus(url, STREAMS, schema="looked") as bus, server_url(url) as server:
         await bus.publish(Envelope(type="Job", payload={"n": 1}))
         assert await asyncio.to_thread(offered) == ["jobs"]
         with suppress(Misconfigured):
@@ -196,7 +196,7 @@ async def test_a_link_in_the_place_of_the_socket_leads_nobody_to_the_files_of_ot
     shutil.rmtree(short)
     short.symlink_to(tmp_path)
     try:
-        async with reached(f"embedded:{place}"):
+        async with server_url(f"embedded:{place}"):
             assert (place / "socket").readlink() != short
         await until_nothing_is_left(place, soon=True)
     finally:
@@ -207,8 +207,8 @@ async def test_a_link_in_the_place_of_the_socket_leads_nobody_to_the_files_of_ot
 async def test_a_long_name_gets_a_short_socket_and_what_was_in_files_moves_in(tmp_path: Path, place: Path) -> None:
     async with open_bus(f"file:{tmp_path}", STREAMS) as old, open_bus(f"embedded:{place}", STREAMS) as new:
         await old.publish(Envelope(type="Job", payload={"n": 7}))
-        async with movable_of(old).snapshot() as snapshot:
-            census = await movable_of(new).take_in(snapshot.items, snapshot.manifest)
+        async with transfer_of(old).snapshot() as snapshot:
+            census = await transfer_of(new).take_in(snapshot.items, snapshot.manifest)
         assert (census.open_events, census) == (1, snapshot.manifest.census)
         short = (place / "socket").readlink()
         assert (len(str(short)) < 60, stat.S_IMODE(short.stat().st_mode)) == (True, 0o700)
@@ -218,7 +218,7 @@ async def test_a_long_name_gets_a_short_socket_and_what_was_in_files_moves_in(tm
 
 async def refused(url: str) -> str:
     with pytest.raises(Misconfigured) as caught:
-        async with reached(url):
+        async with server_url(url):
             pass
     return str(caught.value)
 
@@ -227,9 +227,9 @@ async def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> No
     (tmp_path / "letter").touch()
     assert "is not empty" in await refused(f"embedded:{tmp_path}")
     assert [path.name for path in tmp_path.iterdir()] == ["letter"]
-    assert "needs a directory of its own" in await refused("embedded:")
+    assert "needs its own directory" in await refused("embedded:")
     assert "must be on this host" in await refused("embedded://elsewhere/path")
-    assert "knows only ?account=NAME" in await refused(f"embedded:{tmp_path}?user=me")
+    assert "only option of an embedded server is ?account=NAME" in await refused(f"embedded:{tmp_path}?user=me")
 
 
 async def test_data_of_another_version_is_left_alone(room: Path) -> None:
@@ -237,7 +237,7 @@ async def test_data_of_another_version_is_left_alone(room: Path) -> None:
     (room / "users.lock").touch()
     (room / "data" / "PG_VERSION").write_text("12\n")
     words = await refused(f"embedded:{room}")
-    assert "was made by PostgreSQL 12" in words
+    assert "was created by PostgreSQL 12" in words
     assert "kingdom storage export" in words
     await until_nothing_is_left(room)
 
@@ -258,14 +258,14 @@ async def test_a_directory_that_is_closed_to_the_account_is_refused_and_stays_cl
     assert "do not run this as root" in words
     assert (modes(room, closed), list(closed.iterdir())) == (before, [])
     for account in ("root", "no-such-account"):
-        assert f"{account} is no account" in await refused(f"embedded:{room}/new?account={account}")
+        assert f"{account} cannot run it" in await refused(f"embedded:{room}/new?account={account}")
     os.chown(closed, 1, 1)
-    assert "serves one user" in await refused(f"embedded:{closed}")
+    assert "serves only its owner" in await refused(f"embedded:{closed}")
 
 
 @root_only
 async def test_programs_that_are_closed_to_the_account_are_copied(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = programs_for(Place(room)).folder
+    installed = programs_for(ServerDirectory(room)).folder
     closed, directory = room / "closed", room / "postgres"
     closed.mkdir(mode=0o700)
     package = closed / PACKAGE
@@ -275,7 +275,7 @@ async def test_programs_that_are_closed_to_the_account_are_copied(room: Path, mo
     monkeypatch.syspath_prepend(str(closed))
     monkeypatch.setenv("PYTHONPATH", str(closed), prepend=os.pathsep)
     before = modes(closed, package)
-    async with reached(f"embedded:{directory}?account=nobody") as url:
+    async with server_url(f"embedded:{directory}?account=nobody") as url:
         async with await psycopg.AsyncConnection.connect(url) as connection:
             assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
         _, server = await keeper_and_server(directory)

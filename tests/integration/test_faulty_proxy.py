@@ -13,7 +13,7 @@ DELAY_SECONDS = 0.05
 
 @pytest.fixture
 async def answering() -> AsyncIterator[int]:
-    """Run a server that answers every question alike, and yield its port."""
+    """Run a server that gives every request the same answer, and yield its port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(100):
@@ -44,7 +44,7 @@ Way = tuple[FaultyProxy, Callable[[], Awaitable[Client]]]
 
 @pytest.fixture
 async def way(answering: int) -> AsyncIterator[Way]:
-    """Yield a proxy before that server, and how to connect through it."""
+    """Yield a proxy in front of that server, and a function to connect through it."""
     clients: list[Client] = []
     with FaultyProxy(LOOPBACK, answering) as proxy:
 
@@ -92,7 +92,7 @@ async def test_a_slow_connection_answers_later(way: Way) -> None:
     proxy.delay_seconds = DELAY_SECONDS
     began = loop.time()
     assert await client.ask() == ANSWER
-    # The question and its answer are held up both.
+    # Both the request and its answer are delayed.
     assert loop.time() - began >= 2 * DELAY_SECONDS
 
 

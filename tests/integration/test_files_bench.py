@@ -1,4 +1,4 @@
-"""The bench of the bus on files runs in its short form, compares like with like, and can fail."""
+"""The bench of the bus on files: its short form runs, its comparison is fair, and it can fail."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ BOUNDED = {
 
 @pytest.mark.benches
 def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
-    # So short a run is held to less than the whole bound.
+    # A short run has a weaker bound.
     done = bench(*SHORT, "--demand", "0.25", ends_with=0)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["holds"]
@@ -64,7 +64,7 @@ async def test_the_bare_loop_leaves_the_same_files_as_the_bus(tmp_path: Path) ->
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return every file of a store but the two that are no operations of its disk: the lock and the wake-up bells."""
+    """Return every file of a store except the lock and the wake-up files, which are not written by its disk."""
     files = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
     return {
         name: path.read_bytes()
@@ -97,8 +97,8 @@ def test_a_figure_on_the_wrong_side_of_its_bound_is_a_complaint() -> None:
     figures.note("growth", 1.6, at_most=1.5)
     figures.note("told only", 0.0)
     assert figures.complaints() == [
-        "drain: 0.59, at least 0.6 is asked for",
-        "growth: 1.60, at most 1.5 is allowed",
+        "drain: 0.59, but must be at least 0.6",
+        "growth: 1.60, but must be at most 1.5",
     ]
 
 

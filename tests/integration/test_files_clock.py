@@ -1,4 +1,4 @@
-"""A clock that was set back makes nothing wait that did not ask for it; what was asked for stays."""
+"""A clock that was set back delays nothing, except events with a chosen time."""
 
 import time
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ import pytest
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.bus import Dead, Defer, Delivery, Done, Envelope, Retry
 from kingdom.bus.operations import DeadFilter
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 from kingdom.clock import utc_now
 from tests.integration.test_files_extremes import numbers, opened, ping, step
 
@@ -18,7 +18,7 @@ _LONG = timedelta(hours=2)
 
 
 class SetClock:
-    """The clock of this process, which a test sets."""
+    """The clock of this process, set by a test."""
 
     def __init__(self) -> None:
         self._true = time.time
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     return clock
 
 
-async def settle(bus: FilesBus, outcome: Settlement) -> Delivery:
+async def settle(bus: FilesBus, outcome: AnyOutcome) -> Delivery:
     (delivery,) = await bus.claim("free", 1, "worker")
     async with bus.transaction([delivery]) as transaction:
         await transaction.settle(delivery, outcome)
@@ -65,12 +65,12 @@ async def test_what_was_published_before_it_was_set_back_is_claimed(realm: Path,
 
 
 @pytest.mark.parametrize("outcome", [Retry(_WAIT), Defer.by(_WAIT, "busy")], ids=["retry", "deferred by"])
-async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetClock, outcome: Settlement) -> None:
+async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetClock, outcome: AnyOutcome) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
         (delivery,) = await bus.claim("free", 1, "worker")
-        # It is set forward while the handler runs.
+        # The clock is set forward while the handler runs.
         clock.ahead = 3600
         async with bus.transaction([delivery]) as transaction:
             await transaction.settle(delivery, outcome)
@@ -94,7 +94,7 @@ async def test_what_was_reaped_or_redriven_is_due(realm: Path, clock: SetClock) 
         assert await operations.redrive([letter.position], actor="tester")
         clock.ahead = 0
     async with opened(realm) as bus:
-        # What was lost with its worker comes alone.
+        # An event that was lost with its worker comes alone.
         assert sorted([*await numbers(bus, "free"), *await numbers(bus, "free")]) == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""A store of files that dies at any operation, or loses power after it, is as it was before or after, never between."""
+"""A store of files that crashes or loses power at any operation is in the state before or after it."""
 
 import errno
 import os
@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.entry import Entry
-from kingdom.backends.files.journal import Journal
-from kingdom.backends.files.replay import Replay
+from kingdom.backends.files.journal.entry import JournalEntry
+from kingdom.backends.files.journal.journal import Journal
+from kingdom.backends.files.tree.replay import Replay
 from tests.integration.crash_picture import files_of
 from tests.integration.crash_scenes import RECOVERY, SCENES
 from tests.integration.crash_sweep import (
@@ -30,7 +30,7 @@ from tests.integration.crash_sweep import (
 )
 from tests.integration.power_loss import RecordingDisk, State
 
-# Scenes that do in one commit, or one after another, what others do alone.
+# Scenes that combine what other scenes do separately.
 COMPOSED = frozenset({"publish many", "settle a group", "many records", "a new day's log", "a life"})
 Tell = Callable[[str], None]
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -38,7 +38,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]) -> Tell:
-    """Tell a number where everybody sees it."""
+    """Print a number in the test output."""
 
     def tell(text: str) -> None:
         record_property("crash points", text)
@@ -49,13 +49,13 @@ def tell(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, obj
 
 
 def wrong(points: Sequence[Complaint]) -> list[str]:
-    """Return the first complaints, which are enough to read."""
+    """Return the first complaints."""
     return [complaint for complaint in points if complaint][:3]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Where stores crash by the thousand: in memory where there is such a place, since nothing here must last."""
+    """A directory for thousands of crashing stores, in memory if possible."""
     memory = Path("/dev/shm")  # noqa: S108 - made and removed here
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -150,7 +150,7 @@ def test_what_the_recording_disk_remembers_is_what_is_there(place: Path) -> None
 
 
 class PretendingDisk(RecordingDisk):
-    """Says that a file is synced, and does nothing."""
+    """Reports a file as synced without syncing it."""
 
     def _sync_file(self, at: int, descriptor: int) -> None: ...
 
@@ -162,7 +162,7 @@ def test_a_disk_that_only_pretends_to_sync_is_caught(place: Path) -> None:
 def _sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def unsynced(self: Journal, entry: Entry, *, durable: bool) -> None:  # noqa: ARG001 - the point of it
+    def unsynced(self: Journal, entry: JournalEntry, *, durable: bool) -> None:  # noqa: ARG001 - the point of it
         append(self, entry, durable=False)
 
     monkeypatch.setattr(Journal, "append", unsynced)
@@ -171,7 +171,7 @@ def _sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _journal_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def without(self: Journal, entry: Entry, *, durable: bool) -> None:
+    def without(self: Journal, entry: JournalEntry, *, durable: bool) -> None:
         new = {position: body for position, body in entry.bodies.items() if position >= self.end}
         append(self, msgspec.structs.replace(entry, bodies=new), durable=durable)
 
@@ -181,7 +181,7 @@ def _journal_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 def _trust_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     recover = Journal.recover
 
-    def without_looking(self: Journal, start: int, after: int) -> Iterator[tuple[int, Entry]]:
+    def without_looking(self: Journal, start: int, after: int) -> Iterator[tuple[int, JournalEntry]]:
         yield from recover(self, start, after)
         later = [segment for segment in self.segments() if segment > start]
         self.end = later[0] if later else self.end

@@ -1,4 +1,4 @@
-"""Files that people drop into a queue, edit there, break there or take away again."""
+"""Files that people drop into a queue, edit, damage or remove."""
 
 import asyncio
 import itertools
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kingdom.backends.files import FilesBus, adoption, draft
-from kingdom.backends.files.layout import file_name, is_unfinished
+from kingdom.backends.files import FilesBus, adoption, transaction_plan
+from kingdom.backends.files.tree.layout import file_name, is_temporary_name
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
 from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
@@ -48,7 +48,7 @@ async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is
     async with staffed_desk(realm) as at:
         path = at.box / "evt-slow.json"
         path.write_text('{"id": "evt-slow", ')
-        # The half document is seen and left alone.
+        # The incomplete document is seen and ignored.
         for _ in range(2):
             await at.bus.reap()
             assert path.exists()
@@ -62,12 +62,12 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
 ) -> None:
     monkeypatch.setattr(adoption, "SETTLED_SECONDS", 0.2)
     dropped = {
-        "broken.json": ('{"id": ', "no JSON object"),
-        "list.json": ("[1]", "no JSON object"),
-        "empty.json": ("", "no JSON object"),
+        "broken.json": ('{"id": ', "not a JSON object"),
+        "list.json": ("[1]", "not a JSON object"),
+        "empty.json": ("", "not a JSON object"),
         "nameless.json": ('{"type": "a"}', "the field 'id' must be a text"),
-        "other.json": ('{"id": "evt-2", "type": "a"}', "call it evt-2.json"),
-        "climbing.json": ('{"id": "../../etc/passwd", "type": "a"}', "call it %2E.%2F..%2Fetc%2Fpasswd.json"),
+        "other.json": ('{"id": "evt-2", "type": "a"}', "rename it to evt-2.json"),
+        "climbing.json": ('{"id": "../../etc/passwd", "type": "a"}', "rename it to %2E.%2F..%2Fetc%2Fpasswd.json"),
         "notes.txt": ('{"id": "notes", "type": "a"}', "does not end in .json"),
     }
     async with staffed_desk(realm) as at:
@@ -77,7 +77,7 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
             unfinished.rename(at.box / name)
 
         async def box_is_cleared() -> bool:
-            # Without being told the worker looks again only every ten seconds.
+            # Without a notification the worker scans only every ten seconds.
             await at.bus.reap()
             return not list(at.box.iterdir())
 
@@ -92,9 +92,9 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("%FF.json", '{"id": "a"}', "call it a.json"),
-        ("empty.json", '{"id": ""}', "an empty id cannot become a file name"),
-        ("number.json", '{"id": 5}', "its id must be a text, and not 5"),
+        ("%FF.json", '{"id": "a"}', "rename it to a.json"),
+        ("empty.json", '{"id": ""}', "an id must not be empty"),
+        ("number.json", '{"id": 5}', "its id must be a string, not 5"),
         ("none.json", "{}", "KeyError('id')"),
         ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
     ],
@@ -142,7 +142,7 @@ async def test_links_pipes_and_directories_are_moved_aside_unopened(realm: Path)
         (at.box / "folder.json").mkdir()
         names = ("secret.json", "pipe.json", "folder.json")
         await at.until(lambda: all(os.path.lexists(at.rejected / name) for name in names), "all are moved aside")
-        assert all("no plain file" in at.reason(name) for name in names)
+        assert all("not a plain file" in at.reason(name) for name in names)
     assert secret.exists()
 
 
@@ -152,7 +152,7 @@ async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
         await at.until(at.dispatched, "it is dispatched")
         at.drop("evt-1")
         await at.until((at.rejected / "evt-1.json").exists, "the second is moved aside")
-        assert "known already: it is dispatched" in at.reason("evt-1.json")
+        assert "already exists in state dispatched" in at.reason("evt-1.json")
 
 
 async def test_what_an_editor_leaves_beside_a_file_is_left_alone(realm: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_pending_document_can_be_edited(realm: Path) -> None:
         path = at.drop("evt-1", priority="low")
         await at.bus.reap()
         assert '"priority": "low"' in path.read_text()
-        # As `sed -i` does it: a new file under a temporary name, renamed over the old one.
+        # Like `sed -i`: write a new file under a temporary name and rename it over the old one.
         sed = await asyncio.create_subprocess_exec("sed", "-i", 's/"low"/"high"/', str(path))
         assert await sed.wait() == 0
         record = await at.record("evt-1")
@@ -235,7 +235,7 @@ async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
 async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         at.drop("evt-2")
@@ -256,12 +256,12 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
 async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "SPOILT_SECONDS", 0.2)
+    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
     async with desk(realm) as at:
         at.drop("evt-1")
         await at.bus.reap()
         (path,) = (realm / "bus/streams/arrivals/pending").iterdir()
-        # As vim does it: the old file gets another name, then the new one is written.
+        # Like vim: rename the old file, then write the new one.
         away = path.rename(f"{path}~")
         assert await at.bus.claim("arrivals", 10, "worker") == []
         away.rename(path)
@@ -291,20 +291,20 @@ def test_thousands_of_malformed_files_stop_nothing_and_are_all_accounted_for(
     realm: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "SETTLED_SECONDS", 0.2)
-    # Made before the worker runs: Hypothesis cannot bear others to draw random numbers meanwhile.
+    # Generated before the worker runs, because Hypothesis must be the only user of its random numbers.
     inputs = _nasty_inputs(count)
     assert asyncio.run(_account(realm, inputs)) == count == len(inputs)
 
 
 async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
-    """Drop everything while a worker runs; returns how many were taken in, moved aside or rightly left alone."""
+    """Drop everything while a worker runs, and return how many were adopted, rejected or rightly ignored."""
     async with staffed_desk(realm) as at:
         good = {f"evt-good-{number}" for number in range(0, len(inputs), 100)}
         names = await asyncio.to_thread(_drop_all, at, inputs)
-        left_alone = {name for name in names if is_unfinished(os.fsdecode(name))}
+        left_alone = {name for name in names if is_temporary_name(os.fsdecode(name))}
 
         async def box_is_cleared() -> bool:
-            # Without being told the worker looks again only every ten seconds.
+            # Without a notification the worker scans only every ten seconds.
             await at.bus.reap()
             return {os.fsencode(path.name) for path in at.box.iterdir()} == left_alone
 
@@ -323,13 +323,13 @@ async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
 
 
 def _drop_all(at: Desk, inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    """Drop files under names of their own, every hundredth a good one; returns the names."""
+    """Drop files under unique names, every hundredth a valid one, and return the names."""
     box, names = os.fsencode(at.box), []
     for number, (name, content) in enumerate(inputs):
         if number % 100 == 0:
             names.append(os.fsencode(at.drop(f"evt-good-{number}").name))
             continue
-        # The number keeps names apart; the nasty part stays at the beginning or at the end.
+        # The number makes names unique. The unusual part stays at the beginning or at the end.
         unique = name[:200] + b"%d" % number if number % 2 else b"%d" % number + name[-200:]
         descriptor = os.open(box + b"/" + unique, os.O_WRONLY | os.O_CREAT)
         os.write(descriptor, content)
@@ -339,7 +339,7 @@ def _drop_all(at: Desk, inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def _nasty_inputs(count: int) -> list[tuple[bytes, bytes]]:
-    """Return names and contents: every pair of the corpus, then what Hypothesis makes up, paired in many ways."""
+    """Return names and contents: every pair of the corpus, then generated ones in many combinations."""
     made: list[tuple[bytes, bytes]] = []
     documents = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -1,4 +1,4 @@
-"""A store of files at its edges: the latest times, the deepest payloads, a directory that is not the same any more."""
+"""A store of files at its limits: the latest times, the deepest payloads, a replaced directory."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.lock import Lock
+from kingdom.backends.files.system.lock import StoreLock
 from kingdom.bus import Defer, Done, Envelope, Record, RecordKind, Retry, Stream, Topology
 from kingdom.errors import MalformedEvent, Misconfigured, Unavailable
 
@@ -96,7 +96,7 @@ async def test_a_follower_whose_file_is_away_for_a_moment_does_not_overtake(real
         away = follower.rename(f"{follower}~")
         (head,) = await bus.claim("line", 10, "worker")
         away.rename(follower)
-        (row,) = [row for row in bus.store.books.stream("line").rows.values() if row.position == head.position + 1]
+        (row,) = [row for row in bus.store.events.stream("line").rows.values() if row.position == head.position + 1]
         assert row.due is None
         async with bus.transaction() as transaction:
             await transaction.settle(head, Done())
@@ -122,7 +122,7 @@ async def test_a_store_that_was_replaced_under_a_process_is_not_written_to(realm
         await old.publish(ping(1))
         shutil.rmtree(realm)
         async with opened(realm) as new:
-            with pytest.raises(Unavailable, match="start it again"):
+            with pytest.raises(Unavailable, match="restart this process"):
                 await old.publish(ping(2))
             await new.publish(ping(3))
             assert await numbers(new, "free") == [3]
@@ -136,14 +136,14 @@ async def test_who_only_publishes_does_not_grow(realm: Path) -> None:
                 async with worker.transaction() as transaction:
                     for delivery in deliveries:
                         await transaction.settle(delivery, Done())
-        assert len(publisher.store.books.stream("free")._due) < 5000
+        assert len(publisher.store.events.stream("free")._due) < 5000
 
 
 async def test_dedup_keys_survive_a_plain_copy(realm: Path, tmp_path: Path) -> None:
     async with opened(realm) as bus, bus.transaction() as transaction:
         for scope in ("webhook", "seen"):
             assert await transaction.once(scope, "delivery-1", timedelta(days=30))
-    # As `cp -r` does it: the times of change are those of the copy.
+    # Like `cp -r`: the modification times are those of the copy.
     shutil.copytree(realm, tmp_path / "copy", copy_function=shutil.copyfile)
     async with opened(tmp_path / "copy") as bus, bus.transaction() as transaction:
         for scope in ("webhook", "seen"):
@@ -174,7 +174,7 @@ async def test_nobody_waits_for_the_lease_of_a_process_that_was_killed(realm: Pa
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
-    lock = Lock(str(tmp_path / "lock"))
+    lock = StoreLock(str(tmp_path / "lock"))
     child = os.fork()
     if not child:
         try:

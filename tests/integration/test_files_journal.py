@@ -1,4 +1,4 @@
-"""The journal of a store of files: numbers that never come twice, and damage that is not taken for a torn end."""
+"""The journal of a store of files: numbers never repeat, and damage does not count as a torn end."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kingdom.backends.files import store as store_module
-from kingdom.backends.files.books import Books
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.draft import Draft
+from kingdom.backends.files.index.event_index import EventIndex
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.transaction_plan import TransactionPlan
 from kingdom.bus import Done
-from kingdom.bus.port import Copy
+from kingdom.bus.port import EventCopy
 from kingdom.errors import Permanent, Unavailable
 from tests.integration.crash_picture import picture_of
 from tests.integration.crash_scenes import TOPOLOGY, BlockingBus, event
@@ -28,17 +28,17 @@ def bus(realm: Path) -> BlockingBus:
 
 
 async def test_a_position_beyond_its_entry_is_refused_and_leaves_nothing(bus: BlockingBus) -> None:
-    def publish(draft: Draft, *, gap: int) -> None:
-        draft.place += gap
-        draft.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
-        draft.place -= gap
-        bus.store.commit(draft)
+    def publish(plan: TransactionPlan, *, gap: int) -> None:
+        plan.offset += gap
+        plan.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])
+        plan.offset -= gap
+        bus.store.commit(plan)
 
-    with pytest.raises(Permanent, match="beyond its journal entry"), bus.store.exclusive() as draft:
-        publish(draft, gap=2000)
-    with bus.store.exclusive() as draft:
-        assert not draft.books.stream("free").rows
-        publish(draft, gap=0)
+    with pytest.raises(Permanent, match="beyond the end of its journal entry"), bus.store.exclusive() as plan:
+        publish(plan, gap=2000)
+    with bus.store.exclusive() as plan:
+        assert not plan.events.stream("free").rows
+        publish(plan, gap=0)
     assert len(await bus.claim("free", 5, "w")) == 1
     bus.store.close()
 
@@ -72,7 +72,7 @@ async def test_one_flipped_bit_before_a_synced_entry_is_refused_and_nothing_is_c
     with pytest.raises(Unavailable, match=f"backup.* truncate -s {at} {segment}"):
         reopened_after_a_restart(bus)
     assert segment.read_bytes() == damaged
-    # What the error says to do.
+    # Do what the error says.
     segment.write_bytes(b"".join(lines))
     again = reopened_after_a_restart(bus)
     assert len(await again.claim("free", 9, "w")) == 5
@@ -99,7 +99,7 @@ async def test_an_unsynced_claim_that_a_loss_of_power_took_is_cut_off_with_the_u
     async with bus.transaction([delivery]) as transaction:
         await transaction.settle(delivery, Done())
     content = bytearray(segment_of(bus).read_bytes())
-    # The page with the claim was never written, the one with the settlement was, and then the power went.
+    # A power loss after the page with the settlement was written, but not the page with the claim.
     content[size:claimed] = bytes(claimed - size)
     segment_of(bus).write_bytes(content)
     again = reopened_after_a_restart(bus)
@@ -108,7 +108,7 @@ async def test_an_unsynced_claim_that_a_loss_of_power_took_is_cut_off_with_the_u
 
 
 class ForgetfulDisk(RecordingDisk):
-    """Fails one sync, and then behaves as systems do: what that could not write is gone, and later syncs succeed."""
+    """Fails one sync like a real system: the data is lost, and later syncs succeed."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -135,7 +135,7 @@ async def test_what_is_acknowledged_after_a_failed_sync_survives_a_loss_of_power
     bus.store.open()
     events = [event("Ping", number=number) for number in range(4)]
     await bus.publish(*events[:2])
-    # A claim is not synced by itself: the sync that fails is its first one.
+    # A claim is not synced, so the failing sync is its first one.
     (delivery,) = await bus.claim("free", 1, "w")
     disk.is_armed = True
     with pytest.raises(Unavailable, match="try again"):
@@ -155,7 +155,7 @@ async def test_what_is_acknowledged_after_a_failed_sync_survives_a_loss_of_power
 
 
 class FailingDisk(Disk):
-    """Fails the operations that are named, for as long as they are."""
+    """Fails the named operations."""
 
     def __init__(self) -> None:
         self.failing: set[str] = set()
@@ -202,7 +202,7 @@ async def test_whoever_comes_after_a_failed_sync_writes_the_segment_anew_and_all
     assert segment_of(ours).stat().st_ino != before
     for number, bus in enumerate(buses.values(), 3):
         await bus.publish(event("Ping", number=number))
-    assert first.store.journal.written() is not None
+    assert first.store.journal.end_on_disk() is not None
     claimed = await first.claim("free", 9, "w")
     assert [each.envelope.payload["number"] for each in claimed] == [2, 3, 4]
     for bus in (ours, another, new):
@@ -245,15 +245,15 @@ async def test_books_that_could_not_be_read_again_after_a_failed_commit_are_not_
     bus = BlockingBus(realm, disk)
     bus.store.open()
 
-    def fail() -> Books:
+    def fail() -> EventIndex:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     disk.failing = {"sync_file"}
     with monkeypatch.context() as patch:
-        patch.setattr(bus.store, "read_books", fail)
+        patch.setattr(bus.store, "load_events", fail)
         with pytest.raises(Unavailable):
             await bus.publish(event("Ping", number=1))
     disk.failing = set()
-    with bus.store.exclusive() as draft:
-        assert not draft.books.stream("free").rows
+    with bus.store.exclusive() as plan:
+        assert not plan.events.stream("free").rows
     bus.store.close()

@@ -1,4 +1,4 @@
-"""Leases of a store of files: what its processes must find out by themselves, since no lock is kept for long."""
+"""Leases of a store of files, which processes check without holding the lock."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.bus import Cursor, Delivery, Done, Envelope, LogEntry
+from kingdom.bus import Delivery, Done, Envelope, LogCursor, LogEntry
 from kingdom.bus.outcome import Release
 from kingdom.errors import LeaseLost
 from kingdom.verify.workload import ANY, topology
@@ -38,7 +38,7 @@ async def test_what_was_written_under_a_delivery_that_was_lost_meanwhile_never_c
         with pytest.raises(LeaseLost) as refused:
             await write_while(bus, delivery, reaped(other))
         assert refused.value.positions == {delivery.position}
-        assert await FilesOperations(other).read_log(Cursor(), 10) == []
+        assert await FilesOperations(other).read_log(LogCursor(), 10) == []
 
 
 async def test_a_lease_ends_with_its_last_event_though_another_one_of_it_is_in_flight_again(realm: Path) -> None:

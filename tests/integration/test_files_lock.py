@@ -1,4 +1,4 @@
-"""The lock of a store of files: one writer at a time, nobody waits for one that is stopped, and never an event loop."""
+"""The lock of a store of files: one writer at a time, no long wait for a stopped one, and no blocked event loop."""
 
 import asyncio
 import itertools
@@ -14,21 +14,23 @@ from typing import Any
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesOperations, log, store
+from kingdom.backends.files import FilesBus, FilesOperations, store
 from kingdom.backends.files import bus as files_bus
-from kingdom.backends.files import lock as files_lock
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.lines import lines_from
-from kingdom.backends.files.lock import Lock, holders_of
-from kingdom.backends.files.lock import is_stopped as files_lock_is_stopped
-from kingdom.backends.files.tree import Tree
-from kingdom.bus import Cursor
+from kingdom.backends.files.system import lock as files_lock
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.lock import StoreLock
+from kingdom.backends.files.system.processes import holders_of
+from kingdom.backends.files.system.processes import is_stopped as files_lock_is_stopped
+from kingdom.backends.files.tree import log
+from kingdom.backends.files.tree.json_lines import lines_from
+from kingdom.backends.files.tree.tree import FileTree
+from kingdom.bus import LogCursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
-# They take longer than a stopped holder is waited for.
+# Longer than the wait for a stopped holder.
 MANY_LOOKS = 5
-HOLD_UNTIL_TOLD = """
+HOLD_UNTIL_INPUT = """
 import fcntl, sys
 with open(sys.argv[1], "rb+") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,15 +40,15 @@ with open(sys.argv[1], "rb+") as lock:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Iterator[Lock]:
-    lock = Lock(str(tmp_path / "lock"))
+def lock(tmp_path: Path) -> Iterator[StoreLock]:
+    lock = StoreLock(str(tmp_path / "lock"))
     yield lock
     lock.close()
 
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, "-c", HOLD_UNTIL_TOLD, str(path)]
+    words = [sys.executable, "-c", HOLD_UNTIL_INPUT, str(path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -57,7 +59,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_stopped_holder_is_killed_and_the_lock_taken(
-    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[bool]()
 
@@ -70,13 +72,13 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
     with holder(tmp_path / "lock") as process:
         process.send_signal(signal.SIGSTOP)
         with lock.held():
-            # At the first look it may have stopped just now.
+            # At the first check the holder may have stopped just now.
             assert looks.count(True) > 1
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
 def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_waited(
-    lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
     with holder(tmp_path / "lock") as process:
@@ -84,7 +86,7 @@ def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_w
         assert let_go is not None
 
         def is_stopped(_pid: int) -> bool:
-            """Tell so at one look, when the others have waited for longer than that."""
+            """Report a stop at one check only, after a longer wait."""
             if let_go.closed or next(looks) < MANY_LOOKS:
                 return False
             let_go.close()
@@ -106,17 +108,17 @@ def test_who_holds_a_file_of_the_same_number_on_another_filesystem_is_no_holder(
 
 
 class WatchedDisk(Disk):
-    """Notes what the thread of the event loop waits for."""
+    """Records what the thread of the event loop waits for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
-        scan = Tree.scan_events
+        scan = FileTree.scan_events
 
-        def noted_scan(tree: Tree, *which: Any) -> Any:
+        def noted_scan(tree: FileTree, *which: Any) -> Any:
             self.note("scan of a stream")
             return scan(tree, *which)
 
-        monkeypatch.setattr(Tree, "scan_events", noted_scan)
+        monkeypatch.setattr(FileTree, "scan_events", noted_scan)
 
     def note(self, what: str) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -193,7 +195,7 @@ async def test_an_event_that_was_mended_is_claimed_without_keeping_the_event_loo
 async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_waiting(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every entry begins a new file.
+    # Every entry starts a new file.
     monkeypatch.setattr(log, "LOG_BYTES", 1)
     event, loop = ping(1), asyncio.get_running_loop()
 
@@ -214,11 +216,11 @@ async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_w
         operations = FilesOperations(bus)
         await work(bus)
         with monkeypatch.context() as patched:
-            patched.setattr(Tree, "ended_events", meanwhile(Tree.ended_events))
+            patched.setattr(FileTree, "read_archive", meanwhile(FileTree.read_archive))
             patched.setattr(log, "lines_from", meanwhile(lines_from))
             (situation,) = await operations.situations(event.event_id)
-            found = await operations.read_log(Cursor(), 100)
+            found = await operations.read_log(LogCursor(), 100)
         rest = await operations.read_log(found[-1].cursor, 100)
-        assert [*found, *rest] == await operations.read_log(Cursor(), 100)
+        assert [*found, *rest] == await operations.read_log(LogCursor(), 100)
     assert situation.status == "DONE"
     assert (len(found), len(rest)) == (3, 6)

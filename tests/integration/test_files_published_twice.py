@@ -1,4 +1,4 @@
-"""An id that a caller gives twice is delivered once while its archive is kept, at a cost that stays the same."""
+"""An id that a caller publishes twice is delivered once while its archive is kept, at a constant cost."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
-from kingdom.backends.files.bodies import ended_line
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.ended_ids import add_ended, has_ended
-from kingdom.backends.files.entry import Row
-from kingdom.backends.files.layout import index_of
+from kingdom.backends.files.journal.entry import EventRow
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.tree.archive_ids import add_archived_ids, contains_id
+from kingdom.backends.files.tree.file_formats import encode_archive_line
+from kingdom.backends.files.tree.layout import archive_index_file
 from kingdom.bus import Dead, Done, Envelope, EventType, Stream, Topology
 from kingdom.bus.operations import Retention
-from kingdom.bus.outcome import Settlement
+from kingdom.bus.outcome import AnyOutcome
 
 TOPOLOGY = Topology(
     [
@@ -40,7 +40,7 @@ def opened(realm: Path) -> FilesBus:
     return FilesBus(realm, TOPOLOGY)
 
 
-async def handle(bus: FilesBus, stream: str = "free", outcome: Settlement | None = None) -> list[UUID]:
+async def handle(bus: FilesBus, stream: str = "free", outcome: AnyOutcome | None = None) -> list[UUID]:
     claimed = await bus.claim(stream, 100, "worker")
     async with bus.transaction(claimed) as transaction:
         for delivery in claimed:
@@ -123,7 +123,7 @@ async def test_it_is_forgotten_with_its_archive(realm: Path) -> None:
         await bus.publish(event)
         await handle(bus)
         (lines,) = (realm / "bus/streams/free/done").glob("*.jsonl")
-        index = Path(index_of(str(lines)))
+        index = Path(archive_index_file(str(lines)))
         lines.rename(lines.with_stem("20200101"))
         index.rename(index.with_stem("20200101"))
         assert len(await bus.publish(event)) == 1
@@ -141,7 +141,7 @@ async def test_an_archive_without_a_sound_index_gets_one(realm: Path, index: byt
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
         path.unlink() if index is None else path.write_bytes(index)
-        # One that ends now must not make the others unknown.
+        # An event that ends now must not hide the others.
         await bus.publish(given())
         await handle(bus)
         assert len(await bus.publish(*events)) == 3
@@ -152,13 +152,13 @@ async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Pat
     async with opened(realm) as bus:
         await bus.publish(*events)
         await handle(bus)
-        # The journal forgets these, and has the next one.
+        # The journal no longer has these, but it has the next one.
         bus.store.checkpoint()
         events.append(given())
         await bus.publish(events[-1])
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
-        # Its page was never written.
+        # The page was never written.
         path.write_bytes(bytes(path.stat().st_size))
         shutil.copytree(realm, tmp_path / "dark")
     dark = opened(tmp_path / "dark")
@@ -169,7 +169,7 @@ async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Pat
 
 @contextmanager
 def counted_reads() -> Iterator[list[str]]:
-    """Note every call that reads a file or asks about one."""
+    """Record every call that reads or checks a file."""
     calls: list[str] = []
 
     def counted(name: str) -> Any:
@@ -186,20 +186,20 @@ def counted_reads() -> Iterator[list[str]]:
 
 
 def archive(lines: Path, count: int) -> list[str]:
-    """Write an archive of so many events, with its index, as settlements do."""
+    """Write an archive with this many events and its index, as settlements do."""
     event_ids = [str(uuid4()) for _ in range(count)]
     lines.parent.mkdir(parents=True, exist_ok=True)
     disk = Disk()
     for start in range(0, count, 10_000):
         batch = event_ids[start : start + 10_000]
         rows = [
-            Row("free", start + n, each, None, "PENDING", None, 0.0, 1, event_id_given=True)
+            EventRow("free", start + n, each, None, "PENDING", None, 0.0, 1, event_id_given=True)
             for n, each in enumerate(batch)
         ]
         bodies = [msgspec.Raw(msgspec.json.encode({"eventId": row.event_id})) for row in rows]
-        ended = [bytes(ended_line(1, row, "DONE", body)) for row, body in zip(rows, bodies, strict=True)]
+        ended = [bytes(encode_archive_line(1, row, "DONE", body)) for row, body in zip(rows, bodies, strict=True)]
         disk.append(str(lines), b"".join(line + b"\n" for line in ended))
-        add_ended(str(lines), batch, disk)
+        add_archived_ids(str(lines), batch, disk)
     return event_ids
 
 
@@ -236,7 +236,7 @@ def test_a_growing_index_knows_every_one_and_no_other(tmp_path: Path) -> None:
     event_ids = archive(lines, 2_000)
     disk = Disk()
     more = [str(uuid4()) for _ in range(2_000)]
-    add_ended(str(lines), more, disk)
+    add_archived_ids(str(lines), more, disk)
     for event_id in (*event_ids, *more):
-        assert has_ended(str(lines), event_id, disk)
-    assert not any(has_ended(str(lines), str(uuid4()), disk) for _ in range(1_000))
+        assert contains_id(str(lines), event_id, disk)
+    assert not any(contains_id(str(lines), str(uuid4()), disk) for _ in range(1_000))

@@ -11,7 +11,7 @@ import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files.store import Store
-from kingdom.bus import Query, Record
+from kingdom.bus import Record, RecordQuery
 from kingdom.bus.operations import Retention
 from kingdom.errors import Conflict, Transient
 from tests.integration.test_files_store import DAY, opened
@@ -30,7 +30,7 @@ async def job(bus: FilesBus, record_id: str) -> Record | None:
 
 async def found(bus: FilesBus, state: str) -> list[str]:
     async with bus.transaction() as transaction:
-        return [record.id for record in await transaction.find(Query(kind="job", state=state))]
+        return [record.id for record in await transaction.find(RecordQuery(kind="job", state=state))]
 
 
 async def test_records_are_read_ahead_in_one_visit_to_the_store(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +115,8 @@ async def test_a_damaged_record_is_never_written_over(realm: Path) -> None:
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open"))
         path.write_text('{"half')
-        with pytest.raises(Transient, match="cannot be read"):
+        with pytest.raises(Transient, match="cannot read the file"):
             await job(bus, "x")
-        with pytest.raises(Transient, match="cannot be read"):
+        with pytest.raises(Transient, match="cannot read the file"):
             await put(bus, Record(kind="job", id="x", state="closed"))
     assert path.read_text() == '{"half'

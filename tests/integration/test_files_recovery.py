@@ -1,4 +1,4 @@
-"""What recovery must leave alone, and what it must not take for granted."""
+"""What recovery must not change, and what it must not assume."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import pytest
 from kingdom.backends.files import FilesOperations
 from kingdom.backends.files.store import Store
 from kingdom.bus import LogEntry, Record
-from kingdom.bus.log import Cursor
-from kingdom.bus.port import Copy
+from kingdom.bus.log import LogCursor
+from kingdom.bus.port import EventCopy
 from kingdom.errors import Unavailable
 from tests.integration.crash_picture import picture_of
 from tests.integration.crash_scenes import TOPOLOGY, BlockingBus, event
@@ -81,8 +81,8 @@ async def test_a_link_in_the_place_of_an_event_stops_no_other(bus: BlockingBus) 
     assert delivery.envelope.payload["number"] == 2
     bus.store.close()
     bus.store.open()
-    with bus.store.exclusive() as draft:
-        assert len(draft.books.stream("free").rows) == 2
+    with bus.store.exclusive() as plan:
+        assert len(plan.events.stream("free").rows) == 2
     bus.store.close()
 
 
@@ -90,11 +90,11 @@ async def test_an_event_that_was_withdrawn_does_not_come_back(bus: BlockingBus) 
     await bus.publish(event("Ping"))
     path, content = file_of(bus, "free"), file_of(bus, "free").read_bytes()
     path.unlink()
-    with bus.store.exclusive() as draft:
-        (row,) = draft.books.stream("free").rows.values()
-        draft.vanish(row)
-        bus.store.commit(draft)
-    # Its removal by hand was never synced.
+    with bus.store.exclusive() as plan:
+        (row,) = plan.events.stream("free").rows.values()
+        plan.withdraw(row)
+        bus.store.commit(plan)
+    # The removal by a person was never synced.
     path.write_bytes(content)
     store = recovered(bus)
     assert "free" not in picture_of(store)["events"]
@@ -122,7 +122,7 @@ async def test_a_cancelled_event_keeps_the_time_that_its_lease_was_renewed_to(bu
     lease = other.store.tree.read_lease(delivery.token)
     assert lease
     assert lease.cancelled == [delivery.position]
-    assert lease.expires > other.store.books.leases[delivery.token].expires
+    assert lease.expires > other.store.events.leases[delivery.token].expires
     assert bus.renew({delivery.token: _HOUR}).cancelled == {delivery.position}
     bus.store.close()
     other.store.close()
@@ -149,7 +149,7 @@ async def test_a_segment_that_is_damaged_before_its_end_is_not_passed_over(
 ) -> None:
     await bus.publish(event("Ping"))
     (segment,) = Path(bus.store.layout.journal).glob("*")
-    monkeypatch.setattr(bus.store.journal, "forget_before", lambda _: None)
+    monkeypatch.setattr(bus.store.journal, "remove_before", lambda _: None)
     bus.store.checkpoint()
     segment.write_bytes(segment.read_bytes()[:-10])
     with pytest.raises(Unavailable, match="damaged"):
@@ -158,14 +158,14 @@ async def test_a_segment_that_is_damaged_before_its_end_is_not_passed_over(
 
 async def test_a_transaction_that_fails_leaves_nothing_in_the_books(bus: BlockingBus) -> None:
     def publish_and_fail() -> None:
-        with bus.store.exclusive() as draft:
-            draft.publish([Copy(TOPOLOGY.stream("free"), event("Ping"), None)])
+        with bus.store.exclusive() as plan:
+            plan.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         publish_and_fail()
-    with bus.store.exclusive() as draft:
-        assert not draft.books.stream("free").rows
+    with bus.store.exclusive() as plan:
+        assert not plan.events.stream("free").rows
     bus.store.close()
 
 
@@ -181,7 +181,7 @@ async def test_an_entry_that_could_not_be_shown_is_there_for_the_next_reader(rea
 
 
 async def test_a_segment_is_named_on_disk_before_anything_is_committed_to_it(realm: Path) -> None:
-    # Killed when it has made its segment and not synced the directory.
+    # Killed after creating its segment, before syncing the directory.
     counting = CountingDisk()
     open_with(realm.parent, counting).close()
     made = counting.operations.index("open_for_appending")
@@ -190,9 +190,9 @@ async def test_a_segment_is_named_on_disk_before_anything_is_committed_to_it(rea
     kill(lambda: open_with(place, KillingDisk(made, "after")))
     disk = CountingDisk()
     store = open_with(place, disk)
-    with store.exclusive() as draft:
-        draft.entry.resumed.append("free")
-        store.commit(draft)
+    with store.exclusive() as plan:
+        plan.entry.resumed.append("free")
+        store.commit(plan)
     assert "sync_directory" in disk.operations[: disk.operations.index("write")]
     store.close()
 
@@ -208,10 +208,10 @@ async def test_a_new_store_is_on_disk_for_good_before_its_first_entry(realm: Pat
 async def test_a_line_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
     synced = CountingDisk()
     bus.store.journal._disk = synced
-    with bus.store.exclusive() as draft:
+    with bus.store.exclusive() as plan:
         entry = LogEntry(type="told", actor="test", data={})
-        draft.say(entry)
-        bus.store.commit(draft, durable=False)
+        plan.log(entry)
+        bus.store.commit(plan, durable=False)
     assert "sync_file" in synced.operations
     bus.store.close()
 
@@ -237,6 +237,6 @@ async def test_the_end_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
     await bus.claim("free", 1, "w")
     synced = CountingDisk()
     bus.store.journal._disk = synced
-    assert await FilesOperations(bus).log_end() > Cursor()
+    assert await FilesOperations(bus).log_end() > LogCursor()
     assert synced.operations == ["sync_file"]
     bus.store.close()

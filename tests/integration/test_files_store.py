@@ -1,4 +1,4 @@
-"""A store of files as a laptop treats it: other hosts, full disks, old logs, long sleeps."""
+"""A store of files on a laptop: other hosts, full disks, old logs, long sleeps."""
 
 import asyncio
 import errno
@@ -13,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesOperations, lock, log, store
+from kingdom.backends.files import FilesBus, FilesOperations, store
 from kingdom.backends.files import bus as files_bus
-from kingdom.backends.files.disk import Disk
-from kingdom.bus import Cursor, Done, Envelope, LogEntry, Record, RecordKind, Stream, Topology
+from kingdom.backends.files.system import host
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.tree import log
+from kingdom.bus import Done, Envelope, LogCursor, LogEntry, Record, RecordKind, Stream, Topology
 from kingdom.bus.operations import Retention
 from kingdom.errors import Misconfigured, NotFound, Unavailable
 from tests.patience import PATIENCE_SECONDS
 
 TOPOLOGY = Topology([Stream(name="free", subscribes=frozenset({"Ping"}))])
 DAY = timedelta(days=1)
-START = Cursor()
+START = LogCursor()
 JOBS = RecordKind(
     name="job",
     directories={"open": "state/jobs/open", "closed": "state/jobs/closed"},
@@ -46,7 +48,7 @@ async def append(bus: FilesBus, *names: str) -> None:
         await transaction.append(*(LogEntry(type=name, actor="tester") for name in names))
 
 
-async def types(bus: FilesBus, after: Cursor = START, limit: int = 100) -> list[str]:
+async def types(bus: FilesBus, after: LogCursor = START, limit: int = 100) -> list[str]:
     return [logged.entry.type for logged in await FilesOperations(bus).read_log(after, limit)]
 
 
@@ -79,7 +81,7 @@ async def test_a_second_host_is_refused_by_name(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/host.json").write_text(json.dumps({"machine": "other", "name": "anna's laptop"}))
-    with pytest.raises(Misconfigured, match=r"belongs to the host anna's laptop.*one host at a time"):
+    with pytest.raises(Misconfigured, match=r"belongs to the host anna's laptop.*only one host can use a store"):
         async with opened(realm):
             pass
 
@@ -90,8 +92,8 @@ async def test_a_network_filesystem_is_refused(realm: Path, monkeypatch: pytest.
         "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
         f"40 22 0:50 / {tmp_path} rw,relatime shared:1 - nfs4 server:/export rw\n"
     )
-    monkeypatch.setattr(lock, "_MOUNTS", mounts)
-    with pytest.raises(Misconfigured, match=r"nfs4 filesystem.*choose a local directory, or PostgreSQL"):
+    monkeypatch.setattr(host, "_MOUNTS", mounts)
+    with pytest.raises(Misconfigured, match=r"nfs4 filesystem.*use a local directory, or PostgreSQL"):
         async with opened(realm):
             pass
     mounts.write_text(mounts.read_text().replace("nfs4", "xfs"))
@@ -107,7 +109,7 @@ async def test_a_store_that_is_not_there_is_not_made_by_looking(realm: Path) -> 
 
 
 class FullDisk(Disk):
-    """Has no space left for one kind of operation, as long as it is full."""
+    """Has no space for one kind of operation while it is full."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
@@ -195,7 +197,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
         other = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", code, str(realm)), stdin=asyncio.subprocess.PIPE, cwd=ROOT
         )
-        # The first wait starts the watcher, which wakes everybody once.
+        # The first wait starts the watcher, which wakes all workers once.
         await bus.wait(["free"], timedelta(seconds=1))
         waiting = asyncio.create_task(bus.wait(["free"], timedelta(hours=1)))
         assert other.stdin
@@ -208,7 +210,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
 async def test_the_log_is_split_by_day_and_a_reader_goes_on(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two")
-        first = (await FilesOperations(bus).read_log(Cursor(), 1))[0]
+        first = (await FilesOperations(bus).read_log(LogCursor(), 1))[0]
         yesterday = datetime.now(UTC) - DAY
         os.utime(realm / "logs/events.log", (yesterday.timestamp(), yesterday.timestamp()))
         await append(bus, "three")
@@ -232,7 +234,7 @@ async def test_a_large_log_is_kept_in_parts(realm: Path, monkeypatch: pytest.Mon
         parts = sorted(path.name for path in (realm / "logs").iterdir())
         assert len(parts) > 3
         assert await types(bus) == names
-        seen, cursor = [], Cursor()
+        seen, cursor = [], LogCursor()
         while found := await FilesOperations(bus).read_log(cursor, 3):
             cursor = found[-1].cursor
             seen += [logged.entry.type for logged in found]
@@ -251,7 +253,7 @@ async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
         ended = datetime.fromtimestamp(old, UTC).isoformat().replace("+00:00", "Z")
         doc = json.loads(path.read_text())
         path.write_text(json.dumps({**doc, "_kingdom": {**doc["_kingdom"], "endedAt": ended}}))
-        # The open one was made long ago as well, and waits for a person.
+        # The open record is old as well, but not ended.
         path = realm / "state/jobs/open/open.json"
         path.write_text(path.read_text().replace(str(datetime.now(UTC).year), "2020"))
         await bus.publish(ping(1))
@@ -306,7 +308,7 @@ async def test_an_event_whose_file_stays_damaged_ends_dead_with_the_reason(
 async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two", "three")
-        (first, *_) = await FilesOperations(bus).read_log(Cursor(), 1)
+        (first, *_) = await FilesOperations(bus).read_log(LogCursor(), 1)
         path = realm / "logs/events.log"
         os.utime(path, (1, 1))
         await append(bus, "four")
@@ -357,6 +359,6 @@ async def test_a_damaged_note_of_the_kinds_is_named(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/kinds.json").write_text("{")
-    with pytest.raises(Misconfigured, match=r"bus/kinds\.json cannot be read.*mend it, or remove it"):
+    with pytest.raises(Misconfigured, match=r"cannot read .*bus/kinds\.json.*fix it, or remove it"):
         async with opened(realm):
             pass

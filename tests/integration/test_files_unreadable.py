@@ -1,4 +1,4 @@
-"""A file of an event that the system does not give out: its event waits, all others go on."""
+"""An unreadable event file: its event waits, and all others continue."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ import pytest
 
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files import bus as bus_module
-from kingdom.backends.files import look as look_module
-from kingdom.backends.files import tree as tree_module
-from kingdom.backends.files.disk import read_file
+from kingdom.backends.files import inspection as inspection_module
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree import tree as tree_module
 from kingdom.bus import Delivery, Done, Envelope
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.why import why
 from kingdom.errors import Unavailable
 from tests.integration.doctor.scene import look_at
@@ -24,7 +24,7 @@ Refuse = Callable[[Path | None], None]
 
 @pytest.fixture(params=[errno.EACCES, errno.EIO], ids=["denied", "bad sector"])
 def refuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Let the system refuse one file; no permission keeps root out, and no disk here has bad sectors."""
+    """Make one file unreadable by a patch, because root ignores permissions."""
     refused: list[Path | None] = [None]
 
     def read(path: str) -> bytes:
@@ -32,7 +32,7 @@ def refuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> R
             raise OSError(request.param, os.strerror(request.param), path)
         return read_file(path)
 
-    for module in (tree_module, look_module):
+    for module in (tree_module, inspection_module):
         monkeypatch.setattr(module, "read_file", read)
     monkeypatch.setattr(bus_module, "_UNREADABLE_SECONDS", 0.0)
 
@@ -47,7 +47,7 @@ def first_file(realm: Path, stream: str) -> Path:
 
 
 async def told(bus: FilesBus) -> list[str]:
-    return [logged.entry.type for logged in await FilesOperations(bus).read_log(Cursor(), 100)]
+    return [logged.entry.type for logged in await FilesOperations(bus).read_log(LogCursor(), 100)]
 
 
 async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:
@@ -68,7 +68,7 @@ async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refu
         assert await told(bus) == ["event.unreadable"]
         (situation,) = await FilesOperations(bus).situations(event.event_id)
         assert (situation.status, situation.error_code) == ("PENDING", "unreadable")
-        assert "cannot be read" in str(situation.error_message)
+        assert "cannot read its file" in str(situation.error_message)
         refuse(None)
         assert await numbers(bus, "free") == [1]
 

@@ -1,4 +1,4 @@
-"""The growth bench keeps its bounds in its short form, and can fail."""
+"""The growth bench: its short form keeps its bounds, and it can fail."""
 
 import asyncio
 import json

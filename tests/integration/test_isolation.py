@@ -1,4 +1,4 @@
-"""Defaults of the database or of the role, such as another isolation, change nothing about what a bus sees."""
+"""Defaults of the database or the role, such as another isolation level, do not affect a bus."""
 
 import asyncio
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.bus import Cursor, Delivery, Done, Envelope, Stream
+from kingdom.bus import Delivery, Done, Envelope, LogCursor, Stream
 from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.bus.outcome import Dead, Release, Retry
 from kingdom.errors import LeaseLost
@@ -22,20 +22,20 @@ BOTH = pytest.mark.parametrize("declared", [JOBS, LINE], ids=["jobs", "line"])
 
 
 class Standby:
-    """What an asynchronous standby has of a database, and the failover to it."""
+    """An asynchronous standby of a database, and the failover to it."""
 
     def __init__(self, dsn: str) -> None:
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute("CREATE SCHEMA past")
 
     def fall_behind(self) -> None:
-        """Take in all that was committed until now, and nothing that comes later."""
+        """Copy everything committed so far, and nothing later."""
         for table in TABLES:
             self._run("CREATE TABLE past.{table} AS TABLE kingdom.{table}", table)
         self._connection.execute("CREATE TABLE past.number AS SELECT * FROM kingdom.outbox_lease_number")
 
     def promote(self) -> None:
-        """Go back to that; no session survives it."""
+        """Restore that copy. No session survives it."""
         self._connection.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -75,20 +75,20 @@ async def replace_broken_connections(bus: PostgresBus) -> None:
         stats = bus.pool.get_stats()
         return stats["pool_available"] == stats["pool_size"]
 
-    # Whoever sends a wake-up at this moment would bring a broken one back later.
+    # A wake-up at this moment would return a broken connection to the pool later.
     await eventually(nobody_has_one)
     await bus.pool.check()
 
 
 async def claim(bus: PostgresBus, declared: Stream, limit: int = 10) -> list[Delivery]:
-    """Claim on a connection that works: who loses one gets an error first."""
+    """Claim on a working connection, because a lost one raises an error first."""
     await replace_broken_connections(bus)
     bus._paces.clear()
     return await bus.claim(declared.name, limit, "test")
 
 
 async def claim_and_release(bus: PostgresBus) -> int:
-    """Return the token of a claim of the one job there is, which is given back."""
+    """Claim and release the only job, and return the token."""
     (delivery,) = await claim(bus, JOBS)
     async with bus.transaction() as transaction:
         await transaction.settle(delivery, Release())
@@ -96,7 +96,7 @@ async def claim_and_release(bus: PostgresBus) -> int:
 
 
 async def settled_alone(bus: PostgresBus) -> int:
-    """Return the position of the one event that is due, once it is done."""
+    """Handle the only due event and return its position."""
     (delivery,) = await claim(bus, LINE)
     await settle(bus, delivery)
     return delivery.position
@@ -131,7 +131,7 @@ async def test_events_whose_settlement_was_lost_come_back_with_their_lease(
         if survive == 3:
             standby.fall_behind()
         standby.promote()
-        # Which closes the lease, unless something of it is still in flight.
+        # This closes the lease, unless an event of it is still in flight.
         assert await claim(bus, declared) == []
         assert len(await rows(bus, "SELECT 1 FROM kingdom.outbox_lease")) == (survive < 3)
         assert await lose_leases(bus) == 6 - 2 * survive
@@ -181,7 +181,7 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         (again,) = await claim(bus, JOBS)
         assert again.token > seen
         assert again.attempt == 1
-        entries = await PatientOperations(bus).read_log(Cursor(), 10)
+        entries = await PatientOperations(bus).read_log(LogCursor(), 10)
         told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
         assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)
@@ -197,7 +197,7 @@ async def test_a_failover_that_a_pooler_hides_is_noticed_by_the_next_claim(
         await claim_and_release(bus)
         seen = await claim_and_release(bus)
         standby.promote()
-        monkeypatch.setattr(Connection, "has_lifted_tokens", True)
+        monkeypatch.setattr(Connection, "has_raised_tokens", True)
         assert await claim(bus, JOBS) == []
         (again,) = await claim(bus, JOBS)
         assert again.token > seen

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Done, Envelope, Retention, Stream, Topology
-from kingdom.bus.maintenance import maintain, serving_metrics
+from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.operations import RetentionReport, StreamStats
 from kingdom.errors import Misconfigured, Unavailable
@@ -22,7 +22,7 @@ OFTEN = timedelta(milliseconds=20)
 
 
 class Unsteady(PostgresOperations):
-    """Fails in every second call, by turns in a way that is foreseen and in one that is not."""
+    """Fails every second call, alternating between an expected and an unexpected error."""
 
     calls = 0
 
@@ -64,7 +64,7 @@ async def test_metrics_and_retention_go_on_in_their_rhythm_whatever_fails(dsn: s
         refresh = partial(BacklogMetrics(registry).refresh, Unsteady(bus), ["orders"])
         serving = serving_metrics(registry, refresh, host="127.0.0.1", port=0, every=OFTEN)
         await stack.enter_async_context(serving)
-        upkeep = asyncio.create_task(maintain(Unsteady(bus), Retention(partitions_ahead_days=2), every=OFTEN))
+        upkeep = asyncio.create_task(run_retention(Unsteady(bus), Retention(partitions_ahead_days=2), every=OFTEN))
         await until(lambda: pending("orders") == 0)
         await bus.publish(Envelope(type="T", stream="mail"))
         await until(lambda: pending("mail") == 1)

@@ -1,4 +1,4 @@
-"""Moving house: what one store held is in the other, equal, and work goes on there."""
+"""Export and import: the new store equals the old one, and work continues there."""
 
 import asyncio
 from collections import defaultdict
@@ -14,13 +14,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.postgres import PrivateBouncer, PrivateCluster
-from kingdom.backends.postgres import PostgresBus, PostgresMovable
-from kingdom.bootstrap import movable_of
-from kingdom.bus import Dispatcher, Done, LogEntry, Received, Record, Retry, Transaction
-from kingdom.bus.archive_file import new_archive, read_header, read_items
-from kingdom.bus.moving import AnyItem, Census, Entry, Event, Manifest, Movable, Pause
+from kingdom.backends.postgres import PostgresBus, PostgresTransfer
+from kingdom.bootstrap import transfer_of
+from kingdom.bus import Dispatcher, Done, Event, LogEntry, Record, Retry, Transaction
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent, Transient
+from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.transfer import AnyItem, EventItem, ItemCounts, LogEntryItem, Manifest, PauseItem, StoreTransfer
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
 from tests.integration.furniture import LONG_AGO, TAKEN_KEYS, furnish, pass_by
@@ -76,7 +76,7 @@ async def _scene(backend: BackendUnderTest) -> AsyncIterator[Scene]:
         yield Scene(backend, bus, backend.operations(bus))
 
 
-async def export(store: Movable, file: Path) -> Manifest:
+async def export(store: StoreTransfer, file: Path) -> Manifest:
     async with store.snapshot() as snapshot:
         with new_archive(file, store.store, snapshot.manifest, utc_now()) as add:
             async for item in snapshot.items:
@@ -84,7 +84,7 @@ async def export(store: Movable, file: Path) -> Manifest:
     return snapshot.manifest
 
 
-async def bring_in(store: Movable, file: Path) -> Census:
+async def bring_in(store: StoreTransfer, file: Path) -> ItemCounts:
     return await store.take_in(each(read_items(file)), read_header(file).manifest)
 
 
@@ -94,20 +94,20 @@ async def each(items: Iterator[AnyItem] | list[AnyItem]) -> AsyncIterator[AnyIte
 
 
 async def move(old: Scene, new: Scene, file: Path) -> None:
-    await export(movable_of(old.bus), file)
-    await bring_in(movable_of(new.bus), file)
+    await export(transfer_of(old.bus), file)
+    await bring_in(transfer_of(new.bus), file)
 
 
 async def contents(scene: Scene) -> Contents:
     """Return everything in a store by kind: the log in its order, all else in any fixed one."""
     found: Contents = {}
-    async with movable_of(scene.bus).snapshot() as snapshot:
+    async with transfer_of(scene.bus).snapshot() as snapshot:
         async for item in snapshot.items:
-            # When an entry was written is not known to every store.
-            known = msgspec.structs.replace(item, logged_at=None) if isinstance(item, Entry) else item
+            # Not every store knows when an entry was written.
+            known = msgspec.structs.replace(item, logged_at=None) if isinstance(item, LogEntryItem) else item
             found.setdefault(type(item).__name__, []).append(known)
     for kind, items in found.items():
-        if kind != Entry.__name__:
+        if kind != LogEntryItem.__name__:
             items.sort(key=msgspec.json.encode)
     return found
 
@@ -116,9 +116,9 @@ async def contents(scene: Scene) -> Contents:
 async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp_path: Path, name: str) -> None:
     await furnish(old)
     before = await contents(old)
-    statuses = {event.status for event in before["Event"] if isinstance(event, Event)}
+    statuses = {event.status for event in before["EventItem"] if isinstance(event, EventItem)}
     assert statuses == {"PENDING", "DEAD", "DONE", "DISCARDED"}
-    assert before.keys() == {"Event", "Block", "StoredRecord", "DedupKey", "Pause", "Entry"}
+    assert before.keys() == {"EventItem", "BlockItem", "RecordItem", "DedupKeyItem", "PauseItem", "LogEntryItem"}
     await move(old, new, tmp_path / name)
     assert await contents(new) == before
     assert await contents(old) == before
@@ -145,7 +145,7 @@ async def test_open_work_goes_on_in_its_order(old: Scene, new: Scene, tmp_path: 
     await move(old, new, tmp_path / "house.jsonl")
     dispatcher, order = Dispatcher(), defaultdict[str | None, list[int]](list)
 
-    async def note(event: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def note(event: Event[dict[str, int]], _transaction: Transaction) -> None:
         order[event.envelope.partition_key].append(event.payload["number"])
 
     dispatcher.reaction("Step")(note)
@@ -168,8 +168,8 @@ async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
 
 
 async def test_positions_and_tokens_go_on_behind_the_highest_ever_given(new: Scene) -> None:
-    gone = Manifest(census=Census(), last_position=5_000, last_token=7_000)
-    await movable_of(new.bus).take_in(each([]), gone)
+    gone = Manifest(census=ItemCounts(), last_position=5_000, last_token=7_000)
+    await transfer_of(new.bus).take_in(each([]), gone)
     await new.bus.publish(ping())
     delivery = await new.claim_one("free")
     assert delivery.position > 5_000
@@ -181,8 +181,8 @@ async def test_the_highest_numbers_are_told_though_their_events_are_gone(old: Sc
     delivery = await old.claim_one("free")
     await old.settle(Done(), delivery)
     old.backend.clear()
-    async with movable_of(old.bus).snapshot() as snapshot:
-        assert snapshot.manifest.census == Census()
+    async with transfer_of(old.bus).snapshot() as snapshot:
+        assert snapshot.manifest.census == ItemCounts()
         assert snapshot.manifest.last_position >= delivery.position
         assert snapshot.manifest.last_token >= delivery.token
 
@@ -193,7 +193,7 @@ async def test_a_store_with_events_in_flight_is_not_exported_until_their_leases_
     with pytest.raises(Transient, match=r"2 event\(s\) are in flight under 1 lease"):
         await contents(old)
     old.backend.expire({held[0].token})
-    events = [event for event in (await contents(old))["Event"] if isinstance(event, Event)]
+    events = [event for event in (await contents(old))["EventItem"] if isinstance(event, EventItem)]
     assert sorted(event.crash_count for event in events) == [0, 1, 1]
     assert {event.status for event in events} == {"PENDING"}
 
@@ -201,16 +201,16 @@ async def test_a_store_with_events_in_flight_is_not_exported_until_their_leases_
 async def test_a_settled_lease_does_not_count_as_work_in_flight(old: Scene) -> None:
     await old.bus.publish(ping())
     await old.settle(Done(), await old.claim_one("free"))
-    # Files close a lease with its last event, a database a little later.
+    # Files close a lease with its last event, PostgreSQL a little later.
     assert bool(old.picture.leases) == (old.backend.name == "postgres")
-    assert len((await contents(old))["Event"]) == 1
+    assert len((await contents(old))["EventItem"]) == 1
 
 
 async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp_path: Path) -> None:
     await furnish(old)
     await new.operations.pause("free", reason="not yet", actor="tester")
     before = await contents(new)
-    with pytest.raises(Permanent, match="not empty, it holds 1 paused streams, 1 log entries"):
+    with pytest.raises(Permanent, match="not empty, it has 1 paused streams, 1 log entries"):
         await move(old, new, tmp_path / "house.jsonl")
     assert await contents(new) == before
 
@@ -218,20 +218,20 @@ async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp
 async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene, new: Scene, tmp_path: Path) -> None:
     await furnish(old)
     file = tmp_path / "house.jsonl"
-    await export(movable_of(old.bus), file)
+    await export(transfer_of(old.bus), file)
     manifest = read_header(file).manifest
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(Permanent, match="ends too early"):
-        await movable_of(new.bus).take_in(each(read_items(file)), manifest)
+        await transfer_of(new.bus).take_in(each(read_items(file)), manifest)
     assert await contents(new) == {}
 
 
-def _pause(stream: str) -> Pause:
-    return Pause(stream=stream, reason="r", actor="a", since=LONG_AGO)
+def _pause(stream: str) -> PauseItem:
+    return PauseItem(stream=stream, reason="r", actor="a", since=LONG_AGO)
 
 
-def _waiting(position: int, due_at: datetime | None) -> Event:
-    return Event(
+def _waiting(position: int, due_at: datetime | None) -> EventItem:
+    return EventItem(
         stream="line",
         position=position,
         ordered=True,
@@ -249,24 +249,24 @@ def _waiting(position: int, due_at: datetime | None) -> Event:
 @pytest.mark.parametrize(
     ("items", "census", "words"),
     [
-        ([_pause("a")], Census(paused_streams=2), "1 paused streams against 2"),
-        ([_pause("a"), _pause("a")], Census(paused_streams=2), "comes twice"),
-        ([_waiting(1, LONG_AGO), _waiting(2, LONG_AGO)], Census(open_events=2), "two heads"),
-        ([_waiting(1, None), _waiting(2, None)], Census(open_events=2), "no head"),
+        ([_pause("a")], ItemCounts(paused_streams=2), "1 paused streams against 2"),
+        ([_pause("a"), _pause("a")], ItemCounts(paused_streams=2), "this twice"),
+        ([_waiting(1, LONG_AGO), _waiting(2, LONG_AGO)], ItemCounts(open_events=2), "two heads"),
+        ([_waiting(1, None), _waiting(2, None)], ItemCounts(open_events=2), "no head"),
     ],
 )
 async def test_what_contradicts_itself_is_refused_and_nothing_is_kept(
-    new: Scene, items: list[AnyItem], census: Census, words: str
+    new: Scene, items: list[AnyItem], census: ItemCounts, words: str
 ) -> None:
     with pytest.raises(Permanent, match=words):
-        await movable_of(new.bus).take_in(each(items), Manifest(census=census, last_position=2, last_token=0))
+        await transfer_of(new.bus).take_in(each(items), Manifest(census=census, last_position=2, last_token=0))
     assert await contents(new) == {}
 
 
 async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene, new: Scene, tmp_path: Path) -> None:
     await furnish(old)
     file = tmp_path / "house.jsonl"
-    await export(movable_of(old.bus), file)
+    await export(transfer_of(old.bus), file)
     late = ping(99)
 
     async def interrupted(items: AsyncIterable[AnyItem]) -> AsyncIterator[AnyItem]:
@@ -278,19 +278,19 @@ async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene,
 
     publishing: list[asyncio.Task[Any]] = []
     manifest = read_header(file).manifest
-    await movable_of(new.bus).take_in(interrupted(each(read_items(file))), manifest)
+    await transfer_of(new.bus).take_in(interrupted(each(read_items(file))), manifest)
     await publishing[0]
     assert new.picture.of(late.event_id).position > manifest.last_position
 
 
 async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happened(dsn: str) -> None:
-    told = Entry(
+    told = LogEntryItem(
         type="t", actor="a", data={}, at=LONG_AGO, trace_id="", aggregate_type="", aggregate_id="", logged_at=utc_now()
     )
     untold = msgspec.structs.replace(told, logged_at=None)
     async with PostgresBus(dsn, TOPOLOGY) as bus:
-        store = PostgresMovable(bus)
-        manifest = Manifest(census=Census(log_entries=2), last_position=0, last_token=0)
+        store = PostgresTransfer(bus)
+        manifest = Manifest(census=ItemCounts(log_entries=2), last_position=0, last_token=0)
         await store.take_in(each([told, untold]), manifest)
         async with store.snapshot() as snapshot:
             assert [item async for item in snapshot.items] == [told, msgspec.structs.replace(told, logged_at=LONG_AGO)]
@@ -299,12 +299,12 @@ async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happe
 async def test_a_snapshot_of_postgresql_does_not_see_what_is_written_while_it_is_read(dsn: str) -> None:
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         await bus.publish(ping())
-        async with PostgresMovable(bus).snapshot() as snapshot:
+        async with PostgresTransfer(bus).snapshot() as snapshot:
             async with bus.transaction() as transaction:
                 await transaction.publish(ping())
                 await transaction.append(LogEntry(type="late", actor="tester"))
-            assert [type(item) async for item in snapshot.items] == [Event]
-        assert snapshot.manifest.census == Census(open_events=1)
+            assert [type(item) async for item in snapshot.items] == [EventItem]
+        assert snapshot.manifest.census == ItemCounts(open_events=1)
 
 
 async def test_a_house_is_moved_through_pgbouncer(
@@ -318,9 +318,9 @@ async def test_a_house_is_moved_through_pgbouncer(
     with PrivateBouncer(cluster.dsn) as bouncer:
         old, new = (str(conninfo_to_dict(place)["dbname"]) for place in (dsn, second_dsn))
         async with PostgresBus(bouncer.dsn(old), TOPOLOGY, through_pgbouncer=True) as bus:
-            await export(PostgresMovable(bus), file)
+            await export(PostgresTransfer(bus), file)
         async with PostgresBus(bouncer.dsn(new), TOPOLOGY, through_pgbouncer=True) as bus:
-            await bring_in(PostgresMovable(bus), file)
+            await bring_in(PostgresTransfer(bus), file)
     async with _scene(BACKENDS["postgres"](second_dsn)) as scene:
         assert await contents(scene) == before
         scene.backend.close()
@@ -336,6 +336,6 @@ async def test_many_things_move_and_are_equal(old: Scene, new: Scene, tmp_path: 
             for n in numbers:
                 await transaction.put(Record(kind="job", id=f"job-{n}", state="open", doc={"number": n}))
     await move(old, new, tmp_path / "there.jsonl")
-    await export(movable_of(new.bus), tmp_path / "again.jsonl")
+    await export(transfer_of(new.bus), tmp_path / "again.jsonl")
     for one, other in zip(read_items(tmp_path / "there.jsonl"), read_items(tmp_path / "again.jsonl"), strict=True):
         assert one == other

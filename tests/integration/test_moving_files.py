@@ -1,4 +1,4 @@
-"""Moving house with files: what people keep beside a store, what they have damaged, and who comes in between."""
+"""Export and import of files: other files in the directory, damaged files, and concurrent processes."""
 
 import asyncio
 import subprocess
@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesMovable
+from kingdom.backends.files import FilesBus, FilesTransfer
 from kingdom.backends.files.store import Store
 from kingdom.bus import Done, Record, RecordKind
-from kingdom.bus.moving import AnyItem, Census, Manifest, StoredRecord
 from kingdom.bus.record import Adoption
 from kingdom.errors import Misconfigured, Permanent
+from kingdom.storage.transfer import AnyItem, ItemCounts, Manifest, RecordItem
 from tests.contract.backends import FilesBackend
 from tests.contract.scene import KINDS, TOPOLOGY, Scene, eventually, ping
 from tests.integration.furniture import LONG_AGO, furnish
 
-NOTHING = Manifest(census=Census(), last_position=1, last_token=1)
+NOTHING = Manifest(census=ItemCounts(), last_position=1, last_token=1)
 LETTER = RecordKind(
     name="letter",
     directories={"new": "letters/new", "read": "letters/read"},
@@ -47,7 +47,7 @@ async def furniture(place: Path) -> tuple[Manifest, list[AnyItem]]:
 
 
 async def everything(bus: FilesBus) -> tuple[Manifest, list[AnyItem]]:
-    async with FilesMovable(bus).snapshot() as snapshot:
+    async with FilesTransfer(bus).snapshot() as snapshot:
         return snapshot.manifest, [item async for item in snapshot.items]
 
 
@@ -57,13 +57,13 @@ async def each(items: list[AnyItem]) -> AsyncIterator[AnyItem]:
 
 
 def files(place: Path) -> set[Path]:
-    """Return all files but those by which a store counts."""
+    """Return all files except the journal."""
     journal = place / "bus" / "journal"
     return {path for path in place.rglob("*") if path.is_file() and path.parent != journal}
 
 
-def letter(name: str) -> StoredRecord:
-    return StoredRecord(
+def letter(name: str) -> RecordItem:
+    return RecordItem(
         kind="letter",
         id=name,
         version=1,
@@ -95,17 +95,17 @@ async def test_a_failed_import_removes_what_it_wrote_and_no_file_of_anybody_else
         dropped.write_text("{}")
 
     with pytest.raises(Permanent, match="the count after the import is wrong"):
-        await FilesMovable(bus).take_in(interrupted(), msgspec.structs.replace(manifest, census=Census()))
+        await FilesTransfer(bus).take_in(interrupted(), msgspec.structs.replace(manifest, census=ItemCounts()))
     assert files(realm) == before | {dropped}
     dropped.unlink()
-    assert (await FilesMovable(bus).take_in(each(items), manifest)) == manifest.census
+    assert (await FilesTransfer(bus).take_in(each(items), manifest)) == manifest.census
 
 
 async def test_an_import_that_fails_in_its_second_batch_removes_the_first(bus: FilesBus, realm: Path) -> None:
     before = files(realm)
     items: list[AnyItem] = [letter(f"letter-{number}") for number in range(1500)]
-    with pytest.raises(Permanent, match="comes twice: record letter-0"):
-        await FilesMovable(bus).take_in(each([*items, letter("letter-0")]), NOTHING)
+    with pytest.raises(Permanent, match="this twice: record letter-0"):
+        await FilesTransfer(bus).take_in(each([*items, letter("letter-0")]), NOTHING)
     assert files(realm) == before
 
 
@@ -116,14 +116,14 @@ async def test_a_file_in_the_way_of_a_record_is_not_overwritten(bus: FilesBus, r
         dropped.write_text('{"dear": "king"}')
         yield letter("mine")
 
-    with pytest.raises(Permanent, match=r"letters/new/mine\.json is in the way of a record: move it elsewhere"):
-        await FilesMovable(bus).take_in(in_the_way(), NOTHING)
+    with pytest.raises(Permanent, match=r"needs the path .*letters/new/mine\.json, which exists: move that file"):
+        await FilesTransfer(bus).take_in(in_the_way(), NOTHING)
     assert dropped.read_text() == '{"dear": "king"}'
 
 
 _KILLED = """
 import asyncio, os, sys
-from kingdom.backends.files import FilesBus, FilesMovable
+from kingdom.backends.files import FilesBus, FilesTransfer
 from tests.integration.test_moving_files import LETTER, NOTHING, TOPOLOGY, letter
 
 async def items():
@@ -133,7 +133,7 @@ async def items():
 
 async def main():
     async with FilesBus(sys.argv[1], TOPOLOGY, (LETTER,)) as bus:
-        await FilesMovable(bus).take_in(items(), NOTHING)
+        await FilesTransfer(bus).take_in(items(), NOTHING)
 
 asyncio.run(main())
 """
@@ -143,9 +143,9 @@ async def test_nobody_works_on_what_a_killed_import_has_left(bus: FilesBus, real
     killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", _KILLED, str(realm)], check=False)
     assert killed.returncode == -9
     assert len(list((realm / "letters" / "new").iterdir())) == 1000
-    with pytest.raises(Misconfigured, match="was never finished: remove the directory, and import again"):
+    with pytest.raises(Misconfigured, match="did not finish: remove the directory, then import again"):
         await bus.claim("free", 1, "worker")
-    with pytest.raises(Misconfigured, match="was never finished"):
+    with pytest.raises(Misconfigured, match="did not finish"):
         async with FilesBus(realm, TOPOLOGY):
             pass
 
@@ -159,7 +159,7 @@ async def test_an_import_that_is_cancelled_leaves_nothing(bus: FilesBus, realm: 
         waiting.set()
         await asyncio.Event().wait()
 
-    importing = asyncio.create_task(FilesMovable(bus).take_in(endless(), NOTHING))
+    importing = asyncio.create_task(FilesTransfer(bus).take_in(endless(), NOTHING))
     await waiting.wait()
     importing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -172,7 +172,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: 
     somebody = Store(str(realm), {})
     somebody.open()
     with somebody.exclusive():
-        importing = asyncio.create_task(FilesMovable(bus).take_in(each([]), NOTHING))
+        importing = asyncio.create_task(FilesTransfer(bus).take_in(each([]), NOTHING))
         await eventually(lambda: any("kingdom-moving" in each.name for each in threading.enumerate()), "it waits")
         importing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -180,7 +180,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: 
     with somebody.exclusive():
         pass
     somebody.close()
-    # As whoever renews leases: from another thread.
+    # From another thread, like a renewal of leases.
     assert not (await asyncio.to_thread(bus.renew, {})).alive
 
 
@@ -197,7 +197,7 @@ async def test_what_the_same_bus_publishes_meanwhile_waits_for_the_end_of_the_mo
             yield item
         assert not late[0].done()
 
-    assert await FilesMovable(bus).take_in(interrupted(), manifest) == manifest.census
+    assert await FilesTransfer(bus).take_in(interrupted(), manifest) == manifest.census
     await late[0]
     assert (await everything(bus))[0].census.open_events == manifest.census.open_events + 1
 
@@ -206,7 +206,7 @@ def damage(path: Path) -> None:
     path.write_text("{")
 
 
-@pytest.mark.parametrize(("spoil", "reason"), [(damage, "truncated"), (Path.unlink, "it is gone")])
+@pytest.mark.parametrize(("spoil", "reason"), [(damage, "truncated"), (Path.unlink, "missing")])
 async def test_an_event_that_cannot_be_read_is_named_before_anything_is_exported(
     bus: FilesBus, realm: Path, spoil: Callable[[Path], None], reason: str
 ) -> None:
@@ -215,21 +215,21 @@ async def test_an_event_that_cannot_be_read_is_named_before_anything_is_exported
     first, second = sorted((realm / "bus/streams/free/pending").iterdir())
     content = first.read_text()
     spoil(first)
-    with pytest.raises(Permanent, match=r"1 file\(s\) cannot be read: .* then try again") as refusal:
-        async with FilesMovable(bus).snapshot():
+    with pytest.raises(Permanent, match=r"cannot read 1 file\(s\): .* then try again") as refusal:
+        async with FilesTransfer(bus).snapshot():
             pytest.fail("it begins to export")
     assert str(first) in str(refusal.value)
     assert reason in str(refusal.value)
     assert str(second) not in str(refusal.value)
     first.write_text(content)
-    assert (await everything(bus))[0].census == Census(open_events=2)
+    assert (await everything(bus))[0].census == ItemCounts(open_events=2)
 
 
 async def test_many_events_that_cannot_be_read_are_counted(bus: FilesBus, realm: Path) -> None:
     await bus.publish(*map(ping, range(7)))
     for path in (realm / "bus/streams/free/pending").iterdir():
         damage(path)
-    with pytest.raises(Permanent, match=r"7 file\(s\) cannot be read: .* and 2 more; mend or remove"):
+    with pytest.raises(Permanent, match=r"cannot read 7 file\(s\): .* and 2 more; fix or remove"):
         await everything(bus)
 
 
@@ -240,7 +240,7 @@ async def test_a_damaged_line_of_an_ended_event_is_named(bus: FilesBus, realm: P
         await transaction.settle(held[0], Done())
     (day,) = (realm / "bus/streams/free/done").iterdir()
     day.write_text('{"half\n' + day.read_text())
-    with pytest.raises(Permanent, match=r"1 file\(s\) cannot be read: a line in .*/bus/streams/free/done"):
+    with pytest.raises(Permanent, match=r"cannot read 1 file\(s\): a line in .*/bus/streams/free/done"):
         await everything(bus)
 
 
@@ -249,7 +249,7 @@ async def test_a_damaged_record_is_not_left_behind_in_silence(bus: FilesBus, rea
         await transaction.put(Record(kind="job", id="a", state="open"))
     damage(realm / "open" / "a.json")
     async with FilesBus(realm, TOPOLOGY, KINDS) as other:
-        with pytest.raises(Permanent, match=r"1 file\(s\) cannot be read: .*/open/a\.json"):
+        with pytest.raises(Permanent, match=r"cannot read 1 file\(s\): .*/open/a\.json"):
             await everything(other)
 
 
@@ -262,4 +262,4 @@ async def test_the_records_of_a_kind_that_got_another_name_come_once(realm: Path
         pass
     async with FilesBus(realm, TOPOLOGY, [renamed] if knows_kind else []) as bus:
         _, items = await everything(bus)
-    assert [(item.kind, item.id) for item in items if isinstance(item, StoredRecord)] == [("errand", "a")]
+    assert [(item.kind, item.id) for item in items if isinstance(item, RecordItem)] == [("errand", "a")]

@@ -1,4 +1,4 @@
-"""Everything through Debian's PgBouncer in transaction mode: no session is ours for longer than a transaction."""
+"""Everything through PgBouncer in transaction mode, where a session lasts only for a transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -16,15 +16,15 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations, migrate
 from kingdom.backends.postgres.schema import all_migrations
 from kingdom.bus import (
     Acked,
-    Answer,
     Attempt,
-    Cursor,
+    CallResult,
     Dead,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
-    Received,
     Record,
     Retry,
     Stream,
@@ -60,12 +60,12 @@ async def through(pooled: str, *streams: Stream, **options: Any) -> AsyncIterato
 
 
 def recording(**payloads: Any) -> Dispatcher:
-    """Return handlers that note every event in the log, in the transaction that settles it."""
+    """Return handlers that log every event in the transaction that settles it."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         data = {**received.payload, **payloads, "key": received.envelope.partition_key}
         await transaction.append(LogEntry(type="handled", actor="test", data=data))
 
@@ -94,7 +94,7 @@ async def test_copies_of_many_publishers_do_not_mix(pooled: str) -> None:
 async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) -> None:
     called = list[int]()
 
-    async def call(attempt: Attempt) -> Answer:
+    async def call(attempt: Attempt) -> CallResult:
         called.append(attempt.request["n"])
         return Acked()
 
@@ -121,7 +121,7 @@ async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) 
 async def test_a_lease_is_kept_and_a_lost_one_is_given_back(pooled: str) -> None:
     inside, over = asyncio.Event(), asyncio.Event()
 
-    async def call(_attempt: Attempt) -> Answer:
+    async def call(_attempt: Attempt) -> CallResult:
         inside.set()
         await over.wait()
         return Acked()
@@ -173,7 +173,7 @@ async def test_settlements_records_and_the_log_are_one_transaction(pooled: str) 
         with pytest.raises(Conflict):
             await repeat()
         assert await statuses(bus) == {"DONE": 1, "PENDING": 1, "PROCESSING": 1}
-        assert len(await PatientOperations(bus).read_log(Cursor(), 10)) == 1
+        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 1
 
 
 async def test_operators_can_look_and_repair(pooled: str) -> None:
@@ -278,7 +278,7 @@ async def test_many_may_migrate_at_once_and_leave_no_lock_behind(
         async with await psycopg.AsyncConnection.connect(direct) as connection:
             cursor = await connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
             assert await cursor.fetchone() == (0,)
-        # Each is a transaction of its own: two callers may share the work, but nobody repeats any of it.
+        # Each one is a separate transaction: two callers may share the work, but none is repeated.
         each_once = sorted(chain.from_iterable(applied), key=lambda migration: migration.number)
         assert each_once == all_migrations()
     finally:

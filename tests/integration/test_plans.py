@@ -1,4 +1,4 @@
-"""Every statement on the way of an event: by which indexes it goes, and how many buffers it may touch."""
+"""The indexes and the buffer limit of every statement on the path of an event."""
 
 import asyncio
 import itertools
@@ -22,24 +22,24 @@ from bench.fill import fill_archive, fill_events
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresOperations, migrate
 from kingdom.bus import (
-    Cursor,
     Dead,
     Done,
     Envelope,
+    LogCursor,
     LogEntry,
-    Query,
     Record,
     RecordKind,
+    RecordQuery,
     Retention,
     Retry,
     Stream,
     Topology,
 )
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
-# Nothing but a test ends a lease.
+# No lease expires by itself.
 LEASE = timedelta(hours=1)
 STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE, ordered=True, on_dead="skip")]
 THINGS = RecordKind(name="thing", directories={"open": "open", "shut": "shut"}, final=frozenset({"shut"}))
@@ -99,7 +99,7 @@ async def claim_ordered(bus: ExplainedBus) -> None:
     assert len(await bus.claim("line", 50, "worker")) == 50
 
 
-def settling(stream: str, limit: int, outcome: Settlement, *, held: bool = True) -> Act:
+def settling(stream: str, limit: int, outcome: AnyOutcome, *, held: bool = True) -> Act:
     async def act(bus: ExplainedBus) -> None:
         deliveries = await bus.claim(stream, limit, "worker")
         async with bus.transaction(hold=deliveries if held else ()) as transaction:
@@ -116,14 +116,14 @@ def publishing(stream: str, count: int) -> Act:
     return act
 
 
-# What a call before has changed is cheaper to change again, so each call has numbers of its own.
+# Changing the same rows again is cheaper, so each call uses other numbers.
 _untouched = itertools.count(100, 50)
 
 
 async def publish_given(bus: ExplainedBus) -> None:
     key = next(_untouched) + EVENTS
     heads = [given(event("line", key), each) for each in await ended_in("line", bus, 3)]
-    # What was published together with a head that is withdrawn is the next head.
+    # The next event of the same publish becomes the head after a withdrawal.
     assert len(await bus.publish(*heads, given(event("line", key), uuid4()))) == 3
     known = [given(event("stream-0"), each) for each in await ended_in("stream-0", bus, 3)]
     assert len(await bus.publish(*known, *(given(event("stream-0"), uuid4()) for _ in range(47)))) == 3
@@ -134,7 +134,7 @@ def given(envelope: Envelope, event_id: UUID) -> Envelope:
 
 
 async def ended_in(stream: str, bus: ExplainedBus, count: int) -> list[UUID]:
-    """Return ids that publishers gave and that have ended in a stream."""
+    """Return ended ids of a stream that publishers chose."""
     async with bus.pool.connection() as connection:
         cursor = await connection.execute(
             "UPDATE kingdom.outbox_archive SET stream = %s WHERE event_id_given AND event_id = ANY(ARRAY("
@@ -190,7 +190,7 @@ async def put_many(bus: ExplainedBus) -> None:
             await transaction.put(Record(kind="thing", id=f"new-{uuid4()}", state="open"))
 
 
-def finding(query: Query) -> Act:
+def finding(query: RecordQuery) -> Act:
     async def act(bus: ExplainedBus) -> None:
         async with bus.transaction() as transaction:
             assert await transaction.find(query)
@@ -210,17 +210,17 @@ async def append(bus: ExplainedBus) -> None:
 
 async def read_log(bus: ExplainedBus) -> None:
     operations = PostgresOperations(bus)
-    entries = await operations.read_log(Cursor(), 10)
+    entries = await operations.read_log(LogCursor(), 10)
     assert len(await operations.read_log(entries[-1].cursor, 100)) == 100
 
 
 async def read_log_about(bus: ExplainedBus) -> None:
-    (entry,) = await PostgresOperations(bus).read_log(Cursor(), 10, "77")
+    (entry,) = await PostgresOperations(bus).read_log(LogCursor(), 10, "77")
     assert entry.entry.aggregate_id == "77"
 
 
 async def log_end(bus: ExplainedBus) -> None:
-    assert await PostgresOperations(bus).log_end() > Cursor()
+    assert await PostgresOperations(bus).log_end() > LogCursor()
 
 
 async def stats(bus: ExplainedBus) -> None:
@@ -247,7 +247,7 @@ CASES = {
     "renew": Case(renew, 60, {LEASES}),
     "reap": Case(reap, 1200, {EVENT, LEASES}),
     "reap_orphans": Case(reap, 600, {OPEN, LINE_INDEX, LEASES, EVENT}),
-    "mend_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
+    "repair_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
@@ -260,7 +260,7 @@ CASES = {
     "done_ordered": Case(settling("line", 50, Done()), 900, {EVENT, KEY, LEASES, LINE_INDEX}),
     "dead": Case(settling("stream-0", 1, Dead("never")), 40, {EVENT, LEASES}),
     "dead_ordered": Case(settling("line", 1, Dead("never")), 80, {EVENT, KEY, LEASES, LINE_INDEX}),
-    "again": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),
+    "reschedule": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),
     "release": Case(settling("stream-0", 50, Release()), 320, {EVENT, LEASES}),
     "get_record": Case(put_known, 10, {"record_pkey"}),
     "insert_record": Case(put_new, 40, {"record_pkey"}),
@@ -268,10 +268,10 @@ CASES = {
     "get_records": Case(put_many, 250, {"record_pkey"}),
     "insert_records": Case(put_many, 1200, {"record_pkey"}),
     "update_records": Case(put_many, 1050, {"record_pkey"}),
-    "find_by_state": Case(finding(Query(kind="thing", state="open")), 160, {"record_state"}),
-    "find_by_owner": Case(finding(Query(kind="thing", owner="owner-7")), 160, {"record_owner"}),
-    "find_by_kind": Case(finding(Query(kind="thing", after="thing-5")), 160, {"record_pkey"}),
-    "find_due": Case(finding(Query(kind="thing", due_by=utc_now())), 160, {"record_due"}),
+    "find_by_state": Case(finding(RecordQuery(kind="thing", state="open")), 160, {"record_state"}),
+    "find_by_owner": Case(finding(RecordQuery(kind="thing", owner="owner-7")), 160, {"record_owner"}),
+    "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
+    "find_due": Case(finding(RecordQuery(kind="thing", due_by=utc_now())), 160, {"record_due"}),
     "once": Case(take_once, 30, {"once_key_pkey"}),
     "append": Case(append, 200, set()),
     "read_log": Case(read_log, 20, {LOG}),
@@ -340,7 +340,7 @@ HEADS_OF_TWENTY: LiteralString = "CASE WHEN g <= 20 THEN at ELSE 'infinity' END"
 
 async def work_a_little(dsn: str) -> list[Plan]:
     async with open_bus(dsn) as bus:
-        for name in ("done", "done_ordered", "publish_ordered", "again", "dead_ordered", "renew", "reap"):
+        for name in ("done", "done_ordered", "publish_ordered", "reschedule", "dead_ordered", "renew", "reap"):
             await CASES[name].act(bus)
         return bus.take()
 
@@ -355,7 +355,7 @@ async def test_the_log_is_read_in_the_order_of_transactions_however_long_their_n
             )
     async with open_bus(dsn) as bus:
         operations = PostgresOperations(bus)
-        first = await operations.read_log(Cursor(), 2)
+        first = await operations.read_log(LogCursor(), 2)
         rest = await operations.read_log(first[-1].cursor, 2)
         assert [entry.cursor.epoch for entry in [*first, *rest]] == [9, 10, 100]
         assert (await operations.log_end()).epoch == 100
@@ -375,5 +375,5 @@ async def test_looking_for_an_id_among_ended_events_costs_the_same_however_many_
             (plan,) = bus.take("withdraw_known")
             costs.append(plan.buffers / 25)
             unknown = unknown[len(unknown) // 2 :]
-    # One more level of the index of the day at most, for each size that is a hundred times larger.
+    # At most one more level of the index per hundredfold size.
     assert costs[1] <= costs[0] + 2, costs

@@ -102,7 +102,7 @@ def test_a_bouncer_pools_by_transaction_and_goes_away(cluster: PrivateCluster) -
         pid = bouncer.pid
         assert pid is not None
         dsn = bouncer.dsn("pooled")
-        # Two open clients on one server connection: only transaction pooling lets both have an answer.
+        # Two clients on one server connection: only transaction pooling answers both.
         with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as two:
             backends = [
                 one.execute("SELECT pg_backend_pid()").fetchone(),

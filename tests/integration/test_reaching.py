@@ -1,4 +1,4 @@
-"""The way to the server: a node that is read only, one that does not answer, and which of several hosts is taken."""
+"""Connections: a read-only server, a server that does not answer, and the choice among several hosts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from bench.servers import LOOPBACK
 from kingdom.backends.postgres import PostgresOperations
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.connection import reaching
+from kingdom.backends.postgres.connection import with_timeouts
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
 from tests.integration.running import HOUR, eventually, open_bus, stream
@@ -41,7 +41,7 @@ async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None
             bus.renew({delivery.token: HOUR})
         set_read_only(dsn, "off")
         assert bus.renew({delivery.token: HOUR}).alive == {delivery.token}
-        # A connection that was made before may be refused once.
+        # An older connection may be refused once.
         with suppress(Unavailable):
             await bus.publish(Envelope(type="Job"))
         await bus.publish(Envelope(type="Job"))
@@ -50,7 +50,7 @@ async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None
 
 
 class Proxy:
-    """Stands between a bus and its server, and can fall silent without hanging up."""
+    """A proxy that can stop forwarding without closing connections."""
 
     def __init__(self, dsn: str) -> None:
         self._target = conninfo_to_dict(dsn)
@@ -72,7 +72,7 @@ class Proxy:
             await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     def fall_silent(self) -> None:
-        """Forward nothing any more on the connections that there are; new ones work."""
+        """Stop forwarding on the current connections. New ones work."""
         for task in self._tasks:
             task.cancel()
 
@@ -124,10 +124,10 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
     ],
 )
 def test_the_primary_is_taken_where_several_hosts_are_named(dsn: str, attributes: str | None) -> None:
-    assert conninfo_to_dict(reaching(dsn)).get("target_session_attrs") == attributes
+    assert conninfo_to_dict(with_timeouts(dsn)).get("target_session_attrs") == attributes
 
 
 def test_a_vanished_server_is_noticed_before_a_lease_ends() -> None:
-    given = conninfo_to_dict(reaching("postgresql://one/k?keepalives_idle=60"))
+    given = conninfo_to_dict(with_timeouts("postgresql://one/k?keepalives_idle=60"))
     assert (given["keepalives_interval"], given["keepalives_count"], given["tcp_user_timeout"]) == ("5", "3", "10000")
     assert given["keepalives_idle"] == "60"

@@ -1,4 +1,4 @@
-"""Retention: partitions made ahead and dropped by age, and what else goes and stays."""
+"""Retention: partitions created ahead and dropped by age, and other removals."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -8,13 +8,13 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import (
-    Cursor,
     Dead,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
-    Received,
     Record,
     RecordKind,
     Retention,
@@ -46,7 +46,7 @@ def names(parent: str, first: int, last: int) -> list[str]:
 
 
 async def finish(bus: PostgresBus, count: int) -> None:
-    """Publish so many events and archive them, each with a log entry."""
+    """Publish and archive this many events, each with a log entry."""
     await bus.publish(*numbered("Job", count))
     for delivery in await bus.claim("jobs", count, "test"):
         async with bus.transaction() as transaction:
@@ -55,13 +55,13 @@ async def finish(bus: PostgresBus, count: int) -> None:
 
 
 async def age(bus: PostgresBus, days: int) -> None:
-    """Make what lies in the default partitions look older."""
+    """Make the rows of the default partitions older."""
     await rows(bus, "UPDATE kingdom.outbox_archive_default SET processed_at = processed_at - %s", days * DAY)
     await rows(bus, "UPDATE kingdom.log_default SET logged_at = logged_at - %s", days * DAY)
 
 
 async def counts(bus: PostgresBus) -> list[tuple[str, int]]:
-    """Return which partitions hold how many rows."""
+    """Return the number of rows of each partition."""
     found = await rows(
         bus,
         "SELECT tableoid::regclass::text AS part, count(*) AS n FROM kingdom.outbox_archive GROUP BY 1"
@@ -92,7 +92,7 @@ async def test_rows_that_fell_into_the_default_move_to_their_partition(dsn: str)
         assert await counts(bus) == [("log_default", 3), ("outbox_archive_default", 3)]
         await PostgresOperations(bus).retain(Retention())
         assert await counts(bus) == [(names("log", 0, 0)[0], 3), (names("outbox_archive", 0, 0)[0], 3)]
-        assert len(await PatientOperations(bus).read_log(Cursor(), 10)) == 3
+        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 3
 
 
 async def test_rows_of_days_that_had_no_partition_leave_with_their_age(dsn: str) -> None:
@@ -192,7 +192,7 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="handled", actor="test"))
 
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
@@ -207,13 +207,13 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
             await operations.retain(Retention(partitions_ahead_days=2))
             return await partitions(bus, "log") == [*names("log", 0, 2), "log_default"]
 
-        # Who found another one at it made nothing; the next run does.
+        # A process that found another one at work created nothing. The next run does.
         await eventually(complete)
 
 
 async def test_a_reader_who_stays_keeps_no_settlement_waiting_behind_the_cleaner(dsn: str) -> None:
     old = [datetime.now(UTC).date() - days * DAY for days in (40, 41, 42)]
-    # Whoever would have to wait for a table is refused, and counted.
+    # A process that would have to wait for a table is refused, and counted.
     impatient = psycopg.conninfo.make_conninfo(dsn, options="-c lock_timeout=1ms")
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, open_bus(impatient, jobs) as settling:
@@ -275,7 +275,7 @@ async def shape(bus: PostgresBus, part: str) -> list[str]:
 
 
 async def test_a_row_whose_day_gets_its_table_meanwhile_is_only_outrun(dsn: str) -> None:
-    """Its transaction is run again by whoever began it, as after any other race."""
+    """The caller repeats its transaction, as after any other race."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     async with open_bus(dsn, stream("jobs", "Job")) as bus, await psycopg.AsyncConnection.connect(dsn) as other:
         async with other.transaction():

@@ -1,4 +1,4 @@
-"""The schema: migrations, what they make, and how safely."""
+"""The schema: migrations, their result, and their safety."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations, migrate, 
 from kingdom.backends.postgres.schema import all_migrations
 from kingdom.bus import (
     EFFECTS,
-    Cursor,
     Dispatcher,
     Done,
     Envelope,
+    Event,
+    LogCursor,
     LogEntry,
     LoggedEntry,
-    Received,
     Topology,
     Transaction,
 )
@@ -41,7 +41,7 @@ def bare(cluster: PrivateCluster) -> Iterator["Databases"]:
 
 
 class Databases:
-    """Fresh databases with nothing in them."""
+    """New empty databases."""
 
     _made = 0
 
@@ -125,7 +125,7 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(bare
     dsn = bare.make()
     await migrate(dsn)
     execute(dsn, "UPDATE kingdom.migration SET checksum = 'another' WHERE number = 1")
-    with pytest.raises(Misconfigured, match="applied in another form"):
+    with pytest.raises(Misconfigured, match="applied with other content"):
         await migrate(dsn)
 
 
@@ -148,7 +148,7 @@ def test_migrations_are_numbered_without_a_gap_and_named_for_what_they_do() -> N
         assert len(migration.name.split("_")) >= 3
 
 
-# As a dump brings them: with numbers of transactions that have not begun here.
+# Like entries from a dump: with transaction numbers that are in the future here.
 RESTORED: LiteralString = """
   INSERT INTO kingdom.log (xid, at, type, actor, trace_id, aggregate_type, aggregate_id, data)
   SELECT (pg_current_xact_id()::text::bigint + 1000000 - g)::text::xid8, now(), 'restored-' || g, 'test', '', '', '',
@@ -163,13 +163,13 @@ async def test_a_log_from_a_server_that_had_counted_further_is_read_again_once_m
         await tell(bus, "before")
         execute(dsn, RESTORED)
         await tell(bus, "since")
-        followed = await told(operations, Cursor(), "before", "since")
+        followed = await told(operations, LogCursor(), "before", "since")
         assert await migrate(dsn) == []
         await tell(bus, "after")
-        # Who follows misses nothing and is told nothing twice.
+        # A reader that follows the log misses nothing and sees nothing twice.
         news = await told(operations, followed[-1].cursor, "restored-1", "restored-2", "after")
         await migrate(dsn)
-        assert await operations.read_log(Cursor(), 10) == [*followed, *news]
+        assert await operations.read_log(LogCursor(), 10) == [*followed, *news]
 
 
 async def tell(bus: PostgresBus, what: str) -> None:
@@ -177,8 +177,8 @@ async def tell(bus: PostgresBus, what: str) -> None:
         await transaction.append(LogEntry(type=what, actor="test"))
 
 
-async def told(operations: PostgresOperations, after: Cursor, *types: str) -> list[LoggedEntry]:
-    """Return what the log tells behind a cursor, once it ends with the last of these types, and tells just these."""
+async def told(operations: PostgresOperations, after: LogCursor, *types: str) -> list[LoggedEntry]:
+    """Return the log after a cursor, once it consists of exactly these types."""
     found: list[LoggedEntry] = []
 
     async def is_told() -> bool:
@@ -213,7 +213,7 @@ async def work_off(bus: PostgresBus, count: int) -> None:
 
     @dispatcher.reaction("Job")
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> Done:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> Done:
         await transaction.append(LogEntry(type="handled", actor="test"))
         handled.append(received.payload["n"])
         return Done()

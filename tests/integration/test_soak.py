@@ -1,4 +1,4 @@
-"""The soak in its short form: it runs, it is flat, and it can fail."""
+"""The soak: its short form runs, stays constant, and can fail."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def test_a_short_soak_is_flat_and_loses_nothing() -> None:
 
 @pytest.mark.benches
 def test_a_soak_without_vacuum_is_caught() -> None:
-    # Minutes long enough to pile up more than the few pages that are no growth.
+    # Minutes long enough to grow by more than a few pages.
     code, figures, words = soak("--without-vacuum", "--seconds", "48", "--minute", "4")
     assert "not flat: outbox_event: grew" in words
     assert (code, figures["holds"]) == (1, False)

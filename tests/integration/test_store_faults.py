@@ -1,4 +1,4 @@
-"""What the database refuses for good is not taken for a database that is away."""
+"""A permanent refusal by the database does not count as an outage."""
 
 import asyncio
 from datetime import timedelta
@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.bus import Dispatcher, Envelope, Query, Received, RetryPolicy, Topology, Transaction
+from kingdom.bus import Dispatcher, Envelope, Event, RecordQuery, RetryPolicy, Topology, Transaction
 from kingdom.bus.operations import Retention
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, Transient
@@ -23,7 +23,7 @@ async def test_an_event_whose_reaction_writes_what_cannot_be_stored_ends_dead_an
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Work")
-    async def work(received: Received[dict[str, Any]], transaction: Transaction) -> None:
+    async def work(received: Event[dict[str, Any]], transaction: Transaction) -> None:
         if received.payload["n"] == 3:
             await transaction.publish(Envelope(type="Step", partition_key="x" * 50_000_000))
 
@@ -43,7 +43,7 @@ async def test_an_error_with_any_text_is_kept_and_harms_no_neighbour(dsn: str, t
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Work")
-    async def work(received: Received[dict[str, Any]], _transaction: Transaction) -> None:
+    async def work(received: Event[dict[str, Any]], _transaction: Transaction) -> None:
         if received.payload["n"] == 3:
             raise ValueError(text)
 
@@ -67,7 +67,7 @@ async def test_a_cancelled_event_that_is_given_back_does_not_run_again(dsn: str)
     dispatcher, runs, go_on = Dispatcher(), 0, asyncio.Event()
 
     @dispatcher.reaction("Work")
-    async def work(_received: Received[dict[str, Any]], _transaction: Transaction) -> None:
+    async def work(_received: Event[dict[str, Any]], _transaction: Transaction) -> None:
         nonlocal runs
         runs += 1
         await go_on.wait()
@@ -109,7 +109,7 @@ async def test_a_block_that_swallows_the_failure_of_a_statement_does_not_end_as_
             async with bus.transaction() as transaction:
                 assert await transaction.once("scope", "key", timedelta(hours=1))
                 with pytest.raises(KingdomError):
-                    await transaction.find(Query(kind="mark", limit=2**40))
+                    await transaction.find(RecordQuery(kind="mark", limit=2**40))
 
         with pytest.raises(KingdomError):
             await careless()
@@ -121,7 +121,7 @@ async def test_partitions_are_made_while_events_are_archived(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Work")
-    async def work(_received: Received[dict[str, Any]], _transaction: Transaction) -> None:
+    async def work(_received: Event[dict[str, Any]], _transaction: Transaction) -> None:
         return None
 
     async with open_bus(dsn, stream("work", "Work")) as bus, at_work(bus, dispatcher):
@@ -166,4 +166,4 @@ async def test_an_ordinary_role_is_told_that_something_pins(dsn: str) -> None:
 
 def test_a_query_by_due_time_cannot_be_paged_by_id() -> None:
     with pytest.raises(Misconfigured):
-        Query(kind="mark", due_by=utc_now(), after="a")
+        RecordQuery(kind="mark", due_by=utc_now(), after="a")

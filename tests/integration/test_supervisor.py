@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from kingdom.bootstrap import open_bus, operations_of
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.settings import ChamberlainSettings, HeartbeatSettings
-from kingdom.court.heartbeat import ROLES, FileSigns, Sign
+from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter, Heartbeat
 from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.supervisor.processes import Child, RoleProcesses, State, only_one
-from kingdom.supervisor.silence import Silence
+from kingdom.supervisor.processes import ProcessState, RoleProcess, RoleProcesses, hold_realm
+from kingdom.supervisor.silent_roles import SilentRoleRestarter
 from tests.patience import PATIENCE_SECONDS
 
 PATIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit()); print('here', flush=True);"
@@ -53,7 +53,7 @@ class Scene:
             raise self.hearing_fails.pop()
         self.said.append((role, line.decode()))
 
-    def child(self, role: str) -> Child:
+    def child(self, role: str) -> RoleProcess:
         return self.processes.children[role]
 
     async def until(self, ready: Callable[[], object]) -> None:
@@ -92,7 +92,7 @@ async def test_roles_start_in_order_and_end_together_when_asked() -> None:
     with ended(*pids):
         scene.processes.stop()
         await asyncio.wait_for(running, PATIENCE_SECONDS)
-    assert {child.state for child in scene.processes.children.values()} == {State.ENDED}
+    assert {child.state for child in scene.processes.children.values()} == {ProcessState.ENDED}
 
 
 async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
@@ -101,7 +101,7 @@ async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
         await scene.until(lambda: scene.said.count(("king", "again")) >= 2)
         assert (scene.child("king").restarts >= 1, scene.child("king").last_end) == (True, "exit code 3")
         assert scene.child("envoy").restarts == 0
-    fresh = Child(role="king")
+    fresh = RoleProcess(role="king")
     assert [fresh.pause_after(0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert fresh.pause_after(61) == 1
 
@@ -109,10 +109,10 @@ async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
 async def test_a_role_whose_settings_are_wrong_is_not_started_again_and_alone_it_ends_everything() -> None:
     scene = Scene(king="raise SystemExit(2)", envoy=LIVES)
     async with playing(scene):
-        await scene.until(lambda: scene.child("king").state is State.ENDED)
+        await scene.until(lambda: scene.child("king").state is ProcessState.ENDED)
         assert (scene.child("king").restarts, scene.child("king").last_end) == (0, "exit code 2")
-        assert scene.child("envoy").state is State.RUNNING
-    with pytest.raises(Misconfigured, match="no role runs, since the settings of each are wrong: correct them"):
+        assert scene.child("envoy").state is ProcessState.RUNNING
+    with pytest.raises(Misconfigured, match="no role runs because the settings of every role are wrong: correct them"):
         await Scene(king="raise SystemExit(2)").processes.run()
 
 
@@ -130,7 +130,7 @@ async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others
         await scene.until(lambda: "No such file" in scene.child("king").last_end)
         directory.mkdir()
         assert await asyncio.wait_for(restarting, PATIENCE_SECONDS) == scene.child("king").pid
-        assert (scene.child("envoy").restarts, scene.child("envoy").state) == (0, State.RUNNING)
+        assert (scene.child("envoy").restarts, scene.child("envoy").state) == (0, ProcessState.RUNNING)
 
 
 async def test_a_fault_at_one_role_ends_the_others_for_good() -> None:
@@ -168,20 +168,22 @@ class Hours:
     def __init__(self) -> None:
         self.now = utc_now()
 
-    async def pass_by(self, silence: Silence, seconds: int, *signs: FileSigns, step: int = 20) -> None:
+    async def pass_by(
+        self, silence: SilentRoleRestarter, seconds: int, *signs: FileHeartbeatWriter, step: int = 20
+    ) -> None:
         for _ in range(0, seconds, step):
             self.now += timedelta(seconds=step)
             for sign in signs:
-                await sign.give(self.now)
-            await silence.look()
+                await sign.beat(self.now)
+            await silence.check()
 
 
 async def test_a_silent_role_is_ended_and_started_again_and_that_is_logged(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, chamberlain=STUBBORN), Hours()
-    king, chamberlain = FileSigns(realm, "king"), FileSigns(realm, "chamberlain")
+    king, chamberlain = FileHeartbeatWriter(realm, "king"), FileHeartbeatWriter(realm, "chamberlain")
     async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
-        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         await hours.pass_by(silence, 100, king)
         assert scene.child("chamberlain").restarts == 0
         await hours.pass_by(silence, 60, king)
@@ -198,7 +200,7 @@ async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN), Hours()
     async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
-        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         await hours.pass_by(silence, 3600, step=3600)
         await hours.pass_by(silence, 100)
         assert scene.child("king").restarts == 0
@@ -211,10 +213,10 @@ async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path)
     scene, hours = Scene(king=STUBBORN), Hours()
     async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
         await scene.until(lambda: scene.said)
-        silence = Silence(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
+        silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         scene.processes.stop()
         await hours.pass_by(silence, 200)
-        assert scene.child("king").state is State.RUNNING
+        assert scene.child("king").state is ProcessState.RUNNING
         assert await _logged(bus, "recovery.session_restarted", "king", "pid") == []
 
 
@@ -222,13 +224,13 @@ async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, envoy=STUBBORN), Hours()
     async with open_bus(dsn, declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
-        silence = Silence(bus, scene.processes, settings, store=None, clock=lambda: hours.now)
+        silence = SilentRoleRestarter(bus, scene.processes, settings, store=None, clock=lambda: hours.now)
         async with bus.transaction() as transaction:
             await transaction.put(Record(kind="heartbeat", id="future", state=CURRENT, doc={"of": "king"}))
         for _ in range(8):
             async with bus.transaction() as transaction:
                 for role, machine in (("king", "elsewhere"), ("envoy", socket.gethostname())):
-                    sign = Sign(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
+                    sign = Heartbeat(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
                     known = await transaction.get("heartbeat", role)
                     record = known or Record(kind="heartbeat", id=role, state=CURRENT)
                     await transaction.put(replace(record, doc=msgspec.to_builtins(sign)))
@@ -238,16 +240,16 @@ async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_
 
 def test_a_realm_has_one_keeper_at_a_time(tmp_path: Path) -> None:
     with (
-        only_one(tmp_path),
-        pytest.raises(Misconfigured, match=rf"runs already .*pid {os.getpid()}"),
-        only_one(tmp_path),
+        hold_realm(tmp_path),
+        pytest.raises(Misconfigured, match=rf"already runs .*pid {os.getpid()}"),
+        hold_realm(tmp_path),
     ):
         pass
-    with only_one(tmp_path):
+    with hold_realm(tmp_path):
         pass
 
 
 async def _logged(bus: Bus, kind: str, target: str, name: str) -> list[object]:
-    entries = [logged.entry for logged in await operations_of(bus).read_log(Cursor(), 1000)]
+    entries = [logged.entry for logged in await operations_of(bus).read_log(LogCursor(), 1000)]
     found: list[object] = [each.data[name] for each in entries if each.type == kind and each.data["target"] == target]
     return sorted(set(found), key=str)

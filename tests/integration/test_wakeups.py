@@ -1,4 +1,4 @@
-"""Wake-ups: an idle worker hears of new events long before it would look again."""
+"""Wake-ups: an idle worker gets new events long before it would poll again."""
 
 import asyncio
 from datetime import timedelta
@@ -8,12 +8,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.backends.postgres.wakeup import Wakeups
-from kingdom.bus import Dispatcher, Envelope, Received, Transaction
+from kingdom.backends.postgres.wakeup import PostgresWakeups
+from kingdom.bus import Dispatcher, Envelope, Event, Transaction
 from tests.integration.running import at_work, eventually, open_bus, rows, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 
-# Longer than any test may last: whatever is done was heard of.
+# Longer than any test, so that only a wake-up can start work.
 NEVER = timedelta(minutes=10)
 
 
@@ -21,7 +21,7 @@ def dispatcher() -> Dispatcher:
     handlers = Dispatcher()
 
     @handlers.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], _transaction: Transaction) -> None:
         """Do nothing."""
 
     return handlers
@@ -71,14 +71,14 @@ async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, mon
     raw = make_conninfo(dsn, dbname="raw")
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as owner:
         await owner.execute("CREATE DATABASE raw ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
-        wakeups = Wakeups("ears", _send_nothing, raw)
+        wakeups = PostgresWakeups("ears", _send_nothing, raw)
         async with (
             await psycopg.AsyncConnection.connect(raw, autocommit=True) as elsewhere,
             asyncio.timeout(PATIENCE_SECONDS),
         ):
             await wakeups.wait(["jobs"], NEVER)
             waiting = asyncio.create_task(wakeups.wait(["jobs"], NEVER))
-            # Who is told that it listens anew is whoever waits by then.
+            # The hint after reconnecting wakes all current waiters.
             await asyncio.sleep(0)
             await elsewhere.execute(r"SELECT pg_notify('ears', convert_from('\xff', 'SQL_ASCII'))")
             await waiting
@@ -89,13 +89,13 @@ async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, mon
 
 
 async def _send_nothing(_streams: list[str]) -> None:
-    """Nobody is told."""
+    """Send no hint."""
 
 
 async def test_polling_alone_is_enough(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, at_work(bus, dispatcher(), poll=timedelta(milliseconds=50)):
-        # Straight into the table: nobody is told.
+        # Directly into the table, without a hint.
         async with await psycopg.AsyncConnection.connect(dsn) as connection, bus.join(connection) as transaction:
             await transaction.publish(Envelope(type="Job"))
         await until_all(bus, "DONE", 1)

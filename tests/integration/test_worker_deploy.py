@@ -6,7 +6,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.bus import Dispatcher, Envelope, EventType, Received, Transaction
+from kingdom.bus import Dispatcher, Envelope, Event, EventType, Transaction
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.why import why
 from tests.integration.running import at_work, event, eventually, open_bus, rows, stream, until_all
@@ -50,7 +50,7 @@ async def test_an_event_without_a_handler_is_deferred_and_handled_after_the_depl
         deployed = Dispatcher()
 
         @deployed.reaction("New")
-        async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
             handled.append(received.payload["n"])
 
         await make_due(bus)
@@ -58,7 +58,7 @@ async def test_an_event_without_a_handler_is_deferred_and_handled_after_the_depl
             await until_all(bus, "DONE", 1)
         assert (await event(bus, envelope))["attempt_count"] == 1
     assert waiting["attempt_count"] == 0
-    assert "because: no handler for New in this process" in why(situation)
+    assert "Reason: no handler for New in this process" in why(situation)
     assert handled == [1]
     labels = {"stream": "jobs", "eventType": "New"}
     assert registry.get_sample_value("kingdom_outbox_no_handler_total", labels) == 1
@@ -69,7 +69,7 @@ async def test_events_of_older_versions_are_handled_and_a_newer_one_waits(dsn: s
     dispatcher, handled = Dispatcher(), list[Order]()
 
     @dispatcher.reaction(ORDER)
-    async def handle(received: Received[Order], _transaction: Transaction) -> None:
+    async def handle(received: Event[Order], _transaction: Transaction) -> None:
         handled.append(received.payload)
 
     old = [
@@ -92,7 +92,7 @@ async def test_a_payload_that_does_not_fit_its_type_is_dead_at_once(dsn: str) ->
     dispatcher = Dispatcher()
 
     @dispatcher.reaction(ORDER)
-    async def handle(_received: Received[Order], _transaction: Transaction) -> None:
+    async def handle(_received: Event[Order], _transaction: Transaction) -> None:
         raise AssertionError("this must not be handled")
 
     envelope = Envelope(type="Order", schema_version=3, payload={"item": 7})
@@ -108,11 +108,11 @@ async def test_a_handler_bound_to_a_stream_comes_before_one_for_all(dsn: str) ->
     dispatcher, handled = Dispatcher(), list[str]()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.append(f"any: {received.envelope.stream}")
 
     @dispatcher.reaction("Job", stream="special")
-    async def handle_special(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle_special(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.append(f"special: {received.envelope.stream}")
 
     async with open_bus(dsn, stream("plain", "Job"), stream("special", "Job")) as bus:

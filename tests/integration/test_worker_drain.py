@@ -14,13 +14,13 @@ from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import (
     EFFECTS,
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Delivery,
     Dispatcher,
     Envelope,
+    Event,
     LogEntry,
-    Received,
     Target,
     Topology,
     Transaction,
@@ -53,7 +53,7 @@ class Valve:
         self._open = asyncio.Event()
         self._open.set()
 
-    async def call(self, _attempt: Attempt) -> Answer:
+    async def call(self, _attempt: Attempt) -> CallResult:
         self.inside += 1
         self.most = max(self.most, self.inside)
         try:
@@ -199,7 +199,7 @@ class SilentBus(PostgresBus):
 async def test_a_claim_that_never_comes_back_does_not_keep_the_worker_from_ending(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.bus.worker._LAST_CLAIM_SECONDS", 0.01)
+    monkeypatch.setattr("kingdom.bus.worker.worker._LAST_CLAIM_SECONDS", 0.01)
     async with SilentBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
         worker = Worker(bus, Dispatcher(), ["jobs"])
         task = asyncio.create_task(worker.run())
@@ -277,7 +277,7 @@ async def test_a_small_stream_is_served_beside_a_large_backlog(dsn: str) -> None
 
     @dispatcher.reaction("Small")
     @dispatcher.reaction("Large")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         order.append(received.envelope.type)
         await transaction.append(LogEntry(type="handled", actor="test"))
 
@@ -302,7 +302,7 @@ async def test_calls_that_take_long_hold_up_no_other_stream(dsn: str, *, known_a
     handled: list[int] = []
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.append(received.payload["n"])
 
     metrics = WorkerMetrics()

@@ -14,19 +14,19 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import (
     EFFECTS,
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Dispatcher,
     Envelope,
-    Finding,
-    Happened,
+    Event,
     LogEntry,
-    Received,
+    Present,
+    ReconcileResult,
     Topology,
     Transaction,
 )
 from kingdom.bus.metrics import WorkerMetrics
-from kingdom.bus.port import Renewal
+from kingdom.bus.port import LeaseRenewal
 from kingdom.errors import Unavailable
 from tests.integration.blocking_child import GO_ON, jobs
 from tests.integration.local_effect import LocalEffect
@@ -76,7 +76,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="handled", actor="another", data=received.payload))
 
     async with (
@@ -102,7 +102,7 @@ async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -
     day = timedelta(days=1)
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         if received.payload["n"] == 1 and received.attempt == 1:
             hung.release()
             try:
@@ -134,7 +134,7 @@ async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbours
     dispatcher, hung = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         if received.payload["n"] == 1:
             hung.set()
             await asyncio.Event().wait()
@@ -158,7 +158,7 @@ async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbours
 async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(dsn: str) -> None:
     dispatcher, registry, began, cut_off = Dispatcher(), CollectorRegistry(), asyncio.Event(), list[int]()
 
-    async def hang(attempt: Attempt) -> Answer:
+    async def hang(attempt: Attempt) -> CallResult:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -167,8 +167,8 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
             raise
         return Acked()
 
-    async def it_has_happened(attempt: Attempt) -> Finding:
-        return Happened(attempt.request)
+    async def it_has_happened(attempt: Attempt) -> ReconcileResult:
+        return Present(attempt.request)
 
     dispatcher.effect("Job", LocalEffect(hang, it_has_happened))
     async with open_bus(dsn, jobs(lease=LONG_LEASE)) as bus:
@@ -190,7 +190,7 @@ class Hanging(PostgresBus):
         self.asked = set[int]()
         self.in_time: list[bool] = []
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         self.asked |= leases.keys()
         self.in_time.append(self.go_on.wait(PATIENCE_SECONDS))
         return super().renew(leases)
@@ -202,7 +202,7 @@ async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_lo
 ) -> None:
     dispatcher, began, cut_off = Dispatcher(), asyncio.Event(), asyncio.Event()
 
-    async def hang(_attempt: Attempt) -> Answer:
+    async def hang(_attempt: Attempt) -> CallResult:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -234,7 +234,7 @@ class Away(PostgresBus):
         self.missed: set[int] = set()
         self.renewed = Counter[int]()
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         if not self.is_back.is_set():
             self.missed |= leases.keys()
             raise Unavailable("the database is away")
@@ -250,7 +250,7 @@ async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_
     async with Away(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
 
         @dispatcher.reaction("Job")
-        async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+        async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
             try:
                 await over.wait()
             finally:
@@ -280,7 +280,7 @@ async def test_suspects_run_with_nothing_else_in_flight(dsn: str) -> None:
     suspects = {0, 1, 2}
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         n = received.payload["n"]
         seen[n] = set(flying)
         flying.add(n)

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 
-from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, LogEntry, Received, RetryPolicy, Transaction
+from kingdom.bus import Acked, Attempt, CallResult, Dispatcher, Envelope, Event, LogEntry, RetryPolicy, Transaction
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, numbered, open_bus, rows, stream, until_all
 
@@ -19,7 +19,7 @@ async def test_a_run_stops_at_a_retry_and_its_followers_stay_behind(dsn: str) ->
     dispatcher, runs, failing = Dispatcher(), list[tuple[str, int]](), ("a", 2)
 
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         step = (str(received.envelope.partition_key), received.payload["n"])
         runs.append(step)
         await transaction.append(LogEntry(type="step", actor=step[0], data=received.payload))
@@ -47,10 +47,10 @@ async def test_reactions_and_effects_of_one_key_keep_their_order(dsn: str) -> No
     dispatcher, order = Dispatcher(), defaultdict[str, list[int]](list)
 
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         order[str(received.envelope.partition_key)].append(received.payload["n"])
 
-    async def call(attempt: Attempt) -> Answer:
+    async def call(attempt: Attempt) -> CallResult:
         await asyncio.sleep(0.002)
         order[attempt.request["key"]].append(attempt.request["n"])
         return Acked()
@@ -74,7 +74,7 @@ async def test_two_workers_of_one_ordered_stream_keep_the_order_of_every_key(dsn
     dispatcher, flying, order = Dispatcher(), set[str](), defaultdict[str, list[int]](list)
 
     @dispatcher.reaction("Step")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         key = str(received.envelope.partition_key)
         assert key not in flying
         flying.add(key)

@@ -12,7 +12,18 @@ from psycopg.conninfo import make_conninfo
 
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import PostgresBus, migrate
-from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Finding, Happened, LogEntry, Received, Transaction
+from kingdom.bus import (
+    Acked,
+    Attempt,
+    CallResult,
+    Dispatcher,
+    Envelope,
+    Event,
+    LogEntry,
+    Present,
+    ReconcileResult,
+    Transaction,
+)
 from kingdom.errors import Unavailable
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
@@ -67,11 +78,11 @@ async def test_a_restart_of_the_server_costs_no_attempt_and_loses_nothing(server
     dispatcher, pause = Dispatcher(), Pause()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="handled", actor="test", data=received.payload))
         await pause.here("reaction")
 
-    async def call(_attempt: Attempt) -> Answer:
+    async def call(_attempt: Attempt) -> CallResult:
         await pause.here("call")
         return Acked()
 
@@ -101,12 +112,12 @@ async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_c
     await migrate(server.dsn)
     dispatcher, pause = Dispatcher(), Pause()
 
-    async def call(_attempt: Attempt) -> Answer:
+    async def call(_attempt: Attempt) -> CallResult:
         await pause.here("call")
         return Acked()
 
-    async def it_has_happened(attempt: Attempt) -> Finding:
-        return Happened({"found": attempt.identifier})
+    async def it_has_happened(attempt: Attempt) -> ReconcileResult:
+        return Present({"found": attempt.identifier})
 
     dispatcher.effect("Job", LocalEffect(call, it_has_happened))
     async with open_bus(server.dsn, stream("jobs", "Job")) as bus:
@@ -135,7 +146,7 @@ async def test_the_first_event_is_handled_soon_after_the_server_is_back_however_
     dispatcher, handled = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], _transaction: Transaction) -> None:
         handled.set()
 
     async with open_bus(server.dsn, stream("jobs", "Job")) as bus, at_work(bus, dispatcher):
@@ -157,7 +168,7 @@ async def test_terminated_connections_lose_nothing_and_repeat_nothing(dsn: str) 
     dispatcher, count = Dispatcher(), 300
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         await asyncio.sleep(0.002)
         await transaction.append(LogEntry(type="handled", actor="test", data=received.payload))
 

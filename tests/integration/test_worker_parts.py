@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import Acked, Answer, Attempt, Dispatcher, Envelope, Received, Topology, Transaction, Worker
-from kingdom.bus.keeper import HeldLease
-from kingdom.bus.port import Renewal
+from kingdom.bus import Acked, Attempt, CallResult, Dispatcher, Envelope, Event, Topology, Transaction, Worker
+from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.errors import KingdomError
 from tests.integration.blocking_child import jobs
 from tests.integration.local_effect import LocalEffect
@@ -30,10 +30,10 @@ async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("a bug")
         return 0.0
 
-    monkeypatch.setattr("kingdom.bus.keeper.HeldLease.lost_at", property(lost_at))
-    monkeypatch.setattr("kingdom.bus.worker.MARGIN_SHARE", 0.0)
+    monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", property(lost_at))
+    monkeypatch.setattr("kingdom.bus.worker.worker.MARGIN_SHARE", 0.0)
 
-    async def hang(_attempt: Attempt) -> Answer:
+    async def hang(_attempt: Attempt) -> CallResult:
         began.set()
         try:
             await asyncio.Event().wait()
@@ -51,7 +51,7 @@ async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPa
 class Deadly(PostgresBus):
     """A bus whose renewal ends the thread that asks for it."""
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         raise SystemExit(f"not {leases}")
 
 
@@ -61,7 +61,7 @@ async def test_a_worker_whose_leases_nobody_renews_any_more_stops_and_says_so(ds
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(_received: Received[Any], _transaction: Transaction) -> None:
+    async def handle(_received: Event[Any], _transaction: Transaction) -> None:
         await asyncio.Event().wait()
 
     async with Deadly(dsn, Topology([jobs(lease=1.0)])) as bus:

@@ -10,9 +10,9 @@ from kingdom.bus import (
     Dead,
     Dispatcher,
     Envelope,
+    Event,
     LogEntry,
     Outcome,
-    Received,
     Record,
     Retry,
     RetryPolicy,
@@ -44,7 +44,7 @@ def note(what: str, subject: int = 0) -> LogEntry:
     return LogEntry(type=what, actor="test", data={"n": subject})
 
 
-async def leave_traces(received: Received[dict[str, int]], transaction: Transaction, *, dedup: bool) -> None:
+async def leave_traces(received: Event[dict[str, int]], transaction: Transaction, *, dedup: bool) -> None:
     n = received.payload["n"]
     if dedup:
         assert await transaction.once("test", str(n), KEEP)
@@ -57,7 +57,7 @@ async def test_reactions_of_one_claim_share_a_lease_and_a_transaction_per_group(
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         await transaction.append(note("handled", received.payload["n"]))
 
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
@@ -75,7 +75,7 @@ async def test_a_failing_reaction_leaves_no_trace_and_its_neighbours_commit(dsn:
     dispatcher, failing = Dispatcher(), 5
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         await leave_traces(received, transaction, dedup=dedup)
         if received.payload["n"] == failing:
             raise ValueError("this one always fails")
@@ -104,7 +104,7 @@ async def test_a_group_that_cannot_commit_is_rerun_one_by_one(dsn: str) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         n = received.payload["n"]
         runs.append(n)
         await transaction.append(note("handled", n))
@@ -128,7 +128,7 @@ async def test_a_conflict_with_another_writer_is_rerun_on_fresh_data_without_an_
     dispatcher, read, changed, runs = Dispatcher(), asyncio.Event(), asyncio.Event(), list[int]()
 
     @dispatcher.reaction("Add")
-    async def handle(_received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(_received: Event[dict[str, int]], transaction: Transaction) -> None:
         record = await transaction.get("mark", "sum")
         assert record is not None
         runs.append(record.doc["sum"])
@@ -159,7 +159,7 @@ async def test_a_reaction_that_always_conflicts_uses_up_its_attempts(dsn: str) -
     dispatcher, runs = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         runs.append(received.attempt)
         raise Conflict("never the right version")
 
@@ -177,7 +177,7 @@ async def test_a_write_that_cannot_be_stored_makes_only_its_own_event_dead(dsn: 
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
         text = "\x00" if received.payload["n"] == 2 else "fine"
         await transaction.publish(Envelope(type="Follow", payload={"text": text}))
 
@@ -197,7 +197,7 @@ async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_
     dispatcher, runs, hung, limits = Dispatcher(), list[int](), asyncio.Semaphore(0), Limits()
 
     @dispatcher.reaction("Job")
-    async def handle(received: Received[dict[str, int]], _transaction: Transaction) -> None:
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
         runs.append(received.attempt)
         hung.release()
         await asyncio.Event().wait()
@@ -231,7 +231,7 @@ async def test_what_a_reaction_says_or_raises_decides_the_end(
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
-    async def handle(_received: Received[dict[str, int]], _transaction: Transaction) -> Outcome:
+    async def handle(_received: Event[dict[str, int]], _transaction: Transaction) -> Outcome:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

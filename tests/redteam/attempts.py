@@ -1,25 +1,25 @@
-"""What a hostile agent attempts from its sandbox, and what stops it."""
+"""The attempts of a hostile agent in its sandbox, and what stops each."""
 
 from dataclasses import dataclass
 
 _MOUNTS = "mount namespace: the path is not there"
 _READ_ONLY = "mount namespace: the path is read-only"
 _MOUNT_POINT = "mount namespace: what is mounted cannot be moved or removed"
-_NET = "network namespace: there is nothing but its own loopback"
+_NET = "network namespace: only its own loopback exists"
 _PID = "pid namespace: the process is not there"
 _KERNEL = "no capability, no new privileges, no user namespace"
-_CALLS = "filter of system calls"
-_GATE = "gate: not on the list of what a model is asked"
+_CALLS = "seccomp filter"
+_PROXY = "model proxy: not on the list of allowed requests"
 _LIMITS = "limits: control group or rlimit"
-# Stopped only where a control group can be made.
+# Stopped only where a control group can be created.
 MEMORY = "use_up_the_memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One trick; `only_sandbox` if nothing else stops it, so that it succeeds without, wherever it may be tried there.
+    """One trick; with `only_sandbox` nothing else stops it, so it succeeds without a sandbox.
 
-    `quick` are those that stand for the others in everyday tests.
+    Everyday tests try only the `quick` ones.
     """
 
     trick: str
@@ -29,7 +29,7 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """Return what is attempted, in words."""
+        """Return the name of the trick in words."""
         return self.trick.replace("_", " ")
 
 
@@ -42,16 +42,16 @@ def _by(stopped_by: str, *tricks: str, only_sandbox: bool = False, quick: str = 
 ATTEMPTS = [
     *_by(
         _MOUNTS,
-        "read_a_file_of_the_house",
-        "list_the_folder_of_the_house",
+        "read_a_file_of_the_host",
+        "list_the_folder_of_the_host",
         "read_the_checkout_of_another_run",
         "write_into_the_checkout_of_another_run",
-        "write_into_the_folder_of_the_house",
+        "write_into_the_folder_of_the_host",
         "follow_a_link_out",
         "give_a_file_a_second_name",
         "reach_a_service_by_its_file",
         only_sandbox=True,
-        quick="read_a_file_of_the_house",
+        quick="read_a_file_of_the_host",
     ),
     *_by(
         _MOUNTS,
@@ -59,7 +59,7 @@ ATTEMPTS = [
         "go_through_the_root_of_another_process",
         "read_the_passwords_of_registries",
     ),
-    *_by("nothing but three pipes is handed on", "use_a_file_that_was_left_open"),
+    *_by("programs inherit only three pipes", "use_a_file_that_was_left_open"),
     *_by(
         _READ_ONLY,
         "change_a_report",
@@ -116,13 +116,13 @@ ATTEMPTS = [
     ),
     *_by(
         _PID,
-        "see_a_process_of_the_house",
+        "see_a_process_of_the_host",
         "count_the_processes_of_the_machine",
         "read_the_environment_of_all_processes",
         "read_the_arguments_of_all_processes",
         "read_the_memory_of_all_processes",
-        "signal_a_process_of_the_house",
-        "attach_to_a_process_of_the_house",
+        "signal_a_process_of_the_host",
+        "attach_to_a_process_of_the_host",
         "kill_everything",
         "kill_the_first_process",
         "live_on_after_the_end",
@@ -146,32 +146,32 @@ ATTEMPTS = [
         quick="reach_a_service_of_the_machine",
     ),
     *_by(_NET, "ask_the_cloud_for_credentials", "reach_the_internet", "carry_a_secret_out_in_a_name"),
-    *_by(_MOUNTS, "reach_the_gate_of_another_soldier", only_sandbox=True),
+    *_by(_MOUNTS, "reach_the_proxy_of_another_soldier", only_sandbox=True),
     *_by(
-        _GATE,
-        "have_the_gate_ask_another_path",
-        "have_the_gate_ask_another_host",
-        "have_the_gate_open_a_tunnel",
+        _PROXY,
+        "have_the_proxy_ask_another_path",
+        "have_the_proxy_ask_another_host",
+        "have_the_proxy_open_a_tunnel",
         "climb_out_of_the_path",
         "hide_the_path_in_its_spelling",
-        quick="have_the_gate_ask_another_path",
+        quick="have_the_proxy_ask_another_path",
     ),
-    *_by("gate: the request is not well-formed", "smuggle_a_second_request", "put_a_line_into_a_header"),
+    *_by("model proxy: the request is malformed", "smuggle_a_second_request", "put_a_line_into_a_header"),
     *_by(
-        "gate: the key is taken out of what the vendor says",
+        "model proxy: the key is removed from errors of the vendor",
         "have_the_vendor_quote_the_key",
         quick="have_the_vendor_quote_the_key",
     ),
     *_by(
-        "gate: the vendor is not sent to addresses",
+        "model proxy: requests that make the vendor fetch are refused",
         "have_the_vendor_fetch_an_address",
         "have_the_vendor_call_a_server",
         quick="have_the_vendor_fetch_an_address",
     ),
-    *_by("gate: only known headers and parameters go on", "choose_another_account"),
-    *_by("gate: so many connections and no more", "use_up_the_connections_of_the_house"),
+    *_by("model proxy: only known headers and parameters are forwarded", "choose_another_account"),
+    *_by("model proxy: the number of connections is limited", "use_up_the_connections_of_the_host"),
 ]
-# Without a sandbox these would do harm to the machine of the tests, or leave it.
+# Without a sandbox these would damage the test machine or leave it.
 NEVER_OUTSIDE = frozenset(
     {
         "write_into_the_system",

@@ -1,4 +1,4 @@
-"""An agent that may commit, and so writes to a git directory: what it leaves there for the house to follow."""
+"""An agent that may commit leaves traps in its git directory for the host."""
 
 import subprocess
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.git import IDENTITY
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
+from kingdom.soldiers.checkouts.git import IDENTITY
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.redteam.defended import AttemptClass, Ground
 
 COMMITTING = AttemptClass("may commit")
-OWN_DIRECTORY = "a git directory per checkout, of which the house uses nothing"
+OWN_DIRECTORY = "a git directory per checkout, which the host does not use"
 _BRANCH = "refs/heads/kingdom/wf1/tree1"
 _OTHER = "refs/heads/kingdom/wf1/tree2"
 _HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "reference-transaction", "post-index-change")
@@ -48,7 +48,7 @@ def _hook(name: str) -> Leave:
 
 
 def _configured(*lines: str, attributes: str = "") -> Leave:
-    """Return what adds to the configuration; `!` stands for a program that leaves a mark, `$` for one in a file."""
+    """Return a function that adds configuration; `!` is a program that leaves a mark, `$` a script file."""
 
     def lay(own: Path, victim: Path) -> None:
         program, script = f'"echo run >> {victim}; cat"', own / "script"
@@ -71,7 +71,7 @@ async def a_link_to_a_file_of_the_operator(ground: Ground, leave: Leave) -> str:
 
 
 @COMMITTING.stopped_by(
-    "the house moves one branch, from where it was",
+    "the host moves one branch, from where it was",
     {
         "HEAD on it": _write("HEAD", f"ref: {_OTHER}\n"),
         "its own branch leads to it": _write(_BRANCH, f"ref: {_OTHER}\n"),
@@ -81,7 +81,7 @@ async def move_the_branch_of_another_checkout(ground: Ground, leave: Leave) -> s
     return await _left(ground, leave)
 
 
-@COMMITTING.stopped_by("the house moves one branch, from where it was")
+@COMMITTING.stopped_by("the host moves one branch, from where it was")
 async def move_what_was_fetched(ground: Ground) -> str:
     return await _left(ground, _write("HEAD", "ref: refs/remotes/origin/main\n"))
 
@@ -109,7 +109,7 @@ async def borrow_the_objects_of_a_private_repository(ground: Ground) -> str:
     (private / "plans.txt").write_text("the plans\n")
     run("add", "--all", cwd=private)
     run("commit", "--quiet", "-m", "plans", cwd=private)
-    trees, tree, host = await _prepared(ground, GitUse(may_commit=True, sandboxed=ground.is_defended))
+    trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True, sandboxed=ground.is_defended))
     own = git_directory_of(tree.path)
     with (own / "objects" / "info" / "alternates").open("a") as file:
         file.write(f"{private}/.git/objects\n")
@@ -122,17 +122,17 @@ async def borrow_the_objects_of_a_private_repository(ground: Ground) -> str:
     return f"{plans} is in the clone" if plans in objects else ""
 
 
-async def _prepared(ground: Ground, use: GitUse) -> tuple[Trees, Tree, Path]:
+async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, CheckoutSpec, Path]:
     host, source = ground.folder / "host", make_source(ground.folder / "app", files=3)
-    trees = Trees(host / "repositories", use=use)
+    trees = RunCheckouts(host / "repositories", git_policy=use)
     tree = a_tree(host, source)
     await trees.prepare([tree, a_tree(host, source, "tree2")])
     return trees, tree, host
 
 
 async def _left(ground: Ground, leave: Leave) -> str:
-    """Let the house commit, or git as it is where there is no defence; return what has changed of others."""
-    trees, tree, host = await _prepared(ground, GitUse(may_commit=True))
+    """Commit as the host does, or with plain git if there is no defense; return what changed elsewhere."""
+    trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True))
     victim = ground.folder / "kingdom.yaml"
     victim.write_text("database_url: file:realm\n")
     clone = bare(host, tree)
@@ -151,8 +151,8 @@ async def _left(ground: Ground, leave: Leave) -> str:
     return "; ".join(sorted({*others()} ^ {*before}))
 
 
-def _commit_in_the_clone(clone: Path, tree: Tree, leave: Callable[[], None]) -> None:
-    """Commit as git does by itself: with the git directory of all checkouts, outside of a sandbox."""
+def _commit_in_the_clone(clone: Path, tree: CheckoutSpec, leave: Callable[[], None]) -> None:
+    """Commit with plain git, in the git directory that all checkouts share and outside of a sandbox."""
     run("symbolic-ref", "HEAD", f"refs/heads/{tree.branch}", cwd=clone)
     run("config", "core.bare", "false", cwd=clone)
     run("config", "core.logAllRefUpdates", "true", cwd=clone)

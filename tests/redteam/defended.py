@@ -1,4 +1,4 @@
-"""Attempts that are tried with a defence and, to show that they can succeed, without it."""
+"""Attempts that are tried with a defense, and without it to show that they can succeed."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where one attempt takes place: a folder of its own, and whether the defence against it stands."""
+    """Where one attempt takes place: its own folder, and whether the defense is active."""
 
     folder: Path
     is_defended: bool
     patch: pytest.MonkeyPatch
 
     def remove(self, place: object, name: str, instead: object) -> None:
-        """Put something in the place of the defence, unless it stands."""
+        """Replace the defense, unless it is active."""
         if not self.is_defended:
             self.patch.setattr(place, name, instead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefendedAttempt:
-    """One attempt of a class; `act` returns what was won, if anything. `quick` ones are in everyday tests too."""
+    """One attempt of a class; `act` returns evidence of success, or an empty text. Everyday tests try `quick` ones."""
 
     by: str
     name: str
@@ -43,7 +43,7 @@ class AttemptClass:
     def stopped_by(
         self, guard: str, cases: Mapping[str, Any] | None = None, *, quick: bool = False
     ) -> Callable[[Callable[..., Awaitable[str]]], Callable[..., Awaitable[str]]]:
-        """Note an attempt with what the house relies on; with `cases` it is one attempt for each, by its name."""
+        """Register an attempt with the defense against it; with `cases`, register one attempt per case."""
 
         def noted(act: Callable[..., Awaitable[str]]) -> Callable[..., Awaitable[str]]:
             words = act.__name__.replace("_", " ")
@@ -54,6 +54,7 @@ class AttemptClass:
                         by=self.by,
                         name=f"{words}{case}",
                         stopped_by=guard,
+                        # A default argument of a lambda has no type.
                         act=lambda ground, values=values: act(ground, *values),  # type: ignore[misc]
                         quick=quick and not number,
                     )

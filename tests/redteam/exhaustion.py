@@ -1,4 +1,4 @@
-"""Using up what the house needs: connections and memory of the receiver, the disk, inodes, the log of egress."""
+"""Exhaust resources of the host: connections and memory of the receiver, disk, inodes, the egress log."""
 
 import asyncio
 import os
@@ -12,16 +12,17 @@ from typing import Any
 import aiohttp
 
 from kingdom.court.sentinel import receiver as receiving
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import disk_quota, worktree_include
-from kingdom.soldiers.agent_files import AgentFile
-from kingdom.soldiers.disk_quota import DiskQuota, DiskQuotaExceeded
-from kingdom.soldiers.process import run_program
+from kingdom.soldiers.checkouts import worktree_include
+from kingdom.soldiers.checkouts.worktree_include import read_patterns
+from kingdom.soldiers.files import disk_quota
+from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.files.disk_quota import DiskQuota, DiskQuotaExceeded
+from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress_ledger import EgressLimits
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.worktree_include import read_patterns
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import Watch, opened
 from tests.integration.court.sentinel.test_receiver import Strangers, unsigned
@@ -34,7 +35,7 @@ EXHAUSTION = AttemptClass("exhaustion")
 _QUOTA = "soldiers.disk_mb, added up by the host"
 _MIB = 8
 _ENORMOUS = 1 << 60
-# What fills the disk; each says at its end that it was let.
+# Programs that fill the disk.
 _FILL = "open(name, 'wb').write(bytes(1 << 20))"
 _FILLS = {
     "one large file": "open('large', 'wb').write(bytes(20 << 20))",
@@ -48,7 +49,7 @@ _FILLS = {
 
 @EXHAUSTION.stopped_by(_QUOTA, _FILLS)
 async def fill_the_disk_with(ground: Ground, program: str) -> str:
-    """Let a program fill a folder and wait: with the quota it is ended, without it nobody minds."""
+    """Run a program that fills a folder and waits: the quota ends it."""
     ground.patch.setattr(disk_quota, "_EVERY_SECONDS", 0.02)
     ground.patch.setattr(disk_quota, "FILES_MAX", 200)
     space = ground.folder / "space"
@@ -61,7 +62,7 @@ async def fill_the_disk_with(ground: Ground, program: str) -> str:
             cwd=space,
             environment={"PATH": "/usr/bin:/bin"},
             timeout=timedelta(seconds=PATIENCE_SECONDS),
-            sandbox=Sandbox(profile=Profile.STRICT, writable=(space,), disk=quota),
+            sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(space,), disk=quota),
         )
     except DiskQuotaExceeded:
         return ""
@@ -69,7 +70,7 @@ async def fill_the_disk_with(ground: Ground, program: str) -> str:
     return "it was let"
 
 
-@EXHAUSTION.stopped_by("bounds on connections: the one that waits longest gives way")
+@EXHAUSTION.stopped_by("limits on connections: the oldest idle one is closed")
 async def hold_the_connections_of_the_receiver(ground: Ground) -> str:
     ground.remove(receiving, "_CONNECTIONS_MAX", _ENORMOUS)
     async with _receiving(ground) as (watch, receiver, strangers):
@@ -79,21 +80,21 @@ async def hold_the_connections_of_the_receiver(ground: Ground) -> str:
         return _held(held, beyond=100)
 
 
-@EXHAUSTION.stopped_by("bounds on bytes before a signature is checked", {"few large ones": 10, "many": 60})
+@EXHAUSTION.stopped_by("limits on bytes before a signature is checked", {"few large ones": 10, "many": 60})
 async def hold_bodies_in_the_memory_of_the_receiver(ground: Ground, number: int) -> str:
     ground.remove(receiving, "_BODIES_MAX", _ENORMOUS)
     size = 200_000
     async with _receiving(ground, body_bytes_max=size) as (_, receiver, strangers):
         await asyncio.gather(*(strangers.connect(receiver, unsigned(size)) for _ in range(number)))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # Until what they have sent was read, or refused.
+            # Until the receiver has read or refused the bytes.
             while _bytes_of(receiver) < (size if ground.is_defended else number * (size - 1)):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
         held = _bytes_of(receiver)
     return f"{held} bytes" if held > 2 * size else ""
 
 
-@EXHAUSTION.stopped_by("a body may have so many bytes", {"told": True, "not told": False})
+@EXHAUSTION.stopped_by("the size of a body is limited", {"told": True, "not told": False})
 async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # noqa: FBT001 - a case
     most = 1000 if ground.is_defended else 1 << 20
 
@@ -105,11 +106,11 @@ async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # n
     async with _receiving(ground, body_bytes_max=most) as (watch, receiver, _):
         data: object = b" " * 2000 if told else pieces()
         async with watch.session.post(receiver.url + receiving.PATH, data=data, headers=headers) as answer:
-            # 401: it was read whole, and its signature looked at.
+            # 401 means that the whole body was read and its signature checked.
             return "it was read" if answer.status == 401 else ""
 
 
-@EXHAUSTION.stopped_by("a body must come in time")
+@EXHAUSTION.stopped_by("a body must arrive in time")
 async def send_a_body_that_never_ends(ground: Ground) -> str:
     seconds = 0.1 if ground.is_defended else PATIENCE_SECONDS
     async with _receiving(ground, body_seconds=seconds) as (_, receiver, strangers):
@@ -120,14 +121,14 @@ async def send_a_body_that_never_ends(ground: Ground) -> str:
     return "it is still waited for"
 
 
-@EXHAUSTION.stopped_by("egress: so many bytes per run", {"sent": "sent_bytes", "received": "received_bytes"})
+@EXHAUSTION.stopped_by("egress: the bytes per run are limited", {"sent": "sent_bytes", "received": "received_bytes"})
 async def carry_away_without_end(ground: Ground, limit: str) -> str:
     limits = replace(PATIENT, **{limit: 100_000}) if ground.is_defended else PATIENT
     async with _way(ground, limits) as way:
         return "it was let" if await limited(way) == [""] else ""
 
 
-@EXHAUSTION.stopped_by("egress: so many connections at once")
+@EXHAUSTION.stopped_by("egress: open connections are limited")
 async def hold_the_connections_of_the_proxy(ground: Ground) -> str:
     limits = replace(PATIENT, connections=2) if ground.is_defended else PATIENT
     async with _way(ground, limits) as way, way.proxy() as proxy:
@@ -155,7 +156,7 @@ async def fill_the_log_of_the_proxy(ground: Ground) -> str:
 
 
 @EXHAUSTION.stopped_by("files of agents are read up to a limit", {"a long one": "long", "a sparse one": "sparse"})
-async def have_the_house_read_a_huge_file(ground: Ground, how: str) -> str:
+async def have_the_host_read_a_huge_file(ground: Ground, how: str) -> str:
     most = 1 << 20 if ground.is_defended else 1 << 26
     with (ground.folder / "file").open("wb") as file:
         if how == "sparse":
@@ -167,7 +168,7 @@ async def have_the_house_read_a_huge_file(ground: Ground, how: str) -> str:
 
 
 @EXHAUSTION.stopped_by("a pipe is not waited for")
-async def have_the_house_wait_for_a_pipe(ground: Ground) -> str:
+async def have_the_host_wait_for_a_pipe(ground: Ground) -> str:
     os.mkfifo(ground.folder / "pipe")
     if ground.is_defended:
         return str(AgentFile(ground.folder, "pipe").read(100) or "")
@@ -184,7 +185,7 @@ async def have_the_house_wait_for_a_pipe(ground: Ground) -> str:
     return ""
 
 
-@EXHAUSTION.stopped_by(".worktreeinclude may be so long")
+@EXHAUSTION.stopped_by("the size of .worktreeinclude is limited")
 async def a_list_of_files_without_end(ground: Ground) -> str:
     ground.remove(worktree_include, "_TEXT_MAX", 1 << 26)
     (ground.folder / ".worktreeinclude").write_text("**/x\n" * 50_000)
@@ -195,7 +196,7 @@ async def a_list_of_files_without_end(ground: Ground) -> str:
 
 
 @asynccontextmanager
-async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, Receiver, Strangers]]:
+async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watch, WebhookReceiver, Strangers]]:
     strangers = Strangers()
     backend = FilesBackend(str(ground.folder / "realm"))
     async with (
@@ -206,7 +207,7 @@ async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watc
         try:
             yield watch, receiver, strangers
         finally:
-            # Before the receiver stops, which waits for them.
+            # Before the receiver stops, because it waits for them.
             strangers.leave()
 
 
@@ -218,7 +219,7 @@ async def _way(ground: Ground, limits: EgressLimits) -> AsyncIterator[Way]:
         yield Way(ground.folder, certificate, web.port, limits=limits)
 
 
-def _bytes_of(receiver: Receiver) -> int:
+def _bytes_of(receiver: WebhookReceiver) -> int:
     return sum(receiver._reading.values())
 
 

@@ -1,17 +1,17 @@
-"""Every other exit: what leads out of the house beside the model, and what an agent does to be let through."""
+"""Every way out of the host other than the model, and attempts to use it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from kingdom.court.envoy import slack_place
-from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.court.envoy import slack_messenger
+from kingdom.court.envoy.slack_messenger import SlackMessenger
 from kingdom.soldiers import settings
 from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress
-from kingdom.soldiers.sandbox.egress_rules import EgressRefused, allowed_name, checked_host
+from kingdom.soldiers.sandbox.egress_rules import EgressRefused, check_host, parse_allowed_name
 from tests.integration.court.envoy.scene import DEV, slack_settings
-from tests.integration.court.envoy.test_slack_place import post, said
+from tests.integration.court.envoy.test_slack_messenger import post, said
 from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
 from tests.integration.soldiers.web import Web, make_certificate, serving
 from tests.integration.standins.slack_scene import workspace
@@ -25,7 +25,7 @@ _ECH = 0xFE0D
 
 
 @EXITS.stopped_by(
-    "the proxy of egress: only names that the operator lists",
+    "egress proxy: only names that the operator lists",
     {
         "another one": ("evil.example.net", NAMED),
         "one below": (f"evil.{NAMED}", NAMED),
@@ -42,12 +42,12 @@ async def reach_a_host_that_is_not_named(ground: Ground, case: tuple[str, str]) 
     host, listed = case
     ground.remove(egress_rules, "is_allowed", lambda *_: True)
     with suppress(EgressRefused):
-        return checked_host(host, 443, [allowed_name(listed)])
+        return check_host(host, 443, [parse_allowed_name(listed)])
     return ""
 
 
 @EXITS.stopped_by(
-    "the proxy of egress: names only",
+    "egress proxy: names only",
     {
         "an address": "93.184.216.34",
         "a short one": "127.1",
@@ -59,23 +59,23 @@ async def reach_an_address_in_place_of_a_name(ground: Ground, host: str) -> str:
     ground.remove(egress_rules, "canonical_name", lambda text: text)
     ground.remove(egress_rules, "is_allowed", lambda *_: True)
     with suppress(EgressRefused):
-        return checked_host(host, 443, [host])
+        return check_host(host, 443, [host])
     return ""
 
 
 @EXITS.stopped_by(
-    "the settings refuse what would allow too much",
+    "the settings refuse names that allow too much",
     {name: name for name in ("*", "*.com", "10.0.0.1", "https://evil.example", "evil.example:8080")},
 )
 async def have_too_much_allowed(ground: Ground, name: str) -> str:
-    ground.remove(settings, "allowed_name", lambda text: text)
+    ground.remove(settings, "parse_allowed_name", lambda text: text)
     with suppress(ValueError):
         return settings.SoldierSettings(egress=(name,)).egress[0]
     return ""
 
 
 @EXITS.stopped_by(
-    "the proxy of egress: no address but public ones",
+    "egress proxy: no address but public ones",
     {
         name: name
         for name in (
@@ -93,7 +93,7 @@ async def an_inner_address_behind_a_name(ground: Ground, address: str) -> str:
     return ""
 
 
-@EXITS.stopped_by("the proxy of egress: every address of a name must be public")
+@EXITS.stopped_by("egress proxy: every address of a name must be public")
 async def an_inner_address_beside_a_public_one(ground: Ground) -> str:
     async with _way(ground, resolve=lambda _: [INNER, INTERNET]) as (way, _):
         ground.remove(egress, "is_public", lambda _: True)
@@ -101,7 +101,7 @@ async def an_inner_address_beside_a_public_one(ground: Ground) -> str:
             return _reached(await way.ask(proxy))
 
 
-@EXITS.stopped_by("the proxy of egress: it connects to the address that it has checked")
+@EXITS.stopped_by("egress proxy: it connects to the address that it has checked")
 async def a_name_that_leads_elsewhere_the_second_time(ground: Ground) -> str:
     answers = [INTERNET, INNER]
 
@@ -121,7 +121,7 @@ async def a_name_that_leads_elsewhere_the_second_time(ground: Ground) -> str:
 
 
 @EXITS.stopped_by(
-    "the proxy of egress: TLS must ask for the same name",
+    "egress proxy: TLS must ask for the same name",
     {
         "another name": real(OTHER),
         "no name": real(None),
@@ -143,19 +143,19 @@ async def speak_with_another_host_behind_the_same_address(ground: Ground, first:
     return "opened" if any(outcome == "opened" for outcome, _, _ in way.outcomes()) else ""
 
 
-@EXITS.stopped_by("the proxy of egress: port 443 only")
+@EXITS.stopped_by("egress proxy: port 443 only")
 async def another_port(ground: Ground) -> str:
     async with _way(ground, **({"port": 443} if ground.is_defended else {})) as (way, web), way.proxy() as proxy:
         return _reached(await way.ask(proxy, port=web.port))
 
 
 @EXITS.stopped_by(
-    "the proxy of egress: CONNECT and nothing else",
+    "egress proxy: CONNECT and nothing else",
     {"plain http": f"GET http://{NAMED}/?secret HTTP/1.1", "a line within": f"CONNECT {NAMED}:443\n HTTP/1.1"},
 )
 async def a_request_that_is_no_connect(ground: Ground, line: str) -> str:
     head = f"{line}\r\n\r\n".encode()
-    asked = egress_rules.asked_target if ground.is_defended else _target_plainly
+    asked = egress_rules.parse_connect_request if ground.is_defended else _target_plainly
     with suppress(EgressRefused):
         return str(asked(head))
     return ""
@@ -163,10 +163,10 @@ async def a_request_that_is_no_connect(ground: Ground, line: str) -> str:
 
 @EXITS.stopped_by("Slack is told to fetch nothing", {"a message": "message", "a whisper": "whisper"})
 async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
-    ground.remove(slack_place, "_NOTHING_FETCHED", {})
+    ground.remove(slack_messenger, "_NOTHING_FETCHED", {})
     async with workspace(ground.folder / "slack.json") as slack:
         await slack.do("channels", name=DEV)
-        place = SlackPlace(slack_settings(slack.url))
+        place = SlackMessenger(slack_settings(slack.url))
         await place.open()
         try:
             where = await said(place, post("https://evil.example/?secret"))
@@ -191,7 +191,7 @@ def _reached(answer: str) -> str:
 
 @asynccontextmanager
 async def _way(ground: Ground, **options: object) -> AsyncIterator[tuple[Way, Web]]:
-    """Give a proxy with servers behind it, where one address of loopback stands for the internet."""
+    """Provide a proxy with servers behind it; one loopback address stands for the internet."""
     certificate = make_certificate(ground.folder, NAMED, OTHER)
     ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
     async with serving(certificate, INTERNET, INNER) as web:

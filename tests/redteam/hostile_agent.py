@@ -1,6 +1,6 @@
-"""An agent that does what it must not: `python hostile_agent.py TARGETS NAME` tries one thing, and says how it went.
+"""A hostile agent: `python hostile_agent.py TARGETS NAME` tries one trick and prints the result.
 
-It runs by itself, in a sandbox where nothing of the tests can be imported.
+It is self-contained, because the sandbox cannot import the tests.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-# What it does lies beside this file, which is run as a program.
+# The tricks are beside this file, which runs as a program.
 sys.path.insert(0, str(Path(__file__).parent))
 
 TRICKS: dict[str, Callable[[dict[str, str]], object]] = {
@@ -23,14 +23,14 @@ TRICKS: dict[str, Callable[[dict[str, str]], object]] = {
 
 
 def main(targets: str, name: str) -> None:
-    """Try a trick; one that returns has succeeded, and tells what it has got."""
+    """Try a trick; it succeeds if it returns, and its return value is the evidence."""
     said: dict[str, object]
     try:
         said = {"succeeded": True, "evidence": str(TRICKS[name](json.loads(targets)))}
     except TimeoutError as error:
-        # Nobody said no: a slow machine must not pass for a strong wall.
+        # A timeout is not a refusal: a slow machine must not look like a defense.
         said = {"succeeded": None, "evidence": str(error)}
-    except BaseException as error:  # noqa: BLE001 - whatever stops a trick is what is wanted
+    except BaseException as error:  # noqa: BLE001 - any error that stops a trick counts
         said = {"succeeded": False, "evidence": "".join(traceback.format_exception_only(error)).strip()}
     sys.stdout.write("\n" + json.dumps(said) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""A stranger's branch: what the house runs, copies and reads of it before any agent does anything."""
+"""A stranger's branch: attacks by files that the host runs, copies or reads before any agent starts."""
 
 import asyncio
 import subprocess
@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import place_of
-from kingdom.soldiers.outfit import Outfit, fit_out
-from kingdom.soldiers.process import run_program
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
-from kingdom.soldiers.trees import Tree, Trees
-from kingdom.soldiers.worktree_include import copy_included
+from kingdom.soldiers.checkouts.checkout import checkout_paths
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.checkouts.worktree_include import copy_included
+from kingdom.soldiers.processes.program import run_program
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup, set_up_checkout
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground
@@ -22,7 +22,7 @@ from tests.redteam.defended import AttemptClass, Ground
 CHECKOUT = AttemptClass("checkout")
 _KEY = "the private key of the operator"
 _SANDBOX = "the sandbox of every run, for setup scripts and checks too"
-# What a script does, by the mark that it leaves outside or in the checkout.
+# Commands of a hostile script; each leaves a mark outside of the checkout or in it.
 _DEEDS = {
     "reads a key": "cat {operator}/key > seen.log",
     "plants a file": "touch {operator}/planted",
@@ -40,7 +40,7 @@ async def a_check_that(ground: Ground, deed: str) -> str:
     return await _done(ground, deed, by_setup=False)
 
 
-@CHECKOUT.stopped_by("the script is looked for where it would run")
+@CHECKOUT.stopped_by("the script is searched inside of the sandbox")
 async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -> str:
     script = ground.folder / "deploy.sh"
     script.write_text(f"touch {ground.folder}/deployed\n")
@@ -60,7 +60,7 @@ async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -
     quick=True,
 )
 async def files_to_include(ground: Ground, what: str) -> str:
-    """Ask for files by links: into a folder of the operator, or by a list that lies there."""
+    """Request files through links: into a folder of the operator, or through a list there."""
     checkout, files, operator = (ground.folder / name for name in ("checkout", "files", "operator"))
     for folder in (checkout, files / "folder", operator):
         folder.mkdir(parents=True)
@@ -100,7 +100,7 @@ async def attributes_that_have_a_program_run(ground: Ground, name: str) -> str:
 
 
 @CHECKOUT.stopped_by("submodules are not fetched")
-async def a_submodule_that_leads_into_the_house(ground: Ground) -> str:
+async def a_submodule_that_leads_into_the_host(ground: Ground) -> str:
     private = make_source(ground.folder / "private")
     (private / "plans.txt").write_text(_KEY)
     _keep(private)
@@ -155,10 +155,10 @@ async def _done(ground: Ground, deed: str, *, by_setup: bool) -> str:
     return " ".join([*reached, planted, seen.read_text() if seen.exists() else ""]).strip()
 
 
-async def _fit_out(ground: Ground, tree: Tree, trees: Trees) -> None:
-    await fit_out(
+async def _fit_out(ground: Ground, tree: CheckoutSpec, trees: RunCheckouts) -> None:
+    await set_up_checkout(
         tree,
-        Outfit(),
+        CheckoutSetup(),
         folder=ground.folder / "outfit",
         environment={"PATH": "/usr/bin:/bin"},
         ignored=lambda names: trees.ignored(tree, names),
@@ -166,22 +166,22 @@ async def _fit_out(ground: Ground, tree: Tree, trees: Trees) -> None:
     )
 
 
-def _sandbox(ground: Ground, tree: Tree) -> Sandbox:
+def _sandbox(ground: Ground, tree: CheckoutSpec) -> Sandbox:
     space, home = ground.folder / "space", ground.folder / "home-of-run"
     for folder in (space, home):
         folder.mkdir(exist_ok=True)
-    return soldier_sandbox(
-        Profile.STRICT if ground.is_defended else Profile.OFF,
+    return build_agent_sandbox(
+        SandboxProfile.STRICT if ground.is_defended else SandboxProfile.OFF,
         space=space,
         home=home,
-        checkouts=[place_of(tree.path, bare(ground.folder / "host", tree) / "objects")],
+        checkouts=[checkout_paths(tree.path, bare(ground.folder / "host", tree) / "objects")],
         reports=ground.folder / "reports",
     )
 
 
-async def _checked_out(ground: Ground, source: Path, home: Path | None = None) -> tuple[Tree, Trees]:
+async def _checked_out(ground: Ground, source: Path, home: Path | None = None) -> tuple[CheckoutSpec, RunCheckouts]:
     host = ground.folder / "host"
-    trees = Trees(host / "repositories", home=home)
+    trees = RunCheckouts(host / "repositories", home=home)
     tree = a_tree(host, source)
     await trees.prepare([tree])
     return tree, trees

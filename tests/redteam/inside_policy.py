@@ -1,13 +1,13 @@
-"""Petitions that a policy allows by their kind and target, and what an agent hides in them."""
+"""Petitions whose kind and target a policy allows, with hidden attacks."""
 
 import re
 from typing import Any
 
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions import commands
-from kingdom.court.petitions.approval import question_of
-from kingdom.court.petitions.bodies import KINDS, Body, GithubPullRequest, Origin, read_body
-from kingdom.court.petitions.decision import Granted, Petition, PetitionState, decide
+from kingdom.court.petitions.approval import approval_question
+from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, GithubPullRequest, PetitionBody, read_body
+from kingdom.court.petitions.decision import GrantDecision, Petition, PetitionState, decide_petition
 from kingdom.errors import KingdomError
 from tests.redteam.defended import AttemptClass, Ground
 from tests.redteam.words import petition
@@ -17,8 +17,8 @@ _BOTS = (
     re.compile(r"(?im)^[\s>*_`\ufeff-]*/(approve|lgtm|merge|deploy)\b"),
     re.compile(r"(?i)(?<![a-z0-9])(@|&#64;|&commat;)(dependabot|mergifyio|bors|copilot)"),
 )
-# What people who write policies mean by "it may review and comment here".
-_USUAL = Policy(
+# A typical policy: the agent may review and comment here.
+_USUAL = GeneralPolicy(
     petitions=(
         PetitionRule(kind="github.review", at_most=2),
         PetitionRule(kind="github.comment", at_most=2, body_bytes_max=2000),
@@ -28,12 +28,12 @@ _USUAL = Policy(
 )
 
 
-def _everything(*targets: str) -> Policy:
-    """Return a policy that keeps nothing back."""
+def _everything(*targets: str) -> GeneralPolicy:
+    """Return a policy that allows everything."""
     kinds = ("github.comment", "github.pull_request", "jira.comment", "jira.transition", "slack.message")
     rules = [PetitionRule(kind=kind, targets=targets, at_most=1000, body_bytes_max=1_000_000) for kind in kinds]
     review = PetitionRule(kind="github.review", targets=targets, events=("APPROVE", "COMMENT", "REQUEST_CHANGES"))
-    return Policy(petitions=(*rules, review))
+    return GeneralPolicy(petitions=(*rules, review))
 
 
 @PETITIONS.stopped_by(
@@ -96,8 +96,8 @@ async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dic
     sign, raw = case
     asked = petition("github.pull_request", **{"title": "Fine", **raw})
     assert asked
-    shown = question_of(asked) if ground.is_defended else _shortly(asked)
-    # Who approves must see the real branch, and none of the signs that hide something.
+    shown = approval_question(asked) if ground.is_defended else _shortly(asked)
+    # The approver must see the real branch and no hiding characters.
     hidden = sign not in shown if sign == "base: production" else sign in shown
     return shown[:200] if hidden else ""
 
@@ -108,7 +108,9 @@ async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dic
 )
 async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, str]) -> str:
     ground.remove(GithubPullRequest, "filled", lambda self, _: self)
-    body = read_body("github.pull_request", {"repo": "acme/rocket", "title": "Mine", **raw}, Origin(repo="acme/rocket"))
+    body = read_body(
+        "github.pull_request", {"repo": "acme/rocket", "title": "Mine", **raw}, AssignmentSubject(repo="acme/rocket")
+    )
     return "".join(getattr(body, name) for name in raw)
 
 
@@ -123,7 +125,7 @@ async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, s
     },
 )
 async def a_name_that_means_something_else(ground: Ground, raw: dict[str, str]) -> str:
-    origin = Origin(repo="acme/rocket")
+    origin = AssignmentSubject(repo="acme/rocket")
     if not ground.is_defended:
         ground.patch.setitem(KINDS, "github.pull_request", _Unchecked)
     try:
@@ -132,24 +134,24 @@ async def a_name_that_means_something_else(ground: Ground, raw: dict[str, str]) 
         return ""
 
 
-class _Unchecked(Body, frozen=True, kw_only=True):
-    """A pull request of which no field is looked at."""
+class _Unchecked(PetitionBody, frozen=True, kw_only=True):
+    """A pull request whose fields are not checked."""
 
     repo: str = ""
     title: str = ""
     base: str = ""
 
-    def filled(self, _: Origin) -> Body:
+    def filled(self, _: AssignmentSubject) -> PetitionBody:
         return self
 
 
-def _granted(asked: Petition | None, policy: Policy, earlier: list[Petition] | None = None) -> str:
-    is_granted = asked is not None and isinstance(decide(asked, policy, earlier or []), Granted)
+def _granted(asked: Petition | None, policy: GeneralPolicy, earlier: list[Petition] | None = None) -> str:
+    is_granted = asked is not None and isinstance(decide_petition(asked, policy, earlier or []), GrantDecision)
     return "granted" if is_granted else ""
 
 
 def _shortly(asked: Petition) -> str:
-    """Return what a person would be asked if the beginning of each value were enough."""
+    """Return the question to a person that shows only the beginning of each value."""
     return "\n".join(
         f"{name}: {value}" for name, value in sorted(asked.body.items(), key=lambda one: one[0] == "base")
     )[:3000]

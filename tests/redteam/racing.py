@@ -1,4 +1,4 @@
-"""An agent that acts while the house works: it puts links in the place of files, until it wins or 1,000 times."""
+"""An agent that replaces files by links while the host works, until it succeeds or 1,000 times."""
 
 import time
 from contextlib import suppress
@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, make_source
 from tests.integration.soldiers.test_acting_agents import FILES, KEY, leaked, swapping
 from tests.integration.soldiers.test_agent_file_races import RACES, Meddler, is_won, make_place, swapping_in
@@ -17,7 +17,7 @@ from tests.redteam.defended import AttemptClass, Ground
 
 RACING = AttemptClass("racing")
 TRIES = 1000
-# Looking through all objects takes longer than a commit.
+# Searching all objects takes longer than a commit.
 _TRIES_PER_LOOK = 25
 
 
@@ -55,16 +55,16 @@ async def swap_all_the_time(ground: Ground, name: str) -> str:
 
 
 @RACING.stopped_by("git runs in a sandbox that has only the checkout", {"commits": True, "compares": False})
-async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  # noqa: FBT001 - a case
+async def swap_a_folder_while_the_host(ground: Ground, commits: bool) -> str:  # noqa: FBT001 - a case
     victim = ground.folder / "home-of-operator"
     victim.mkdir()
     for number in range(FILES):
         (victim / f"key{number}").write_text(f"{KEY} {number}\n")
     host = ground.folder / "host"
-    trees = Trees(host / "repositories", use=GitUse(sandboxed=ground.is_defended))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(sandboxed=ground.is_defended))
     tree = a_tree(host, make_source(ground.folder / "app", files=3))
     await trees.prepare([tree])
-    base = await trees.base_of(tree)
+    base = await trees.base_commit(tree)
     with swapping(tree, victim):
         for number in range(TRIES):
             with suppress(ProgramFailed):
@@ -73,7 +73,7 @@ async def swap_a_folder_while_the_house(ground: Ground, commits: bool) -> str:  
                     await trees.commit([tree], "work")
                 if KEY in shown:
                     return f"the diff of try {number}"
-            # Every try begins with files that git does not know.
+            # Every try starts with files that git does not know.
             with suppress(OSError):
                 (tree.path / "keys" / f"new{number}").touch()
             if not (number + 1) % _TRIES_PER_LOOK and leaked(host, tree):

@@ -1,4 +1,4 @@
-"""Money that an agent spends without its being counted, or beyond what its work may cost."""
+"""Attempts to spend money uncounted, or beyond the budget."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,18 +8,18 @@ from typing import Any
 
 import aiohttp
 
-from kingdom.soldiers.agent import Agent, Answered, Prompt, Update
-from kingdom.soldiers.sandbox import forwarding
+from kingdom.soldiers.agents.port import Agent, Prompt, TurnAnswer, TurnUpdate
+from kingdom.soldiers.sandbox import request_forwarder
 from kingdom.soldiers.sandbox.meter import Meter
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.turns.turn import take_turn
 from tests.fakes.model.stub import ModelStub
-from tests.integration.soldiers.test_metering import WAYS, Asking, at_the_gate
+from tests.integration.soldiers.test_metering import WAYS, Asking, behind_the_proxy
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground
 
 SPENDING = AttemptClass("spending")
 _CENT = 0.01
-_METER = "the meter at the gate reads what the vendor answers"
+_METER = "the meter in the model proxy reads the answers of the vendor"
 
 
 @SPENDING.stopped_by(
@@ -59,18 +59,18 @@ async def ask_between_turns(ground: Ground) -> str:
     return await _unmetered(ground, spend)
 
 
-@SPENDING.stopped_by("what was asked is charged, whoever hangs up")
+@SPENDING.stopped_by("a request is charged even if the agent disconnects")
 async def hang_up_before_the_answer(ground: Ground) -> str:
     _forget_costs(ground)
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         asking = asyncio.create_task(agent.ask(WAYS["chat"], {"hang": True}))
         await asyncio.wait_for(model.silent.wait(), PATIENCE_SECONDS)
         asking.cancel()
-    # The gate reads on without the agent; when it closes it charges the most that the answer may have cost.
+    # The proxy continues without the agent; when it closes, it charges the highest possible cost.
     return "" if agent.meter.usd else "nothing was charged"
 
 
-@SPENDING.stopped_by("a stream that breaks off is charged with what has come")
+@SPENDING.stopped_by("an interrupted stream is charged for what has arrived")
 async def break_off_a_stream(ground: Ground) -> str:
     _forget_costs(ground)
 
@@ -81,42 +81,42 @@ async def break_off_a_stream(ground: Ground) -> str:
     return await _unmetered(ground, spend)
 
 
-@SPENDING.stopped_by("what is answered in the background is refused")
+@SPENDING.stopped_by("background answers are refused")
 async def have_it_answered_in_the_background(ground: Ground) -> str:
     if not ground.is_defended:
-        look = forwarding._look_at
-        ground.remove(forwarding, "_look_at", lambda body, path: look(body.replace(b'"background"', b'"behind"'), path))
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+        look = request_forwarder._check_body
+        ground.remove(
+            request_forwarder, "_check_body", lambda body, path: look(body.replace(b'"background"', b'"behind"'), path)
+        )
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         status, _ = await agent.ask(WAYS["responses"], {"cost": 5}, background=True)
         return f"answered with {status}" if model.asked else ""
 
 
-@SPENDING.stopped_by("streams are asked for their usage, whatever the agent wants")
+@SPENDING.stopped_by("streams are requested with their usage, whatever the agent wants")
 async def ask_for_a_stream_without_its_usage(ground: Ground) -> str:
-    ground.remove(forwarding, "telling_usage", lambda _, document: document)
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+    ground.remove(request_forwarder, "with_usage_reporting", lambda _, document: document)
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         options = {"include_usage": False}
         await agent.ask(WAYS["chat"], {"cost": 0.25}, {"answer": "so"}, stream=True, stream_options=options)
         return "" if model.asked[0].body["stream_options"]["include_usage"] else "the vendor was told to be silent"
 
 
-@SPENDING.stopped_by("the gate refuses once the budget is spent", {name: name for name in WAYS})
+@SPENDING.stopped_by("the model proxy refuses once the budget is spent", {name: name for name in WAYS})
 async def go_on_beyond_the_budget(ground: Ground, name: str) -> str:
     ground.remove(Meter, "is_spent", False)
     return await _beyond(ground, name, at_once=1)
 
 
-@SPENDING.stopped_by(
-    "calls that together might go beyond the budget wait for one another", {name: name for name in WAYS}
-)
+@SPENDING.stopped_by("calls that might exceed the budget together wait for each other", {name: name for name in WAYS})
 async def ask_all_at_once_before_anything_is_charged(ground: Ground, name: str) -> str:
-    ground.remove(Meter, "_would_go_beyond", lambda _: False)
+    ground.remove(Meter, "_might_exceed_limit", lambda _: False)
     return await _beyond(ground, name, at_once=12)
 
 
 @SPENDING.stopped_by("the meter counts, what the agent reports is only compared", {"less": 0.01, "more": 1000.0})
 async def lie_about_what_it_cost(ground: Ground, said: float) -> str:
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as asking:
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as asking:
         meter = asking.meter if ground.is_defended else None
         asking.meter.begin_turn(1.0)
         limit = timedelta(seconds=PATIENCE_SECONDS)
@@ -125,15 +125,15 @@ async def lie_about_what_it_cost(ground: Ground, said: float) -> str:
 
 
 class _Liar(Agent):
-    """An agent that asks its model and reports some other cost."""
+    """An agent that calls its model and reports another cost."""
 
     def __init__(self, asking: Asking, said: float) -> None:
         self.session, self.pid = "liar", None
         self._asking, self._said = asking, said
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         await self._asking.ask(WAYS["anthropic"], {"cost": 0.25}, {"answer": prompt.text})
-        yield Answered("done", self._said)
+        yield TurnAnswer("done", self._said)
 
     async def interrupt(self) -> None: ...
 
@@ -144,16 +144,16 @@ class _Liar(Agent):
 
 
 async def _unmetered(ground: Ground, spend: Any) -> str:
-    """Return what the vendor has charged that was not counted."""
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+    """Return the charges of the vendor that were not counted."""
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         await spend(agent, model)
         missing = model.charged_usd - agent.meter.usd
         return f"${missing:.2f} were not counted" if missing >= _CENT else ""
 
 
 async def _beyond(ground: Ground, name: str, *, at_once: int) -> str:
-    """Return whether more than one answer went beyond a budget of one dollar."""
-    async with ModelStub() as model, at_the_gate(ground.folder, model) as agent:
+    """Return whether more than one answer exceeded a budget of one dollar."""
+    async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         agent.meter.begin_turn(1.0)
         for _ in range(12 // at_once):
             asked = [agent.ask(WAYS[name], {"cost": 0.3}, {"answer": "so"}, stream=True) for _ in range(at_once)]

@@ -1,4 +1,4 @@
-"""Answers and events that somebody makes up: by people who may not answer, and by webhooks that GitHub never sent."""
+"""Forged answers by people without the right to answer, and forged webhooks."""
 
 import asyncio
 import hashlib
@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kingdom.bus import Query
-from kingdom.court.asks import APPROVE, REJECT, Ask
+from kingdom.bus import RecordQuery
+from kingdom.court.questions import APPROVE, REJECT, HumanQuestion
 from kingdom.court.sentinel import receiver as receiving
-from kingdom.court.sentinel.receiver import Receiver
-from kingdom.court.sentinel.records import take_in
+from kingdom.court.sentinel.receiver import WebhookReceiver
+from kingdom.court.sentinel.records import accept_activity
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import US, Watch, opened, signed
 from tests.integration.standins.github import SECRET
@@ -25,35 +25,35 @@ from tests.unit.court.sentinel.bodies import commented, review_requested
 
 SPOOFING = AttemptClass("spoofing")
 _AT = datetime(2026, 2, 7, 10, tzinfo=UTC)
-_ASK = Ask(
+_ASK = HumanQuestion(
     id="task-1",
-    task_id="task-1",
+    assignment_id="task-1",
     general="gen-pr",
     workflow_id="wf-1",
-    question="May it be merged?",
+    text="May it be merged?",
     choices=(APPROVE, REJECT),
     exact=True,
     people=("U0DANA",),
     asked_at=_AT,
     due_at=_AT + timedelta(hours=8),
 )
-# Who says what to which question, and when it was asked.
-_ANSWERS: dict[str, tuple[Ask, str, str, str]] = {
+# The question, the person, the answer, and when the answered question was asked.
+_ANSWERS: dict[str, tuple[HumanQuestion, str, str, str]] = {
     "somebody else": (_ASK, "U0EVIL", APPROVE, ""),
     "nobody": (_ASK, "", APPROVE, ""),
     "a similar name": (_ASK, "u0dana", APPROVE, ""),
     "to an earlier question": (_ASK, "U0DANA", APPROVE, (_AT - timedelta(hours=1)).isoformat()),
-    "to an answered question": (_ASK.answered("U0DANA", REJECT), "U0DANA", APPROVE, ""),
-    "too late": (_ASK.expired(), "U0DANA", APPROVE, ""),
+    "to an answered question": (_ASK.with_answer("U0DANA", REJECT), "U0DANA", APPROVE, ""),
+    "too late": (_ASK.as_expired(), "U0DANA", APPROVE, ""),
     "in other words": (_ASK, "U0DANA", "approve everything", ""),
 }
 
 
 @SPOOFING.stopped_by("a question knows who may answer it, until when, and with what", _ANSWERS, quick=True)
-async def answer_a_question(ground: Ground, case: tuple[Ask, str, str, str]) -> str:
+async def answer_a_question(ground: Ground, case: tuple[HumanQuestion, str, str, str]) -> str:
     ask, person, text, asked_at = case
-    ground.remove(Ask, "refuses", lambda *_: "")
-    return "" if ask.refuses(person, text, asked_at) else f"{text} by {person or 'nobody'}"
+    ground.remove(HumanQuestion, "rejection_reason", lambda *_: "")
+    return "" if ask.rejection_reason(person, text, asked_at) else f"{text} by {person or 'nobody'}"
 
 
 _BODY = json.dumps(review_requested()).encode()
@@ -71,9 +71,9 @@ _SIGNATURES = {
 }
 
 
-@SPOOFING.stopped_by("nothing is believed before its signature", _SIGNATURES)
+@SPOOFING.stopped_by("nothing is processed before its signature is checked", _SIGNATURES)
 async def forge_a_signature(ground: Ground, signature: str) -> str:
-    ground.remove(Receiver, "_is_signed", lambda *_: True)
+    ground.remove(WebhookReceiver, "_is_signed", lambda *_: True)
     ground.remove(receiving, "_SIGNATURE", _Anything())
     async with _watch(ground) as watch, watch.receiving() as receiver:
         await watch.post(receiver, "pull_request", _BODY, X_Hub_Signature_256=signature)
@@ -91,24 +91,26 @@ async def replay_a_delivery(ground: Ground) -> str:
         return await _received(watch, beyond=1)
 
 
-@SPOOFING.stopped_by("one thing is one event, however many deliveries tell of it")
+@SPOOFING.stopped_by("one change is one event, however many deliveries report it")
 async def send_the_same_thing_many_times(ground: Ground) -> str:
     if not ground.is_defended:
         numbers = iter(range(100))
 
         async def take_each(transaction: Any, happening: Any, *more: Any) -> Any:
-            place = f"{happening.place}-{next(numbers)}"
+            place = f"{happening.subject}-{next(numbers)}"
             event = msgspec.structs.replace(happening.event, id=f"{happening.event.id}-{place.rpartition('-')[2]}")
-            return await take_in(transaction, msgspec.structs.replace(happening, place=place, event=event), *more)
+            return await accept_activity(
+                transaction, msgspec.structs.replace(happening, subject=place, event=event), *more
+            )
 
-        ground.patch.setattr(receiving, "take_in", take_each)
+        ground.patch.setattr(receiving, "accept_activity", take_each)
     async with _watch(ground) as watch, watch.receiving() as receiver:
         await asyncio.gather(*(watch.post(receiver, "pull_request", review_requested()) for _ in range(5)))
         return await _received(watch, beyond=1)
 
 
 @SPOOFING.stopped_by(
-    "who is not watched, who is ignored and what we did ourselves is no event",
+    "unwatched repositories, ignored users and our own actions cause no event",
     {
         "our own words": ({}, commented(f"@{US} go on", by=US)),
         "words of a stranger elsewhere": ({"repos": ("ours/*",)}, commented(f"@{US} go on", by="evil")),
@@ -120,14 +122,14 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
 )
 async def have_words_heard(ground: Ground, case: tuple[dict[str, Any], dict[str, Any]]) -> str:
     settings, document = case
-    ground.remove(receiving, "refusal", lambda *_: None)
+    ground.remove(receiving, "why_filtered", lambda *_: None)
     async with _watch(ground) as watch, watch.receiving(**settings) as receiver:
         await watch.post(receiver, "issue_comment", document)
         return await _received(watch)
 
 
 class _Anything:
-    """Matches whatever there is."""
+    """Matches everything."""
 
     def fullmatch(self, _: str) -> bool:
         return True
@@ -141,5 +143,5 @@ async def _watch(ground: Ground) -> AsyncIterator[Watch]:
 
 async def _received(watch: Watch, beyond: int = 0) -> str:
     async with watch.bus.transaction() as transaction:
-        events = await transaction.find(Query(kind="event", limit=100))
+        events = await transaction.find(RecordQuery(kind="event", limit=100))
     return f"{len(events)} events" if len(events) > beyond else ""

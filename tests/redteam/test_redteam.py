@@ -1,4 +1,4 @@
-"""A hostile agent, a hostile repository and hostile words: everything that they attempt fails."""
+"""All attempts of a hostile agent, a hostile repository and hostile text fail."""
 
 import json
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.court.petitions.commits import is_own_branch
-from kingdom.soldiers.sandbox.confinement import make_groups
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile
+from kingdom.soldiers.sandbox.resource_limits import create_control_groups
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, SandboxProfile
 from tests.redteam.attempts import ATTEMPTS, MEMORY
 from tests.redteam.hostile_agent import TRICKS
 from tests.redteam.suite import (
@@ -28,17 +28,17 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 
 @pytest.mark.agents
-# Races are run 1,000 times.
+# Races run 1,000 times.
 @pytest.mark.timeout(3600)
 async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = await all_of_it(Profile.STRICT)
+    outcomes = await all_of_it(SandboxProfile.STRICT)
     with capsys.disabled():
         print("\n" + as_table(outcomes))  # noqa: T201 - the table is for people
     write_json(outcomes, tmp_path / "redteam.json")
     listed = json.loads((tmp_path / "redteam.json").read_text())
     assert len(listed) >= AT_LEAST
     assert all(each["stopped_by"] for each in listed)
-    groups, left = make_groups(Limits(memory_bytes=1 << 30))
+    groups, left = create_control_groups(ResourceLimits(memory_bytes=1 << 30))
     await groups.remove()
     unlimited = {MEMORY.replace("_", " ")} if left.memory_bytes else set()
     assert {each.attempt for each in outcomes if each.succeeded} <= unlimited
@@ -46,7 +46,7 @@ async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.agents
 async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
-    tried = [both async for both in from_the_sandbox(ATTEMPTS, Profile.OFF)]
+    tried = [both async for both in from_the_sandbox(ATTEMPTS, SandboxProfile.OFF)]
     stopped = [attempt.trick for attempt, outcome in tried if attempt.only_sandbox and not outcome.succeeded]
     assert stopped == []
     assert sum(outcome.succeeded for _, outcome in tried) >= 20
@@ -72,14 +72,14 @@ async def test_one_attempt_of_each_kind_depends_on_its_defence(*, is_defended: b
 
 async def test_a_dozen_attempts_fail() -> None:
     quick = [attempt for attempt in ATTEMPTS if attempt.quick]
-    outcomes = [outcome async for _, outcome in from_the_sandbox(quick, Profile.STRICT)]
+    outcomes = [outcome async for _, outcome in from_the_sandbox(quick, SandboxProfile.STRICT)]
     assert len(outcomes) >= 12
     assert [each for each in outcomes if each.succeeded] == []
 
 
 async def test_the_attempts_can_succeed() -> None:
     one = [attempt for attempt in ATTEMPTS if attempt.quick and attempt.only_sandbox][:2]
-    assert [outcome.succeeded async for _, outcome in from_the_sandbox(one, Profile.OFF)] == [True, True]
+    assert [outcome.succeeded async for _, outcome in from_the_sandbox(one, SandboxProfile.OFF)] == [True, True]
 
 
 def test_hostile_words_win_nothing() -> None:

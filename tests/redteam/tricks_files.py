@@ -1,4 +1,4 @@
-"""What a hostile agent tries with files; a function that returns has succeeded."""
+"""Tricks of a hostile agent with files; a function that returns has succeeded."""
 
 import ctypes
 import os
@@ -7,17 +7,17 @@ import subprocess
 from pathlib import Path
 
 _ON_MOUNT = 32
-# Where only what is below a folder is shown, the folder itself may be one in memory; the house looks at the real one.
-_OWN_COPY = "unless the house finds it changed, only what is in here was"
+# A folder above the visible ones may exist only in memory, so the host checks the real one.
+_OWN_COPY = "only a copy inside of the sandbox changed, unless the host finds a change"
 _PLANTED = "#!/bin/sh\ntouch was-run\n"
 
 
-def read_a_file_of_the_house(target: dict[str, str]) -> str:
+def read_a_file_of_the_host(target: dict[str, str]) -> str:
     return Path(target["secret_file"]).read_text()
 
 
-def list_the_folder_of_the_house(target: dict[str, str]) -> str:
-    found = list(Path(target["house"]).iterdir())
+def list_the_folder_of_the_host(target: dict[str, str]) -> str:
+    found = list(Path(target["host"]).iterdir())
     assert Path(target["secret_file"]) in found
     return str(found)
 
@@ -31,10 +31,10 @@ def write_into_the_checkout_of_another_run(target: dict[str, str]) -> str:
     return Path(target["other_tree"], "file0.txt").read_text()
 
 
-def write_into_the_folder_of_the_house(target: dict[str, str]) -> str:
-    # In a folder of its own memory it may write what it likes: what counts is whether the house has it.
+def write_into_the_folder_of_the_host(target: dict[str, str]) -> str:
+    # The agent may write to folders in memory; only a change on the host counts.
     assert Path(target["secret_file"]).exists()
-    return str(Path(target["house"], "planted").write_text("planted"))
+    return str(Path(target["host"], "planted").write_text("planted"))
 
 
 def follow_a_link_out(target: dict[str, str]) -> str:
@@ -92,7 +92,7 @@ def make_the_system_writable(target: dict[str, str]) -> str:
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(None, b"/", None, _ON_MOUNT, None):
         raise OSError(ctypes.get_errno(), "mount")
-    return "mounted anew"
+    return "mounted again"
 
 
 def mount_over_the_passwords(target: dict[str, str]) -> str:
@@ -219,7 +219,7 @@ def write_a_huge_file(target: dict[str, str]) -> str:
 
 def fill_the_memory_of_the_machine_with_files(target: dict[str, str]) -> str:
     del target
-    with Path("/dev/shm/fill").open("wb") as file:  # noqa: S108 - this is what it is about
+    with Path("/dev/shm/fill").open("wb") as file:  # noqa: S108 - the target of the trick
         file.writelines(b"x" * (1 << 20) for _ in range(600))
     return "600 MiB"
 

@@ -1,4 +1,4 @@
-"""What a hostile agent tries with networks and its gate; a function that returns has succeeded."""
+"""Tricks of a hostile agent with networks and its model proxy; a function that returns has succeeded."""
 
 import json
 import socket
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-# Who asks somebody who must answer waits long; nobody can tell at once that no more comes.
+# A long timeout for answers that must come, a short one for silence.
 _PATIENCE_SECONDS = 60.0
 _SECONDS = 3.0
 
@@ -28,9 +28,9 @@ def reach_a_service_by_its_file(target: dict[str, str]) -> str:
     return _heard(connection)
 
 
-def reach_the_gate_of_another_soldier(target: dict[str, str]) -> str:
+def reach_the_proxy_of_another_soldier(target: dict[str, str]) -> str:
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(target["other_gate"])
+    connection.connect(target["other_proxy"])
     connection.sendall(b"HEAD / HTTP/1.1\r\nHost: gate\r\n\r\n")
     return _heard(connection)
 
@@ -69,7 +69,7 @@ def carry_a_secret_out_in_a_name(target: dict[str, str]) -> str:
                 return f"{server}: {sending.recv(512)!r}"
             except OSError:
                 continue
-    raise ConnectionError("nobody takes the question")
+    raise ConnectionError("no resolver accepts the query")
 
 
 def listen_to_the_wire(target: dict[str, str]) -> str:
@@ -79,21 +79,21 @@ def listen_to_the_wire(target: dict[str, str]) -> str:
 
 
 def speak_to_virtual_machines(target: dict[str, str]) -> str:
-    """Make the socket that leads to them and to what runs them, and speak to nobody."""
+    """Create a vsock socket, which leads to virtual machines and their host, without using it."""
     del target
     with socket.socket(socket.AF_VSOCK) as speaking:
         return str(speaking.fileno())
 
 
-def have_the_gate_ask_another_path(target: dict[str, str]) -> str:
+def have_the_proxy_ask_another_path(target: dict[str, str]) -> str:
     return _asked(target, "GET", "/v1/organizations/api_keys")
 
 
-def have_the_gate_ask_another_host(target: dict[str, str]) -> str:
+def have_the_proxy_ask_another_host(target: dict[str, str]) -> str:
     return _asked(target, "GET", "http://169.254.169.254/latest/meta-data/")
 
 
-def have_the_gate_open_a_tunnel(target: dict[str, str]) -> str:
+def have_the_proxy_open_a_tunnel(target: dict[str, str]) -> str:
     return _asked(target, "CONNECT", "169.254.169.254:80")
 
 
@@ -122,7 +122,7 @@ def put_a_line_into_a_header(target: dict[str, str]) -> str:
 
 
 def have_the_vendor_quote_the_key(target: dict[str, str]) -> str:
-    """Make the vendor complain, which quotes the headers that it got."""
+    """Make the vendor return an error that quotes the headers."""
     answer = _raw(target, _head("POST", "/v1/messages", b'{"complain":true}'))
     assert target["key_begins"].encode() in answer, answer[:200]
     return answer.decode(errors="replace")
@@ -139,20 +139,20 @@ def have_the_vendor_call_a_server(target: dict[str, str]) -> str:
 
 
 def choose_another_account(target: dict[str, str]) -> str:
-    """Send headers that would make the vendor bill somebody else; the vendor tells which it has got."""
+    """Send headers that select another account; the vendor returns those that it received."""
     answer = _raw(target, _head("POST", "/v1/messages?key=mine", b'{"tell":true}', "openai-organization: mine"))
     assert b"mine" in answer.partition(b"\r\n\r\n")[2], answer[:200]
     return answer.decode(errors="replace")
 
 
-def use_up_the_connections_of_the_house(target: dict[str, str]) -> str:
-    """Hold so many connections that nobody else gets one; those that are closed at once do not count."""
+def use_up_the_connections_of_the_host(target: dict[str, str]) -> str:
+    """Hold so many connections that others get none; those that are closed at once do not count."""
     held = []
     for _ in range(400):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(0.02)
         try:
-            connection.connect("/run/kingdom/gate" if Path("/run/kingdom/gate").exists() else target["gate"])
+            connection.connect("/run/kingdom/gate" if Path("/run/kingdom/gate").exists() else target["proxy"])
         except BlockingIOError:
             time.sleep(0.01)
             continue
@@ -176,7 +176,7 @@ def _heard(connection: socket.socket) -> str:
 
 
 def _asked(target: dict[str, str], method: str, path: str, body: bytes = b"") -> str:
-    """Return the answer of the gate if it has let a request through."""
+    """Return the answer of the model proxy if it has forwarded a request."""
     answer = _raw(target, _head(method, path, body))
     status = answer.split(b" ", 2)[1]
     assert status == b"200", answer[:120]
@@ -189,11 +189,11 @@ def _head(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
 
 
 def _raw(target: dict[str, str], request: bytes) -> bytes:
-    place = urlsplit(target["gate_url"])
+    place = urlsplit(target["proxy_url"])
     answer = b""
     with socket.create_connection((place.hostname or "", place.port or 0), _PATIENCE_SECONDS) as connection:
         if place.path:
-            # Outside of a sandbox the gate knows the agent by the beginning of the path.
+            # Outside of a sandbox the path starts with the secret of the agent.
             method, path, rest = request.split(b" ", 2)
             request = b" ".join([method, place.path.encode() + path if path.startswith(b"/") else path, rest])
         connection.sendall(request)

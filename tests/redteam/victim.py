@@ -1,4 +1,4 @@
-"""A process of the house that has a secret, and tells it to whoever manages to connect."""
+"""A process on the host that has a secret and sends it to every client."""
 
 import ctypes
 import json
@@ -12,8 +12,8 @@ _IPC_CREATE_FOR_ALL = 0o1000 | 0o666
 
 
 def main(folder: str) -> None:
-    """Listen in every way there is, say where, and wait for the end of the input."""
-    secret = os.environ["HOUSE_SECRET"]
+    """Listen in every possible way, print the addresses, and wait for the end of the input."""
+    secret = os.environ["HOST_SECRET"]
     network = socket.create_server(("127.0.0.1", 0))
     hidden = socket.socket(socket.AF_UNIX)
     hidden.bind(f"\0kingdom-victim-{os.getpid()}")
@@ -45,7 +45,7 @@ def _tell(listener: socket.socket, secret: str) -> None:
 
 
 def _in_memory_of_all(secret: str) -> int:
-    """Put the secret into System V memory, and return its id."""
+    """Put the secret into System V shared memory and return its id."""
     library = ctypes.CDLL(None)
     library.shmat.restype = ctypes.c_void_p
     number = int(library.shmget(0, 4096, _IPC_CREATE_FOR_ALL))

@@ -1,4 +1,4 @@
-"""Import every module of a package, each in a fork of its own, and print what that opened as JSON."""
+"""Import every module of a package, each in its own fork, and print the side effects as JSON."""
 
 import ast
 import compileall
@@ -41,7 +41,7 @@ def modules_of(source: Path, package: str) -> list[str]:
 
 
 def by_layers(modules: list[str]) -> Iterator[list[str]]:
-    """Yield the modules of no layer, then those of each layer from below, since none imports what lies above it."""
+    """Yield the modules outside of all layers, then those of each layer from the lowest to the highest."""
     contracts = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     names = [tuple(f"{name}." for name in re.findall(r"[\w.]+", layer)) for layer in reversed(layers)]
@@ -52,17 +52,17 @@ def by_layers(modules: list[str]) -> Iterator[list[str]]:
 
 
 def load_foreign(source: Path, package: str) -> None:
-    """Import what the package imports from elsewhere, so that only its own doings are seen later."""
+    """Import the third-party modules of the package, so that only its own side effects are seen later."""
     for path in (source / package).rglob("*.py"):
         for name in _imported(ast.parse(path.read_text())):
             if name.partition(".")[0] != package:
-                # An extra may not be installed; then the module that needs it will tell.
+                # An extra may be missing; the module that needs it then reports that.
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
 
 
-def doings_of(module: str, source: Path) -> list[str]:
-    """Import a module in a fork and return what it opened."""
+def side_effects_of(module: str, source: Path) -> list[str]:
+    """Import a module in a fork and return its side effects."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(reader)
@@ -99,7 +99,7 @@ def _watched_import(module: str, source: Path) -> list[str]:
     sys.addaudithook(watch)
     try:
         importlib.import_module(module)
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises is its finding
+    except BaseException as error:  # noqa: BLE001 - any exception of an import is a finding
         seen.append(f"cannot be imported: {type(error).__name__}: {error}")
     watching = False
     return seen
@@ -117,7 +117,7 @@ def _report_environment_reads(seen: list[str], source: str) -> None:
         _note_reader(seen, source, "all of it")
         return iterate(self)
 
-    # Reading the environment raises no audit event, so its two readers are replaced.
+    # Reading the environment raises no audit event, so replace its two readers.
     _replace(environ, "__getitem__", reading)
     _replace(environ, "__iter__", iterating)
 
@@ -129,7 +129,7 @@ def _report_threads(seen: list[str]) -> None:
         seen.append(f"starts a thread ({self.name})")
         start(self)
 
-    # A starting thread raises an audit event only since Python 3.12.
+    # Starting a thread raises an audit event only since Python 3.12.
     _replace(threading.Thread, "start", starting)
 
 
@@ -146,20 +146,20 @@ def _note_reader(seen: list[str], source: str, what: str) -> None:
 
 
 def main() -> None:
-    """Probe the package named by the arguments: its source folder, then its name."""
+    """Probe the package of the arguments: its source folder and its name."""
     source, package = Path(sys.argv[1]).resolve(), sys.argv[2]
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(source))
     load_foreign(source, package)
-    # Else every fork would compile every module anew.
+    # Otherwise every fork would compile every module again.
     compileall.compile_dir(source / package, quiet=2)
-    # A fork that looks for waste touches every page that it shares with this process.
+    # Garbage collection in a fork would copy the shared memory.
     gc.disable()
     found: dict[str, list[str]] = {}
     for modules in by_layers(modules_of(source, package)):
-        found |= {module: doings_of(module, source) for module in modules}
+        found |= {module: side_effects_of(module, source) for module in modules}
         for module in modules:
-            # No fork for a layer above has to import it again.
+            # Forks for higher layers then do not import it again.
             if not found[module]:
                 importlib.import_module(module)
     json.dump(found, sys.stdout)

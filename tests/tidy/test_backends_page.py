@@ -1,4 +1,4 @@
-"""The page of backends lists every constant by which they differ, with its true value."""
+"""Check that the page on backends lists every constant in which they differ, with its value."""
 
 import re
 from pathlib import Path

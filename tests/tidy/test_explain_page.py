@@ -1,4 +1,4 @@
-"""The page of the documentation names exactly the fields that `kingdom explain --json` has."""
+"""Check that the page names exactly the fields of `kingdom explain --json`."""
 
 import re
 from pathlib import Path
@@ -7,17 +7,17 @@ import msgspec
 import pytest
 
 from kingdom.court.explain import timeline
-from kingdom.court.explain.timeline import Kind
+from kingdom.court.explain.timeline import MomentKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
 STRUCTS = [
     timeline.Timeline,
-    timeline.Origin,
+    timeline.EventOrigin,
     timeline.Strand,
     timeline.WorkSpan,
     timeline.QuerySpan,
     timeline.QuestionSpan,
-    timeline.Output,
+    timeline.PetitionOutput,
     timeline.EffectAttempt,
     timeline.Moment,
 ]
@@ -30,4 +30,4 @@ def test_the_page_names_the_fields_of_each_object(struct: type[msgspec.Struct]) 
 
 
 def test_the_page_tells_every_kind_of_moment() -> None:
-    assert [kind for kind in Kind if f"`{kind}`" not in PAGE] == []
+    assert [kind for kind in MomentKind if f"`{kind}`" not in PAGE] == []

@@ -1,4 +1,4 @@
-"""The page of guarantees names real tests."""
+"""Check that the tests named on the page of guarantees exist."""
 
 import re
 from pathlib import Path

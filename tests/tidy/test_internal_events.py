@@ -1,4 +1,4 @@
-"""The page of internal events is the one that the code generates."""
+"""Check that the page of internal events is the generated one."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ PAGE = ROOT / "docs" / "internal-events.md"
 
 
 def test_the_page_of_internal_events_is_the_generated_one() -> None:
-    command = [sys.executable, "-m", "kingdom.chronicle.catalogue"]
+    command = [sys.executable, "-m", "kingdom.chronicle.catalog"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    hint = "run: .venv/bin/python -m kingdom.chronicle.catalogue > docs/internal-events.md"
+    hint = "run: .venv/bin/python -m kingdom.chronicle.catalog > docs/internal-events.md"
     assert PAGE.read_text(encoding="utf-8") == printed, hint

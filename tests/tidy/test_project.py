@@ -1,4 +1,4 @@
-"""What stands beside the code: the changelog, the templates of issues, the page about security."""
+"""Check the changelog, the version, the issue forms, and the links of the top-level pages."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
-# What GitHub knows, and what each needs: a form with anything else is not shown at all.
+# The fields that GitHub supports and requires; it does not show a form with any other.
 FORM_FIELDS = {"name", "description", "labels", "title", "body"}
 PARTS = {"markdown": {"value"}, "textarea": {"label"}, "input": {"label"}, "dropdown": {"label", "options"}}
 _HEADING = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<day>\d{4}-\d\d-\d\d))?$", re.MULTILINE)

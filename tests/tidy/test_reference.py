@@ -1,4 +1,4 @@
-"""The pages of the reference are those that the code generates, and leave nothing out."""
+"""Check that the pages of the reference are the generated ones, and complete."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "kingdom"
 PLACE = ROOT / "docs" / "reference"
 _NAMED = re.compile(r'"([A-Z][A-Z_]*)"')
 _OURS = re.compile(r"KINGDOM_[A-Z_]+")
-# Only the settings look into the environment themselves; all others ask them.
+# Only the settings read the environment; other modules ask them.
 _READ = re.compile(r'\b(?:environ\.get|read_environment|read|_flag)\(\s*"([A-Z][A-Z_]*)"')
 
 
@@ -37,5 +37,5 @@ def test_every_variable_of_the_environment_is_listed() -> None:
     read = {name for text in code for name in _READ.findall(text)}
     assert {"DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_THROUGH_PGBOUNCER"} <= read
     assert (read | {name for name in named if _OURS.fullmatch(name)}) - listed == set()
-    # What nobody names any more must not stay on the page.
+    # A variable that the code no longer reads must not stay on the page.
     assert listed - named == set()

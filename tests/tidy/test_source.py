@@ -17,7 +17,7 @@ def python_files() -> list[Path]:
 
 def text_files() -> list[Path]:
     found = [path for folder in TEXT for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
-    # In a linked worktree `.git` is a file, which names the place of its repository.
+    # In a linked worktree, `.git` is a file that contains a private path.
     return sorted(path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES and path.name != ".git")
 
 
@@ -28,6 +28,33 @@ def complaints(rule: Callable[[str], Iterator[str]], files: Iterable[Path]) -> l
 @pytest.mark.parametrize("rule", [rules.long_files, rules.long_functions, rules.empty_class_names])
 def test_code_keeps_the_rule(rule: Callable[[str], Iterator[str]]) -> None:
     assert complaints(rule, python_files()) == []
+
+
+def source_files() -> list[Path]:
+    return sorted((ROOT / "src").rglob("*.py"))
+
+
+@pytest.mark.parametrize("rule", [rules.unexplained_ignores, rules.hidden_imports])
+def test_the_product_keeps_the_rule(rule: Callable[[str], Iterator[str]]) -> None:
+    assert complaints(rule, source_files()) == []
+
+
+def test_no_class_name_of_the_product_stands_twice() -> None:
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in source_files()}
+    assert list(rules.repeated_classes(texts)) == []
+
+
+def test_no_name_of_the_product_has_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {words}"
+        for path in source_files()
+        for words in rules.retired_words(path.relative_to(ROOT), path.read_text())
+    ]
+    assert found == []
+
+
+def test_no_folder_of_the_product_has_too_many_modules() -> None:
+    assert list(rules.large_folders(path.relative_to(ROOT) for path in source_files())) == []
 
 
 def test_modules_are_named_for_their_duty() -> None:
@@ -68,6 +95,12 @@ BAD = [
     (rules.private_paths, "as `shared" + "/page.md` says"),
     (rules.open_interpreters, '(sys.executable, "-m", "kingdom")'),
     (rules.private_registries, 'source = { registry = "https://mirror.example/simple" }'),
+    (rules.unexplained_ignores, "x = y  # type: ignore"),
+    (rules.unexplained_ignores, "x = y  # type: ignore  # it works"),
+    (rules.unexplained_ignores, "x = y  # type: ignore[arg-type]"),
+    (rules.hidden_imports, 'bus = import_module("kingdom.bus")'),
+    (rules.hidden_imports, 'bus = importlib.import_module(f"kingdom.{name}")'),
+    (rules.hidden_imports, '__import__("kingdom")'),
 ]
 
 GOOD = [
@@ -78,6 +111,9 @@ GOOD = [
     (rules.private_paths, "GET /api/work/3, /runs/{id}/work/3, a shared lock"),
     (rules.open_interpreters, '(sys.executable, "-P", "-m", "kingdom")'),
     (rules.private_registries, 'url = "https://files.pythonhosted.org/packages/a.whl"'),
+    (rules.unexplained_ignores, "x = y  # type: ignore[arg-type]  # the library has no type hints"),
+    (rules.hidden_imports, 'anyio = import_module("anyio")\nkingdoms = import_module("kingdoms")\nfind("kingdom.bus")'),
+    (rules.hidden_imports, "from kingdom import bus"),
 ]
 
 
@@ -89,6 +125,44 @@ def test_a_rule_complains_of_a_bad_sample(rule: Callable[[str], Iterator[str]], 
 @pytest.mark.parametrize(("rule", "sample"), GOOD)
 def test_a_rule_accepts_a_good_sample(rule: Callable[[str], Iterator[str]], sample: str) -> None:
     assert list(rule(sample)) == []
+
+
+def test_a_class_name_that_stands_twice_is_found() -> None:
+    texts = {"a.py": "class Report: ...\nclass Query: ...", "b.py": "class Report(Base): ...\nclass Other: ..."}
+    assert list(rules.repeated_classes(texts, {})) == ["class Report is defined 2 times: a.py, b.py"]
+    assert list(rules.repeated_classes(texts, {"Report": "two views of one thing"})) == []
+
+
+def test_an_exception_that_is_not_needed_is_found() -> None:
+    texts = {"a.py": "class Report: ...", "b.py": "class Other: ..."}
+    assert list(rules.repeated_classes(texts, {"Report": "it stood twice"})) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("src/kingdom/quarters.py", ""),
+        ("src/kingdom/voice/relay.py", ""),
+        ("src/kingdom/a.py", "class HouseVoice: ..."),
+        ("src/kingdom/a.py", "def what_was_told(): ..."),
+        ("src/kingdom/a.py", "def run(lookout): ..."),
+        ("src/kingdom/a.py", "BOOKS = []"),
+        ("src/kingdom/a.py", "self._house = 1"),
+    ],
+)
+def test_a_retired_word_is_found(name: str, text: str) -> None:
+    assert list(rules.retired_words(PurePath(name), text)) != []
+
+
+def test_words_that_only_contain_a_retired_one_are_accepted() -> None:
+    text = "class Invoice: ...\ndef household(): ...\ncookbooks = HTTPServer()\nprint('the house', quarters)\n"
+    assert list(rules.retired_words(PurePath("src/kingdom/bookshelf.py"), text)) == []
+
+
+def test_a_folder_with_too_many_modules_is_found() -> None:
+    modules = [PurePath(f"src/kingdom/bus/m{number}.py") for number in range(21)]
+    assert list(rules.large_folders(modules)) != []
+    assert list(rules.large_folders([*modules[1:], PurePath("src/kingdom/bus/__init__.py")])) == []
 
 
 @pytest.mark.parametrize("name", ["src/kingdom/utils.py", "src/kingdom/common/ids.py", "tests/_helpers.py"])

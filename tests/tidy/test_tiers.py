@@ -1,4 +1,4 @@
-"""Each part of the proof is known everywhere: to make, to CI at night and before a release, and to contributors."""
+"""Check that make, CI and CONTRIBUTING know every part of the proof."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.tiers import GATE, PARTS
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
-# A plugin of this kind would hide a test that fails now and then.
+# Plugins that would hide flaky tests.
 RERUNNING = ("flaky", "pytest-rerunfailures", "pytest-retry")
 TWICE = """
 from _pytest.runner import runtestprotocol
@@ -65,8 +65,8 @@ def test_contributors_read_the_reason_of_every_part() -> None:
 
 def test_every_part_and_every_bench_runs_each_night() -> None:
     night = workflow("proof")
-    # YAML 1.1 takes the key `on` for a truth value.
-    assert "schedule" in night[True]  # type: ignore[index]
+    # YAML 1.1 reads the key `on` as true.
+    assert "schedule" in night[True]  # type: ignore[index]  # all other keys are texts
     jobs = night["jobs"]
     assert sorted(jobs["part"]["strategy"]["matrix"]["part"]) == sorted(PARTS)
     targets = jobs["bench"]["strategy"]["matrix"]["target"]

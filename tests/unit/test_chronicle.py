@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from kingdom.bus.log import LogEntry
-from kingdom.chronicle.catalogue import CATALOGUE, entry, page, read
+from kingdom.chronicle.catalog import CATALOG, page, read_log_entry, to_log_entry
 from kingdom.chronicle.events import (
+    AssignmentCompleted,
+    AssignmentFailed,
     HealthChanged,
     InternalEvent,
     SoldierKilled,
-    TaskCompleted,
-    TaskFailed,
     TokenStatusChanged,
 )
 
@@ -51,14 +51,16 @@ EXPECTED = {
 
 def test_there_are_28_types_each_with_its_data() -> None:
     known = {
-        name: tuple(field.encode_name for field in msgspec.structs.fields(event)) for name, event in CATALOGUE.items()
+        name: tuple(field.encode_name for field in msgspec.structs.fields(event)) for name, event in CATALOG.items()
     }
     assert len(EXPECTED) == 28
     assert known == EXPECTED
 
 
 def test_an_entry_says_when_what_who_and_its_data() -> None:
-    logged = entry(TaskCompleted(task_id="task-20260207-001", status="success", duration_seconds=180), "gen-pr", AT)
+    logged = to_log_entry(
+        AssignmentCompleted(assignment_id="task-20260207-001", status="success", duration_seconds=180), "gen-pr", AT
+    )
     assert (logged.at, logged.type, logged.actor) == (AT, "task.completed", "gen-pr")
     assert logged.data == {"task_id": "task-20260207-001", "status": "success", "duration_seconds": 180}
     assert (logged.aggregate_type, logged.aggregate_id) == ("task", "task-20260207-001")
@@ -66,24 +68,28 @@ def test_an_entry_says_when_what_who_and_its_data() -> None:
 
 def test_a_word_that_python_reserves_is_written_as_it_is() -> None:
     changed = HealthChanged(from_="green", to="yellow", reason="cpu_percent: 72")
-    assert entry(changed, "chamberlain", AT).data == {"from": "green", "to": "yellow", "reason": "cpu_percent: 72"}
+    assert to_log_entry(changed, "chamberlain", AT).data == {
+        "from": "green",
+        "to": "yellow",
+        "reason": "cpu_percent: 72",
+    }
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        TaskFailed(task_id="task-1", error="Permission denied", retry_count=2),
+        AssignmentFailed(assignment_id="task-1", error="Permission denied", retry_count=2),
         SoldierKilled(soldier_id="soldier-1", reason="orphaned"),
         TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40"),
     ],
 )
 def test_what_was_written_is_read_as_it_was(event: InternalEvent) -> None:
-    assert read(entry(event, "anybody", AT)) == event
+    assert read_log_entry(to_log_entry(event, "anybody", AT)) == event
 
 
 def test_what_is_something_else_is_not_read() -> None:
-    assert read(LogEntry(type="WorkStarted", actor="engine", data={"workId": "w"})) is None
-    assert read(LogEntry(type="task.completed", actor="gen-pr", data={"task_id": "task-1"})) is None
+    assert read_log_entry(LogEntry(type="WorkStarted", actor="engine", data={"workId": "w"})) is None
+    assert read_log_entry(LogEntry(type="task.completed", actor="gen-pr", data={"task_id": "task-1"})) is None
 
 
 def test_the_page_has_a_row_for_every_type() -> None:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import Dispatcher, Envelope, Received, Stream, Topology, Transaction, Worker
+from kingdom.bus import Dispatcher, Envelope, Event, Stream, Topology, Transaction, Worker
 from kingdom.errors import Permanent
 from tests.patience import PATIENCE_SECONDS
 
@@ -25,7 +25,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The official setter works once in a process; this one is undone after the test.
+    # The official setter works once per process. This one is undone after the test.
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     return exporter
 
@@ -63,11 +63,11 @@ async def test_a_handler_span_links_to_the_span_of_its_publisher_across_the_bus(
     dispatcher, finished = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("OrderPlaced")
-    async def placed(_event: Received[object], transaction: Transaction) -> None:
+    async def placed(_event: Event[object], transaction: Transaction) -> None:
         await transaction.publish(Envelope(type="MailWanted"))
 
     @dispatcher.reaction("MailWanted")
-    async def mail(_event: Received[object], _transaction: Transaction) -> None:
+    async def mail(_event: Event[object], _transaction: Transaction) -> None:
         finished.set()
 
     envelope = Envelope(type="OrderPlaced")
@@ -78,7 +78,7 @@ async def test_a_handler_span_links_to_the_span_of_its_publisher_across_the_bus(
     )
     assert linked(first) == [identity(publishing.context)]
     assert linked(second) == [identity(first.context)]
-    # A queue is no call stack: a handler's span is no child of what published, long ago.
+    # A queue is not a call stack, so a handler's span is not a child of the publisher's span.
     assert first.parent is None
     assert second.parent is None
     assert first.kind is trace.SpanKind.CONSUMER
@@ -91,7 +91,7 @@ async def test_a_failed_handler_leaves_a_failed_span(dsn: str, exporter: InMemor
     dispatcher, finished = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("OrderPlaced")
-    async def placed(_event: Received[object], _transaction: Transaction) -> None:
+    async def placed(_event: Event[object], _transaction: Transaction) -> None:
         finished.set()
         raise Permanent("no such customer")
 
@@ -107,7 +107,7 @@ async def test_without_a_provider_no_span_is_made_and_nothing_is_stamped(dsn: st
     seen: list[Envelope] = []
 
     @dispatcher.reaction("OrderPlaced")
-    async def placed(event: Received[object], _transaction: Transaction) -> None:
+    async def placed(event: Event[object], _transaction: Transaction) -> None:
         seen.append(event.envelope)
         assert not trace.get_current_span().get_span_context().is_valid
         finished.set()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.errors import Misconfigured
-from kingdom.realm import EXAMPLE, Realm, read_part, read_realm, secrets_of, without_secrets
+from kingdom.realm import EXAMPLE, Realm, mask_secrets, read_part, read_realm, secrets_of
 from kingdom.settings import Settings
 
 GITHUB = "sentinel:\n  github:\n    logins: [bot]\n    token: "
@@ -78,7 +78,7 @@ def test_the_password_of_the_store_is_a_secret(url: str) -> None:
 def test_the_password_among_the_words_of_a_driver_is_a_secret_too(equals: str, said: str, password: str) -> None:
     realm = Realm(database_url=f"host=db password{equals}{said} user=anna")
     assert secrets_of(realm) == {password}
-    assert without_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
+    assert mask_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
 
 
 def test_folders_of_programs_begin_at_the_file_too(tmp_path: Path) -> None:
@@ -100,21 +100,24 @@ def test_generals_lie_where_the_file_says_or_in_the_store_of_files_or_beside_the
     file = Path("sub/kingdom.yaml")
     in_files = Settings(database_url="file:///srv/realm", file=file)
     in_database = Settings(database_url="postgresql://somewhere/db", file=file)
-    assert generals_of(in_files, Realm(generals="ours")) == Path("ours")
-    assert generals_of(in_files, Realm()) == Path("/srv/realm/generals")
-    assert generals_of(in_database, Realm()) == Path("sub/generals")
+    assert generals_directory_of(in_files, Realm(generals="ours")) == Path("ours")
+    assert generals_directory_of(in_files, Realm()) == Path("/srv/realm/generals")
+    assert generals_directory_of(in_database, Realm()) == Path("sub/generals")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("time_zone: Mars/Base\n", "kingdom.yaml:1: time_zone: 'Mars/Base' is none; write one as Asia/Seoul"),
+        (
+            "time_zone: Mars/Base\n",
+            "kingdom.yaml:1: time_zone: 'Mars/Base' is not a time zone; write a name such as Asia/Seoul",
+        ),
         ("\nking:\n  soldiers: 0\n", "kingdom.yaml:3: king.soldiers: must be a whole number of at least 1"),
-        ("king:\n  knights: 3\n", "kingdom.yaml:2: king.knights: there is no such field; there are: every_seconds,"),
-        ("soldiers: {agent: nobody}\n", "kingdom.yaml:1: soldiers.agent: 'nobody' is none of the values"),
-        ("envoy:\n  webhook: {port: 1}\n", "there are: url, secret"),
-        (f"{GITHUB}x\n    webhook: {{url: x}}\n", "there are: secrets, host, port"),
-        ("king: [\n", "this cannot be read as YAML"),
+        ("king:\n  knights: 3\n", "kingdom.yaml:2: king.knights: unknown field; known fields: every_seconds,"),
+        ("soldiers: {agent: nobody}\n", "kingdom.yaml:1: soldiers.agent: 'nobody' is not one of the allowed values"),
+        ("envoy:\n  webhook: {port: 1}\n", "known fields: url, secret"),
+        (f"{GITHUB}x\n    webhook: {{url: x}}\n", "known fields: secrets, host, port"),
+        ("king: [\n", "this is not valid YAML"),
         ("channel: ''\n", "kingdom.yaml:1: channel: must be text with a length of at least 1"),
     ],
 )
@@ -143,24 +146,24 @@ def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch
 def test_a_secret_that_is_not_there_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert complaint(tmp_path, f"{GITHUB}env:NO_SUCH_VARIABLE\n") == (
-        "kingdom.yaml:4: sentinel.github.token shall come from the environment variable NO_SUCH_VARIABLE,"
+        "kingdom.yaml:4: sentinel.github.token is read from the environment variable NO_SUCH_VARIABLE,"
         " which is not set: set it"
     )
     assert "gone, which cannot be read: No such file" in complaint(tmp_path, f"{GITHUB}file:gone\n")
-    assert "empty, which is empty: put it there" in complaint(tmp_path, f"{GITHUB}file:empty\n")
+    assert "empty, which is empty: write the secret there" in complaint(tmp_path, f"{GITHUB}file:empty\n")
 
 
 def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
     secrets = "database_url: postgresql://me:hush-1@host/db?password=hush-2\n"
     secrets += f"{GITHUB}hush-3\n    webhook: {{secrets: [hush-4, hush-5]}}\n"
     secrets += "envoy:\n  slack: {bot_token: hush-6, app_token: hush-7}\n"
-    document = without_secrets(read(tmp_path, secrets))
+    document = mask_secrets(read(tmp_path, secrets))
     assert "hush" not in str(document)
     assert document["database_url"] == "postgresql://me:***@host/db?password=***"
     assert document["sentinel"]["github"]["webhook"]["secrets"] == ["***", "***"]
     passwordless = "postgresql://localhost:5432/db?application_name=me@host"
-    assert without_secrets(Realm(database_url=passwordless))["database_url"] == passwordless
-    assert "hush" not in without_secrets(Realm(database_url="postgresql://me:7hu/hush@host/db"))["database_url"]
+    assert mask_secrets(Realm(database_url=passwordless))["database_url"] == passwordless
+    assert "hush" not in mask_secrets(Realm(database_url="postgresql://me:7hu/hush@host/db"))["database_url"]
 
 
 def test_an_error_beside_a_secret_does_not_show_it(tmp_path: Path) -> None:
@@ -206,7 +209,7 @@ def test_one_part_of_a_file_can_be_read_whatever_stands_in_the_others(tmp_path: 
     with pytest.raises(Misconfigured, match=r"kingdom.yaml:3: soldiers.slots: must be a whole number, not text"):
         read_part(file, "soldiers")
     file.write_text("generalz: ours\n")
-    with pytest.raises(Misconfigured, match="generalz: there is no such field"):
+    with pytest.raises(Misconfigured, match="generalz: unknown field"):
         read_part(file, "generals")
 
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.yaml_file import in_plain_words, read_yaml
+from kingdom.yaml_file import explain_in_plain_words, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -13,25 +13,28 @@ from kingdom.yaml_file import in_plain_words, read_yaml
         ("Expected `bool`, got `int`", "must be true or false, not a whole number"),
         (
             "Expected `str`, got `bool`",
-            "must be text, not true or false: put it in quotes, since YAML reads on, off, yes and no as such",
+            (
+                "must be text, not true or false: put it in quotes, because YAML reads on, off, yes and no as true or"
+                " false"
+            ),
         ),
         ("Expected `str | array`, got `object`", "must be text or a list, not a block of fields"),
         ("Expected `int | null`, got `float`", "must be a whole number, not a decimal number"),
-        ("Expected `object`, got `null`", "must be a block of fields, and nothing stands there"),
+        ("Expected `object`, got `null`", "must be a block of fields, but it is empty"),
         ("Expected `str`, got `date`", "must be text, not a date"),
         ("Expected `int` >= 1", "must be a whole number of at least 1"),
         ("Expected `float` > 0.0", "must be a number of more than 0"),
         ("Expected `int | null` <= 4", "must be a whole number of at most 4"),
         ("Expected `str` of length >= 1", "must be text with a length of at least 1"),
         ("Expected `array` of length <= 64", "must be a list with a length of at most 64"),
-        ("Expected `str` matching regex '^a$'", "must be text that fits the pattern '^a$'"),
-        ("Invalid enum value 'often'", "'often' is none of the values that it can have"),
+        ("Expected `str` matching regex '^a$'", "must be text that matches the pattern '^a$'"),
+        ("Invalid enum value 'often'", "'often' is not one of the allowed values"),
         ("Object missing required field `name`", "the field name is missing"),
         ("it has two ends: keep one", "it has two ends: keep one"),
     ],
 )
 def test_what_is_wrong_with_a_value_is_said_in_plain_words(said: str, plain: str) -> None:
-    assert in_plain_words(said) == plain
+    assert explain_in_plain_words(said) == plain
 
 
 def test_a_wrong_value_is_named_by_its_line_and_its_field() -> None:
@@ -58,4 +61,4 @@ def test_a_wrong_value_is_named_by_its_line_and_its_field() -> None:
 def test_a_value_that_cannot_be_made_is_a_mistake_in_the_file(value: str, place: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         read_yaml(f"# Any\na: {value}\n", "general.yaml", msgspec.defstruct("Any", ["a"]), {})
-    assert str(caught.value).startswith(f"general.yaml{place}: this cannot be read as YAML: ")
+    assert str(caught.value).startswith(f"general.yaml{place}: this is not valid YAML: ")

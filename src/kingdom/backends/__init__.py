@@ -1,1 +1,1 @@
-"""Where it is kept: one folder per store, all behind the port of `kingdom.bus`."""
+"""The backends: one package per store, each implementing the ports of `kingdom.bus`."""

@@ -1,38 +1,38 @@
-"""The durable event bus: one write handle and delivery that survives anything. Knows no backend."""
+"""The durable event bus: one transaction for all writes, and delivery that survives crashes. It knows no backend."""
 
 from kingdom.bus.app import Application
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.effect import (
+from kingdom.bus.effects.effect import (
     Absent,
     Accepted,
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Effect,
-    Finding,
-    Happened,
-    Honours,
+    Idempotency,
+    Present,
+    ReconcileResult,
     Rejected,
     Target,
     Throttled,
     Unclear,
     Unknown,
 )
+from kingdom.bus.effects.http_result import classify_response
+from kingdom.bus.effects.ledger import EFFECTS
+from kingdom.bus.effects.perform import close_effect, find_ledger
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.http_outcome import http_answer
-from kingdom.bus.ledger import EFFECTS
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.event import Event
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.payload import EventType
-from kingdom.bus.perform import close_effect, find_ledger
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import Adoption, Query, Record, RecordKind
+from kingdom.bus.record import Adoption, Record, RecordKind, RecordQuery
 from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 
 __all__ = [
     "EFFECTS",
@@ -40,11 +40,10 @@ __all__ = [
     "Accepted",
     "Acked",
     "Adoption",
-    "Answer",
     "Application",
     "Attempt",
     "Bus",
-    "Cursor",
+    "CallResult",
     "Dead",
     "Defer",
     "Delivery",
@@ -52,18 +51,19 @@ __all__ = [
     "Done",
     "Effect",
     "Envelope",
+    "Event",
     "EventType",
-    "Finding",
-    "Happened",
-    "Honours",
+    "Idempotency",
+    "LogCursor",
     "LogEntry",
     "LoggedEntry",
     "Operations",
     "Outcome",
-    "Query",
-    "Received",
+    "Present",
+    "ReconcileResult",
     "Record",
     "RecordKind",
+    "RecordQuery",
     "Rejected",
     "Retention",
     "Retry",
@@ -76,7 +76,7 @@ __all__ = [
     "Unclear",
     "Unknown",
     "Worker",
+    "classify_response",
     "close_effect",
     "find_ledger",
-    "http_answer",
 ]

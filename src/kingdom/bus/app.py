@@ -1,17 +1,17 @@
-"""An application: everything that a worker process must know, declared in the user's own module."""
+"""An application: everything that a worker process needs, declared in the user's own module."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.operations import Retention
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Streams, handlers, kinds of record and how long things are kept; `kingdom bus work MODULE:OBJECT` runs it."""
+    """Streams, handlers, record kinds and retention. `kingdom bus work MODULE:OBJECT` runs it."""
 
     topology: Topology
     dispatcher: Dispatcher

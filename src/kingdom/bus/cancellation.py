@@ -1,4 +1,4 @@
-"""Telling a cancellation that was asked for from one that leaked out of awaited code."""
+"""Tell a requested cancellation from one that leaked out of awaited code."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from kingdom.errors import Transient
 
 
 @contextmanager
-def unasked_cancellation_fails(what: str) -> Iterator[None]:
-    """Turn a CancelledError into a failure if nobody cancelled this task: something that it awaited was cancelled.
+def fail_on_stray_cancellation(what: str) -> Iterator[None]:
+    """Turn a CancelledError into a failure if this task was not cancelled itself, but something that it awaited.
 
     A deadline, an operator, a stop and a lost lease all cancel the task itself.
     """
@@ -20,6 +20,6 @@ def unasked_cancellation_fails(what: str) -> Iterator[None]:
         if task is None or task.cancelling():
             raise
         raise Transient(
-            f"{what} raised CancelledError, but nobody cancelled it: a task that it awaited was cancelled; handle that"
-            " there"
+            f"{what} raised CancelledError, but was not cancelled: a task that it awaited was cancelled; catch the"
+            " error where that task is awaited"
         ) from error

@@ -7,14 +7,14 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.outcome import Dead
 
-# A lease lost together with others makes each of them a suspect; only leases lost alone count against one.
+# A lease that held several events makes each of them a suspect. Only a lease that held one event counts against it.
 LOST_ALONE_LIMIT = 3
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One envelope in the hands of one worker, as long as `token` is the newest for its `position`.
+    """One envelope that one worker owns, as long as `token` is the newest for its `position`.
 
-    `run` lists the positions of one key that were claimed together, in order; the worker handles them so.
+    `run` lists the positions of one key that were claimed together. The worker handles them in this order.
     """
 
     stream: str
@@ -31,7 +31,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def suspect(self) -> bool:
-        """Tell whether a worker died or stalled while it held this event: it must run alone."""
+        """Return whether a worker died or stalled while it held this event. Such an event must run alone."""
         return self.crash_count > 0
 
     @property
@@ -40,17 +40,19 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return max(self.crash_count - 1, 0)
 
     @property
-    def line(self) -> tuple[str, str] | None:
-        """Return what the event must stay in order with, or None where it stands for itself."""
+    def ordering_key(self) -> tuple[str, str] | None:
+        """Return the stream and key within which the event is ordered, or None if it is not ordered."""
         key = self.envelope.partition_key
         return (self.stream, key) if self.ordered and key is not None else None
 
     def quarantine(self) -> Dead | None:
-        """Return the verdict on an event that must not run any more, else None."""
+        """Return Dead if the event must not run any more, else None."""
         if self.cancelled:
             return Dead("cancelled by an operator", "cancelled")
         if self.lost_alone >= LOST_ALONE_LIMIT:
-            return Dead(f"its worker died or stalled {self.lost_alone} times while handling only it", "quarantined")
+            return Dead(
+                f"its worker died or stalled {self.lost_alone} times while handling only this event", "quarantined"
+            )
         if self.attempt > self.max_attempts:
-            return Dead(f"claimed {self.attempt} times without an answer", "attempts_exhausted")
+            return Dead(f"claimed {self.attempt} times without an outcome", "attempts_exhausted")
         return None

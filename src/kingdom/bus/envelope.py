@@ -13,22 +13,22 @@ from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
 from kingdom.ids import FreshId, new_event_id, new_trace_id
 
-# Under this key a store that keeps documents as files notes where each of them stands.
+# Under this key a store of files keeps its own fields in each document.
 STORE_KEY = "_kingdom"
-# The event that the running code handles.
+# The event that the current handler handles.
 current_cause: "ContextVar[Envelope | None]" = ContextVar("kingdom_cause", default=None)
 
 
 def current_trace_id() -> str:
-    """Return the trace id of the event being handled, so that follow-ups share it, or a new one."""
+    """Return the trace id of the event being handled, or a new one. Follow-up events share it."""
     cause = current_cause.get()
     return cause.trace_id if cause else new_trace_id()
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel"):
-    """One event: what happened, to which aggregate, and how to follow it.
+    """One event: what happened, to which aggregate, and how to trace it.
 
-    Without a `stream` it is copied to every stream subscribed to its type; with one it goes there only.
+    With a `stream` it goes only there. Otherwise every stream that subscribes to its type gets a copy.
     """
 
     type: str
@@ -48,15 +48,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
         if not self.type:
             raise MalformedEvent("an envelope needs a type, such as 'OrderPlaced'")
         if self.attributes and (clash := self.attributes.keys() & _WIRE_NAMES):
-            raise MalformedEvent(f"attribute names {sorted(clash)} are taken by the envelope: rename them")
-        # One look at all headers: every event is made and read, hardly any is wrong.
+            raise MalformedEvent(f"attribute names {sorted(clash)} are reserved for the envelope: rename them")
+        # One check of all headers together, since this runs for every event and almost none is wrong.
         ids = f"{self.trace_id}{self.owner_id}{self.aggregate_type}{self.aggregate_id}"
         if self.attributes or "\x00" in f"{self.type}{self.stream}{self.partition_key}{ids}":
             self._refuse_nul()
 
     @property
     def event_id_given(self) -> bool:
-        """Tell whether the publisher chose the id, which is then looked for among ended events too."""
+        """Return whether the publisher chose the id. Such an id is also compared with finished events."""
         return not isinstance(self.event_id, FreshId)
 
     def _refuse_nul(self) -> None:
@@ -66,7 +66,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
                 raise MalformedEvent(f"a NUL character cannot be stored: {text!r}")
 
     def log_fields(self) -> dict[str, str]:
-        """Return what every log line about this event carries."""
+        """Return the fields of every log line about this event."""
         return {
             "traceId": self.trace_id,
             "eventId": str(self.event_id),
@@ -77,7 +77,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
         }
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the source document: camelCase, attributes flat beside the headers."""
+        """Return the event as a JSON object: camelCase, with the attributes next to the headers."""
         wire: dict[str, Any] = {
             "schemaVersion": self.schema_version,
             "eventId": str(self.event_id),
@@ -95,9 +95,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Envelope":
-        """Read the JSON object of the source document; unknown flat fields are attributes."""
+        """Read an event from a JSON object. Unknown fields become attributes."""
         if not isinstance(wire, Mapping):
-            raise MalformedEvent(f"this is no event envelope but a {type(wire).__name__}")
+            raise MalformedEvent(f"an event envelope must be a JSON object, not {type(wire).__name__}")
         if not wire.keys() <= _WIRE_NAMES or None in wire.values():
             known = {key: value for key, value in wire.items() if key in _WIRE_NAMES and value is not None}
             extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
@@ -105,8 +105,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
         try:
             return msgspec.convert(wire, cls)
         except msgspec.ValidationError as error:
-            raise MalformedEvent(f"this is no event envelope: {error}") from error
+            raise MalformedEvent(f"not a valid event envelope: {error}") from error
 
 
-# "attributes" is none of them: they lie flat beside the headers.
+# Without "attributes", since they stand next to the headers.
 _WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})

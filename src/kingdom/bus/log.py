@@ -1,4 +1,4 @@
-"""The log: one append-only sequence of what happened, read by cursor."""
+"""The log: an append-only sequence of entries, read by cursor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from typing import Any
 from kingdom.bus.envelope import current_trace_id
 from kingdom.clock import utc_now
 
-# What entries are about that tell of a server which has lost what it had confirmed.
+# The aggregate id of entries that report a server which lost confirmed transactions.
 LOST_TRANSACTIONS = "lost-transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One thing that happened, as it is written."""
+    """One entry, as it is written."""
 
     type: str
     actor: str
@@ -26,8 +26,8 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Cursor:
-    """How far a reader has come; `epoch` orders transactions, `sequence` the entries of one."""
+class LogCursor:
+    """The position of a reader. `epoch` orders transactions, `sequence` the entries within one."""
 
     epoch: int = 0
     sequence: int = 0
@@ -36,15 +36,15 @@ class Cursor:
         return f"{self.epoch}.{self.sequence}"
 
     @classmethod
-    def parse(cls, text: str) -> "Cursor":
-        """Read the form that `str` writes."""
+    def parse(cls, text: str) -> "LogCursor":
+        """Parse the text that `str` returns."""
         epoch, _, sequence = text.partition(".")
         return cls(int(epoch), int(sequence or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEntry:
-    """One entry as it is read, with the cursor behind which the next one lies."""
+    """One entry as it is read, with its cursor."""
 
-    cursor: Cursor
+    cursor: LogCursor
     entry: LogEntry

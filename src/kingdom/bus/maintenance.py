@@ -1,4 +1,4 @@
-"""What a worker process does beside its work: it serves metrics and removes what nobody needs any more."""
+"""Background jobs of a worker process: serve metrics, and apply the retention."""
 
 import asyncio
 import random
@@ -17,8 +17,8 @@ RETAIN_EVERY = timedelta(minutes=10)
 _log = structlog.get_logger("kingdom.bus")
 
 
-async def maintain(operations: Operations, retention: Retention, *, every: timedelta = RETAIN_EVERY) -> None:
-    """Apply the retention again and again, until cancelled."""
+async def run_retention(operations: Operations, retention: Retention, *, every: timedelta = RETAIN_EVERY) -> None:
+    """Apply the retention periodically until cancelled."""
 
     async def retain() -> None:
         report = await operations.retain(retention)
@@ -35,9 +35,9 @@ async def serving_metrics(
     port: int | None,
     every: timedelta = REFRESH_EVERY,
 ) -> AsyncIterator[str]:
-    """Serve the metrics of this process over HTTP from a thread, and refresh them; yields the address.
+    """Serve the metrics of this process over HTTP from a thread, refresh them, and yield the address.
 
-    Port 0 takes a free one; without a port nothing is served and nothing refreshed.
+    Port 0 selects a free port. Without a port, nothing is served or refreshed.
     """
     if port is None:
         yield ""
@@ -66,7 +66,7 @@ async def _repeat(what: str, act: Callable[[], Awaitable[None]], every: timedelt
             await act()
         except KingdomError as error:
             _log.warning("maintenance failed, trying again", what=what, error=str(error))
-        except Exception:  # noqa: BLE001 - a bug here must not end the rhythm
+        except Exception:  # noqa: BLE001 - no error may end the loop
             _log.exception("maintenance failed, trying again", what=what)
-        # Jitter, so that many workers do not come at once.
+        # Jitter, so that many workers do not run at the same moment.
         await asyncio.sleep(every.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, no secret

@@ -1,4 +1,4 @@
-"""The metrics of the bus, without counting a large table."""
+"""The metrics of the bus. They never count a large table."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,7 +10,7 @@ from kingdom.bus.outcome import Outcome
 
 
 class WorkerMetrics:
-    """What one worker process has done."""
+    """The counters and durations of one worker process."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._processed = Counter(
@@ -39,7 +39,7 @@ class WorkerMetrics:
         self.seconds_per_event: dict[str, float] = {}
 
     def handled(self, delivery: Delivery, seconds: float) -> None:
-        """Note how long one handler took."""
+        """Record how long one handler took."""
         labels = (delivery.stream, delivery.envelope.type)
         histogram = self._durations.get(labels)
         if histogram is None:
@@ -61,18 +61,18 @@ class WorkerMetrics:
         self._lost.labels(delivery.stream).inc()
 
     def no_handler(self, delivery: Delivery) -> None:
-        """Count an event that nobody here can handle."""
+        """Count an event without a handler in this process."""
         self._no_handler.labels(delivery.stream, delivery.envelope.type).inc()
 
 
 class Gauges:
-    """Gauges that show how things stand: what is gone at the next look is removed."""
+    """Gauges of a current state. A label that is missing at the next refresh is removed."""
 
     def __init__(self) -> None:
         self._shown: dict[Gauge, frozenset[str]] = {}
 
     def _show(self, gauge: Gauge, values: Mapping[str, float]) -> None:
-        """Set what is there and remove what is gone; a scrape between two steps must not find an empty gauge."""
+        """Remove missing labels and set the others. The gauge is never empty between two steps."""
         for gone in self._shown.get(gauge, frozenset()) - values.keys():
             gauge.remove(gone)
         for label, value in values.items():
@@ -81,7 +81,7 @@ class Gauges:
 
 
 class BacklogMetrics(Gauges):
-    """The state of the store, refreshed by whoever serves the metrics."""
+    """The backlog of the store, refreshed by the process that serves the metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class BacklogMetrics(Gauges):
         self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
 
     async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
-        """Read the store once; a stream that is named has its zeros shown, others only what they have."""
+        """Read the store once. The streams in `streams` are also shown when they are empty."""
         stats, pins = await operations.stats(), await operations.pins()
         busy = {row.stream for row in stats}
         idle = [

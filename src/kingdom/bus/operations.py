@@ -1,4 +1,4 @@
-"""The second port, for people: look, pause, repair. Never on the hot path."""
+"""The port for operators: inspect, pause and repair. It is never on the hot path."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from kingdom.bus.log import Cursor, LoggedEntry
+from kingdom.bus.log import LogCursor, LoggedEntry
 
-# Counting stops here, so that no look at a backlog reads all of it; shown as "10000+".
+# Counting stops here, so that no command reads a whole backlog. Shown as "10000+".
 COUNT_LIMIT = 10_000
 
 
@@ -27,7 +27,7 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All facts about one event in one stream that decide whether it runs now."""
+    """The facts that decide whether one event runs now in one stream."""
 
     event_id: UUID
     stream: str
@@ -55,7 +55,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """An event that ended DEAD, with everything a person needs to judge it."""
+    """An event that ended DEAD, with everything a person needs to decide about it."""
 
     event_id: UUID
     stream: str
@@ -73,7 +73,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadFilter:
-    """Which dead letters: every given field must match; `after` pages by position."""
+    """Selects dead letters. Every given field must match; `after` pages by position."""
 
     stream: str | None = None
     type: str | None = None
@@ -84,7 +84,7 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long finished things stay."""
+    """How long finished events and log entries are kept."""
 
     archive: timedelta = timedelta(days=7)
     log: timedelta = timedelta(days=90)
@@ -103,7 +103,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Something that keeps the database from forgetting old row versions."""
+    """A session that keeps the database from removing old row versions."""
 
     what: str
     age_seconds: float
@@ -111,23 +111,27 @@ class Pin:
 
 
 class Operations(ABC):
-    """What an operator can ask of a bus and do to it; every change leaves an entry in the log."""
+    """Everything that an operator can ask of a bus and do to it. Every change is recorded in the log.
+
+    A backend writes all of these methods. `redrive_all` with its slow start, `why`, the backlog metrics and the
+    periodic retention are built on them and come free.
+    """
 
     @abstractmethod
     async def stats(self) -> list[StreamStats]:
-        """Return the state of every stream that has open or dead events or is paused."""
+        """Return the state of every stream that is paused or has open or dead events."""
 
     @abstractmethod
     async def situations(self, event_id: UUID) -> list[Situation]:
-        """Return the facts about an event in each stream that has or had it."""
+        """Return the situation of an event in each stream that has or had it."""
 
     @abstractmethod
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
-        """Stop claims of a stream, everywhere and at once; what is in flight finishes."""
+        """Stop claims of a stream on all hosts immediately. Events in flight finish."""
 
     @abstractmethod
     async def resume(self, stream: str, *, actor: str) -> bool:
-        """Allow claims again; False if it was not paused."""
+        """Allow claims again. Return False if the stream was not paused."""
 
     @abstractmethod
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
@@ -135,35 +139,35 @@ class Operations(ABC):
 
     @abstractmethod
     async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
-        """Replace the payload of a dead letter; the original is kept in its history."""
+        """Replace the payload of a dead letter. Its history keeps the original."""
 
     @abstractmethod
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
-        """Start a new round for dead letters: same row, id and place in the line; returns the redriven events."""
+        """Make dead letters due again, with the same id and order, and return the redriven events."""
 
     @abstractmethod
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
-        """End dead letters for good; a key that one of them blocked goes on."""
+        """End dead letters permanently. A key that one of them blocked continues."""
 
     @abstractmethod
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
-        """End a waiting event as DEAD at once; ask the worker of a running one, which sees it at its next renewal."""
+        """End a waiting event as DEAD, or ask the worker of a running event, which learns of it at its next renewal."""
 
     @abstractmethod
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        """Return entries behind the cursor, only those about one aggregate if its id is given.
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+        """Return the entries after the cursor. With `about`, return only those of this aggregate id.
 
-        There is no gap and no double, whatever order transactions commit in.
+        No entry is missed or repeated, whatever the order in which transactions commit.
         """
 
     @abstractmethod
-    async def log_end(self) -> Cursor:
-        """Return the cursor behind the newest readable entry."""
+    async def log_end(self) -> LogCursor:
+        """Return the cursor of the newest readable entry."""
 
     @abstractmethod
     async def retain(self, retention: Retention) -> RetentionReport:
-        """Make partitions ahead and remove what is older than it must be kept."""
+        """Create partitions ahead, and remove what is older than the retention."""
 
     @abstractmethod
     async def pins(self) -> list[Pin]:
-        """Name what keeps old row versions alive, oldest first."""
+        """Return the sessions that keep old row versions alive, oldest first."""

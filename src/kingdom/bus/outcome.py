@@ -1,4 +1,4 @@
-"""What became of a delivery."""
+"""The outcome of a delivery."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is handled; it will not be delivered again."""
+    """The event is handled and will not be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """It failed; deliver it again after a wait (None: the stream's policy decides). Counts an attempt."""
+    """The event failed. Deliver it again after a wait; without one, the stream's policy decides. Counts an attempt."""
 
     after: timedelta | None = None
     code: str = "retry"
@@ -20,9 +20,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """It cannot be handled yet; deliver it again at `until`, or after a wait by the clock of the store.
+    """The event cannot be handled yet. Deliver it again at `until`, or after a wait by the clock of the store.
 
-    Counts no attempt; `why` shows the reason.
+    Counts no attempt. `kingdom bus why` shows the reason.
     """
 
     until: datetime | None
@@ -31,13 +31,13 @@ class Defer:
 
     @classmethod
     def by(cls, wait: timedelta, reason: str) -> "Defer":
-        """Defer by a wait from the moment it is settled."""
+        """Defer by a wait that starts when the event is settled."""
         return cls(None, reason, wait)
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It can never be handled as it is; keep it for a person."""
+    """The event can never be handled as it is. Keep it for a person."""
 
     message: str
     code: str = "dead"
@@ -45,8 +45,8 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """It was not run; give it and its attempt back. Only the Worker says so."""
+    """The event did not run. Return it without counting the attempt. Only the Worker uses this."""
 
 
 Outcome = Done | Retry | Defer | Dead
-Settlement = Outcome | Release
+AnyOutcome = Outcome | Release

@@ -1,4 +1,4 @@
-"""Typed payloads with versions: an event of an old schema version is still understood."""
+"""Typed payloads with versions. Events of older schema versions can still be read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType(Generic[T]):
-    """A type of event: its name on the wire, the class of its payload, and the way up from older versions.
+    """A type of event: its name on the wire, the class of its payload, and upcasts from older versions.
 
     `upcasts[n]` turns a payload of version n into one of version n + 1.
     """
@@ -28,10 +28,12 @@ class EventType(Generic[T]):
     def __post_init__(self) -> None:
         missing = set(range(1, self.version)) - set(self.upcasts)
         if missing:
-            raise Misconfigured(f"{self.name} version {self.version} lacks upcasts from {sorted(missing)}")
+            raise Misconfigured(
+                f"{self.name} version {self.version} lacks upcasts from the versions {sorted(missing)}: add them"
+            )
 
     def envelope(self, payload: T, **headers: Any) -> Envelope:
-        """Return an envelope of the current version around a payload."""
+        """Return an envelope of the current version with a payload."""
         fields = msgspec.to_builtins(payload)
         return Envelope(type=self.name, schema_version=self.version, payload=fields, **headers)
 

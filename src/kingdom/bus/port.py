@@ -1,4 +1,4 @@
-"""The port: the one write handle, and durable delivery. Every backend implements these and nothing else."""
+"""The port of the bus: `Bus` and `Transaction`, which every backend implements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,137 +13,145 @@ import structlog
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.log import LogEntry
-from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry, Settlement
-from kingdom.bus.record import Query, Record, RecordKind, refuse_unstorable, storable
+from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Release, Retry
+from kingdom.bus.record import Record, RecordKind, RecordQuery, refuse_unstorable, to_storable
 from kingdom.bus.stream import Stream, Topology
-from kingdom.bus.telemetry import stamped
+from kingdom.bus.telemetry import add_trace_context
 from kingdom.errors import Conflict, Misconfigured
 
 _TEXT_MAX = 4000
 _log = structlog.get_logger("kingdom.bus")
 
 
-class Copy(msgspec.Struct, frozen=True):
-    """An envelope on its way to one stream, not before `at`."""
+class EventCopy(msgspec.Struct, frozen=True):
+    """The copy of an envelope for one stream, deliverable from `at` on."""
 
     stream: Stream
     envelope: Envelope
     at: datetime | None
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """What a transaction decided about one delivery; a Retry here always knows its wait."""
+class Settlement(msgspec.Struct, frozen=True):
+    """The outcome of one delivery, as a transaction writes it. A Retry always has its wait here."""
 
     stream: Stream
     position: int
     token: int
-    line: tuple[str, str] | None
-    outcome: Settlement
+    ordering_key: tuple[str, str] | None
+    outcome: AnyOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A record as it shall be stored, and the version that must still be there."""
+    """A record to store, and the version that the store must still have."""
 
     record: Record
     expected: int
 
 
 @dataclass(slots=True)
-class Changes:
-    """Everything that one transaction writes, collected first and applied in one fixed order."""
+class TransactionChanges:
+    """Everything that one transaction writes. It is collected first, then applied in one fixed order."""
 
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
-    copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
-    settled: dict[int, Settled] = field(default_factory=dict)
+    copies: dict[tuple[str, str], EventCopy] = field(default_factory=dict)
+    settlements: dict[int, Settlement] = field(default_factory=dict)
     entries: list[LogEntry] = field(default_factory=list)
-    duplicates: list[Copy] = field(default_factory=list)
+    duplicates: list[EventCopy] = field(default_factory=list)
+    # The earlier put of each record that was put again, so that a rollback can restore it.
     replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
-    afterwards: list[Callable[[], None]] = field(default_factory=list)
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
 
-    def mark(self) -> "Mark":
-        """Return a point to go back to."""
-        return Mark(
+    def savepoint(self) -> "Savepoint":
+        """Return a point to roll back to."""
+        return Savepoint(
             len(self.copies),
-            len(self.settled),
+            len(self.settlements),
             len(self.entries),
             len(self.duplicates),
             len(self.replaced),
-            len(self.afterwards),
+            len(self.after_commit),
         )
 
-    def go_back(self, mark: "Mark") -> None:
-        """Forget everything collected since the mark."""
-        while len(self.replaced) > mark.replaced:
+    def roll_back_to(self, savepoint: "Savepoint") -> None:
+        """Remove everything that was collected since the savepoint."""
+        while len(self.replaced) > savepoint.replaced:
             key, earlier = self.replaced.pop()
             if earlier is None:
                 del self.puts[key]
             else:
                 self.puts[key] = earlier
-        while len(self.copies) > mark.copies:
+        while len(self.copies) > savepoint.copies:
             self.copies.popitem()
-        while len(self.settled) > mark.settled:
-            self.settled.popitem()
-        del self.entries[mark.entries :], self.duplicates[mark.duplicates :], self.afterwards[mark.afterwards :]
+        while len(self.settlements) > savepoint.settlements:
+            self.settlements.popitem()
+        del self.entries[savepoint.entries :]
+        del self.duplicates[savepoint.duplicates :]
+        del self.after_commit[savepoint.after_commit :]
 
 
-class Mark(NamedTuple):
-    """How much a Changes held at some moment."""
+class Savepoint(NamedTuple):
+    """How much a TransactionChanges held at some moment."""
 
     copies: int
-    settled: int
+    settlements: int
     entries: int
     duplicates: int
     replaced: int
-    afterwards: int
+    after_commit: int
 
 
 class Transaction(ABC):
-    """Records, events, settlements, dedup keys and the log, all or nothing.
+    """Records, events, settlements, dedup keys and log entries, written all or nothing.
 
-    Writes are collected and applied at the end of the block in one fixed order, so that they do not deadlock on each
-    other; reads see what the block has put. Only `once` acts at once: who takes several keys takes them in one order.
+    Writes are collected in `changes` and applied at the end of the block in one fixed order, so they do not deadlock on
+    each other. Reads see what the block has put. Only `once` acts immediately, so a caller that takes several keys must
+    always take them in the same order.
+
+    A backend writes four methods: `_read`, `_read_many`, `_search` and `_take_key`. At the end of the block it applies
+    `changes` and calls `run_after_commit`. Validation, routing, retry waits, versions, reading back what the block has
+    put, and rollback to a savepoint are done here.
     """
 
     def __init__(self, topology: Topology, kinds: Mapping[str, RecordKind], held: Sequence[Delivery]) -> None:
         self.held = tuple(held)
-        # When `held` was read, by the clock of the store, which all hosts share.
+        # The time at which `held` was read, by the clock of the store, which all hosts share.
         self.held_at: datetime | None = None
-        self.changes = Changes()
+        self.changes = TransactionChanges()
         self.dedup_keys_taken = 0
         self._read_ahead: dict[tuple[str, str], Record | None] = {}
         self._topology = topology
         self._kinds = kinds
 
     @property
-    def duplicates(self) -> tuple[Copy, ...]:
-        """Return the published copies that their stream had already; complete once the block has ended."""
+    def duplicates(self) -> tuple[EventCopy, ...]:
+        """Return the published copies that their stream already had. The list is complete once the block has ended."""
         return tuple(self.changes.duplicates)
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
-        """Enqueue each envelope on every stream it goes to, deliverable from `at` on."""
-        for envelope in map(stamped, envelopes):
+        """Enqueue each envelope on every stream that it goes to, deliverable from `at` on."""
+        for envelope in map(add_trace_context, envelopes):
             refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
             if envelope.attributes:
                 refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
             for name in self._topology.route(envelope):
-                copy = Copy(self._topology.stream(name), envelope, at)
+                copy = EventCopy(self._topology.stream(name), envelope, at)
                 key = (name, str(envelope.event_id))
                 if key in self.changes.copies:
                     self.changes.duplicates.append(copy)
                 else:
                     self.changes.copies[key] = copy
 
-    async def settle(self, delivery: Delivery, outcome: Settlement) -> None:
-        """Decide a delivery; where it must run again or died, the rest of its run is given back with it."""
+    async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
+        """Set the outcome of a delivery. Unless that is Done, the rest of its run is released."""
         stream = self._topology.stream(delivery.stream)
-        decided = _decide(stream, delivery, outcome)
-        line, token = delivery.line, delivery.token
-        self.changes.settled[delivery.position] = Settled(stream, delivery.position, token, line, decided)
-        if not isinstance(decided, Done):
+        resolved = _resolve_outcome(stream, delivery, outcome)
+        key, token = delivery.ordering_key, delivery.token
+        self.changes.settlements[delivery.position] = Settlement(stream, delivery.position, token, key, resolved)
+        if not isinstance(resolved, Done):
             for position in delivery.run:
                 if position > delivery.position:
-                    self.changes.settled[position] = Settled(stream, position, token, line, Release())
+                    self.changes.settlements[position] = Settlement(stream, position, token, key, Release())
 
     async def get(self, kind: str, record_id: str) -> Record | None:
         """Return a record as this transaction sees it."""
@@ -155,19 +163,21 @@ class Transaction(ABC):
         return await self._read(kind, record_id)
 
     async def read_ahead(self, keys: Collection[tuple[str, str]]) -> None:
-        """Read records together that will be asked for one by one; they count as read now."""
+        """Read several records in one step. A later `get` of one of them returns what was read now."""
         found = await self._read_many(list(keys))
         self._read_ahead |= dict.fromkeys(keys) | {(record.kind, record.id): record for record in found}
 
     async def put(self, record: Record) -> Record:
-        """Store a record that is still at the version it was read at; returns it with its new version."""
+        """Store a record if it still has the version that was read, and return it with its new version."""
         kind = self._kinds.get(record.kind)
         if kind is None:
             raise Misconfigured(f"record kind {record.kind!r} is not declared; declared: {sorted(self._kinds)}")
         if record.state not in kind.directories:
             raise Misconfigured(f"{record.kind} has no state {record.state!r}; states: {sorted(kind.directories)}")
         if STORE_KEY in record.doc:
-            raise Misconfigured(f"{record.kind} {record.id}: the field {STORE_KEY!r} belongs to the store, rename it")
+            raise Misconfigured(
+                f"{record.kind} {record.id}: the field name {STORE_KEY!r} is reserved for the store; rename the field"
+            )
         refuse_unstorable(f"{record.kind} {record.id}: doc", record.doc)
         earlier = self.changes.puts.get((record.kind, record.id))
         if earlier and earlier.record.version != record.version:
@@ -178,7 +188,7 @@ class Transaction(ABC):
         self.changes.puts[record.kind, record.id] = Put(stored, expected)
         return stored
 
-    async def find(self, query: Query) -> list[Record]:
+    async def find(self, query: RecordQuery) -> list[Record]:
         """Return matching records as this transaction sees them."""
         puts = [put.record for (kind, _), put in self.changes.puts.items() if kind == query.kind]
         changed = {record.id for record in puts}
@@ -190,85 +200,93 @@ class Transaction(ABC):
         return found[: query.limit]
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:
-        """Take a dedup key; True only for the first to ask within `keep`."""
+        """Take a dedup key. Return True only for the first caller within `keep`."""
         taken = await self._take_key(scope, key, keep)
         self.dedup_keys_taken += taken
         return taken
 
     async def append(self, *entries: LogEntry) -> None:
-        """Write to the log."""
+        """Append entries to the log."""
         for entry in entries:
             refuse_unstorable(f"{entry.type}: data", entry.data)
         self.changes.entries.extend(entries)
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Have something called in this process once all of this is committed; a process that dies never calls it.
+        """Call a function in this process after the commit. It is not called if the process dies before.
 
-        Whoever joined a caller's own transaction is not called: only the caller knows when it commits.
+        It is never called for a transaction that joined the caller's own: only the caller knows when that commits.
         """
-        self.changes.afterwards.append(call)
+        self.changes.after_commit.append(call)
 
-    def committed(self) -> None:
-        """Call what waited for the commit; for backends."""
-        for call in self.changes.afterwards:
+    def run_after_commit(self) -> None:
+        """Run the functions given to `after_commit`. A backend calls this once it has committed."""
+        for call in self.changes.after_commit:
             try:
                 call()
-            except Exception:  # noqa: BLE001 - it is committed: what one call cannot do must not keep the others from theirs
+            except Exception:  # noqa: BLE001 - the commit stands, and the other functions must still run
                 _log.exception("a call after the commit failed")
 
     @abstractmethod
-    async def _read(self, kind: str, record_id: str) -> Record | None: ...
+    async def _read(self, kind: str, record_id: str) -> Record | None:
+        """Return one stored record."""
 
     @abstractmethod
-    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]: ...
+    async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
+        """Return the stored records among the given (kind, id) pairs."""
 
     @abstractmethod
-    async def _search(self, query: Query) -> list[Record]: ...
+    async def _search(self, query: RecordQuery) -> list[Record]:
+        """Return the stored records that match a query, in its order and up to its limit."""
 
     @abstractmethod
-    async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool: ...
+    async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
+        """Take a dedup key immediately. Return False if it is taken. A rollback gives it back."""
 
 
-def _decide(stream: Stream, delivery: Delivery, outcome: Settlement) -> Settlement:
-    """Turn a Retry into one that knows its wait, or into Dead where the attempts are used up."""
+def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
+    """Give a Retry its wait, or turn it into Dead if no attempt is left; make all texts storable."""
     match outcome:
         case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:
             wait = stream.retry.delay(delivery.attempt) if after is None else after
-            return Retry(wait, _text(code), _text(message))
+            return Retry(wait, _storable_text(code), _storable_text(message))
         case Retry(_, code, message):
-            return Dead(_text(message) or "every attempt failed", _text(code))
+            return Dead(_storable_text(message) or "every attempt failed", _storable_text(code))
         case Dead(message, code):
-            return Dead(_text(message), _text(code))
+            return Dead(_storable_text(message), _storable_text(code))
         case Defer():
-            return replace(outcome, reason=_text(outcome.reason))
+            return replace(outcome, reason=_storable_text(outcome.reason))
     return outcome
 
 
-def _text(text: str) -> str:
-    """Return an error's text as every store can keep it; an error about an error would hide the first one."""
-    return str(storable(text[:_TEXT_MAX]))
+def _storable_text(text: str) -> str:
+    """Shorten and clean an error's text. Refusing it would hide the first error behind a second one."""
+    return str(to_storable(text[:_TEXT_MAX]))
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """The answer to a renewal: leases that are still ours, and positions somebody asked to cancel."""
+class LeaseRenewal:
+    """The result of a renewal: the leases still held, and the positions whose cancellation was requested."""
 
     alive: frozenset[int]
     cancelled: frozenset[int]
 
 
 class Bus(ABC):
-    """Durable delivery: at least once, under leases that only the newest holder can settle."""
+    """Durable delivery: at least once, under leases that only their newest holder can settle.
 
-    # True where `transaction` covers a caller's own tables as well.
+    A backend writes `transaction`, `claim`, `renew`, `reap`, `wait` and `close`, and sets the five attributes below.
+    `publish`, the worker, retries, effects, redrive, metrics and the daily sequences are built on these and come free.
+    """
+
+    # True if `transaction` can also cover the caller's own tables.
     joins_callers_transaction: bool
-    # True where workers on several hosts can share the store.
+    # True if workers on several hosts can share the store.
     spans_hosts: bool
-    # True where a document that a person drops into a directory becomes a record, as its kind's `adoption` says.
+    # True if a document that a person drops into a directory becomes a record, as the `adoption` of its kind says.
     adopts_dropped_files: bool
-    # True where commits come one after another: an open transaction locks nothing and learns at its end who was faster.
+    # True if commits are serialized. An open transaction then locks nothing and detects conflicts when it ends.
     has_one_writer: bool
-    # A transaction that does nothing for this long is thrown out by the store.
+    # The store aborts a transaction that is idle for this long.
     idle_limit: timedelta
 
     def __init__(self, topology: Topology, kinds: Sequence[RecordKind]) -> None:
@@ -277,30 +295,30 @@ class Bus(ABC):
 
     @abstractmethod
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction; with `hold` it locks those deliveries first, `held` lists the ones still ours."""
+        """Open a transaction. It first locks the deliveries in `hold`; `held` then lists those still leased."""
 
     @abstractmethod
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Take up to `limit` due events of one stream under one new lease."""
 
     @abstractmethod
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        """Extend leases, each by its length; blocking, for a thread that no handler can starve."""
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        """Extend each lease by its length. This call blocks: it runs in a thread that no handler can starve."""
 
     @abstractmethod
     async def reap(self) -> int:
-        """Give back the events of expired leases; returns how many."""
+        """Return the events of expired leases to their streams, and say how many there were."""
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Return when one of the streams may have work, or after `at_most`; a hint, never the truth."""
+        """Wait until one of the streams may have work, or for `at_most`. This is only a hint."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of every connection and file; to close again changes nothing."""
+        """Close every connection and file. Closing again has no effect."""
 
-    async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[Copy, ...]:
-        """Publish in a transaction of its own; returns the copies that were there already."""
+    async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
+        """Publish in a transaction of its own, and return the copies that their stream already had."""
         async with self.transaction() as transaction:
             await transaction.publish(*envelopes, at=at)
         return transaction.duplicates

@@ -14,19 +14,19 @@ from kingdom.errors import MalformedEvent, Misconfigured, Unreadable
 
 _T = TypeVar("_T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# From here on a float has no fraction and is written with an exponent, which a store may return as an int.
+# From here on a float is written with an exponent and without a fraction. A store may return it as an int.
 _FLOAT_END = 1e16
-# Python refuses to write or read longer ones.
+# Python refuses to convert longer numbers.
 _INT_END = 10**4000
-# Where something in a document cannot be stored, and why.
+# The place in a document that cannot be stored, and the reason.
 Flaw = tuple[str, str]
-# Takes note of the id of what cannot be read, and why.
-LeaveOut = Callable[[str, Unreadable], None]
+# Called with the id of a record that cannot be read, and the error.
+OnUnreadable = Callable[[str, Unreadable], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One durable object; `version` is the one that was read, 0 for a record that does not exist yet."""
+    """One durable object. `version` is the version that was read; it is 0 for a record that does not exist yet."""
 
     kind: str
     id: str
@@ -38,48 +38,50 @@ class Record:
 
 
 def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:
-    """Return what a stored document describes; raises Unreadable."""
+    """Return a stored document as its type, or raise Unreadable."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         what = document.get("id") or f"a stored {kind.__name__.strip('_')}"
         raise Unreadable(
-            f"{what} cannot be read by this version: {error}; use the version that wrote it, or mend what somebody has"
-            " changed"
+            f"{what} cannot be read by this version: {error}; use the version that wrote it, or undo what was changed"
+            " by hand"
         ) from error
 
 
-def hide(_record_id: str, _error: Unreadable) -> None:
-    """Leave a record out without a word."""
+def ignore_unreadable(_record_id: str, _error: Unreadable) -> None:
+    """Skip an unreadable record silently."""
 
 
-def readable(records: Iterable[Record], kind: type[_T], leave_out: LeaveOut = hide) -> Iterator[_T]:
-    """Yield what records hold; one that cannot be read is left out, and does not hide the others."""
+def read_documents(
+    records: Iterable[Record], kind: type[_T], on_unreadable: OnUnreadable = ignore_unreadable
+) -> Iterator[_T]:
+    """Yield the documents of records. Unreadable ones are reported to `on_unreadable` and skipped."""
     for record in records:
         try:
             yield read_document(record.doc, kind)
         except Unreadable as error:
-            leave_out(record.id, error)
+            on_unreadable(record.id, error)
 
 
-def storable(value: Any) -> Any:
-    """Return what somebody outside wrote, a text or a document, as every store can keep it."""
+def to_storable(value: Any) -> Any:
+    """Return a text or document from outside with the characters replaced that a store cannot keep."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
         case Mapping():
-            return {storable(name): storable(part) for name, part in value.items()}
+            return {to_storable(name): to_storable(part) for name, part in value.items()}
         case list() | tuple():
-            return [storable(part) for part in value]
+            return [to_storable(part) for part in value]
     return value
 
 
 def refuse_unstorable(what: str, document: Mapping[str, Any]) -> None:
-    """Raise MalformedEvent where a document would not come back from every store as it is."""
+    """Raise MalformedEvent if some store would not return the document unchanged."""
     try:
         flaw = _CHECKS.get(type(document), _other_flaw)(document)
     except RecursionError:
-        flaw = "", "it nests too deep; flatten it"
+        flaw = "", "it is nested too deeply; flatten it"
     if flaw:
         path, why = flaw
         raise MalformedEvent(f"{what}{path} cannot be stored: {why}")
@@ -89,7 +91,7 @@ def _text_flaw(text: str) -> Flaw | None:
     if "\0" in text:
         return "", "it holds a NUL character; remove it"
     if not text.isascii() and _SURROGATE.search(text):
-        return "", "it holds half a surrogate pair, which is no character; remove it"
+        return "", "it holds half a surrogate pair, which is not a character; remove it"
     return None
 
 
@@ -98,10 +100,10 @@ def _int_flaw(number: int) -> Flaw | None:
 
 
 def _float_flaw(number: float) -> Flaw | None:
-    # What is not a number is not in between either.
+    # This is also false for NaN.
     if -_FLOAT_END < number < _FLOAT_END:
         return None
-    return "", f"{number} is no number that every store returns; send one below 1e16, an int, or text"
+    return "", f"not every store returns {number} unchanged; send a number below 1e16, an int, or text"
 
 
 def _object_flaw(fields: Mapping[Any, Any]) -> Flaw | None:
@@ -125,10 +127,10 @@ def _other_flaw(value: Any) -> Flaw | None:
         return _CHECKS.get(type(value.value), _other_flaw)(value.value)
     if isinstance(value, Mapping):
         return _object_flaw(value)
-    return "", f"{type(value).__name__} is no type of JSON; convert it first, for instance with msgspec.to_builtins"
+    return "", f"{type(value).__name__} is not a JSON type; convert it first, for instance with msgspec.to_builtins"
 
 
-# A tuple comes back as a list, an Enum as its value.
+# A tuple is returned as a list, an Enum as its value.
 _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
     str: _text_flaw,
     int: _int_flaw,
@@ -143,10 +145,10 @@ _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """How a document that a person drops into a directory becomes a record, where the store is one of files.
+    """How a document that a person drops into a directory becomes a record, in a store of files.
 
-    `read` checks a document and returns it as a new record in `state`, or raises MalformedEvent with a reason for that
-    person; `announce` returns the event that tells of the record. Both are pure.
+    `read` checks a document and returns it as a new record in `state`, or raises MalformedEvent with a reason for the
+    person. `announce` returns the event that announces the record. Neither does any I/O.
     """
 
     state: str
@@ -156,11 +158,11 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
-    """A family of records: its states, where files keep each state, and how long finished ones stay.
+    """A kind of record: its states, the directory of each state in a store of files, and its retention.
 
-    `directories` maps every allowed state to a directory; states in `final` start the retention clock, but only for a
-    document that holds all of `final_when`. While an event that the document lists under `kept_for` is open or dead,
-    the record stays.
+    `directories` maps every allowed state to a directory. The retention starts in a state of `final`, if the document
+    also has all fields of `final_when`. While an event listed in the document's field `kept_for` is open or dead, the
+    record stays.
     """
 
     name: str
@@ -172,13 +174,13 @@ class RecordKind:
     kept_for: str | None = None
 
     def is_final(self, state: str, doc: Mapping[str, Any]) -> bool:
-        """Tell whether nothing more is expected of a record."""
+        """Return whether a record is finished."""
         return state in self.final and self.final_when.items() <= doc.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Which records to find, ordered by due time where `due_by` is given, else by id; `after` pages by id."""
+class RecordQuery:
+    """Selects records, ordered by due time if `due_by` is given, else by id. `after` pages by id."""
 
     kind: str
     state: str | None = None
@@ -189,10 +191,10 @@ class Query:
 
     def __post_init__(self) -> None:
         if self.due_by is not None and self.after is not None:
-            raise Misconfigured("a query by due time cannot be paged by id: ask again after what was due is handled")
+            raise Misconfigured("a query by due time cannot be paged by id: handle the due records, then query again")
 
     def matches(self, record: Record) -> bool:
-        """Tell whether a record belongs to the answer."""
+        """Return whether a record matches the query."""
         return (
             record.kind == self.kind
             and (self.state is None or record.state == self.state)

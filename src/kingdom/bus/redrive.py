@@ -1,4 +1,4 @@
-"""Redriving many dead letters with care: a slow start, a rate, and a stop when they die again."""
+"""Redrive many dead letters carefully: with a slow start, a rate limit, and a stop when they die again."""
 
 import asyncio
 from collections import deque
@@ -9,15 +9,15 @@ from uuid import UUID
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
 _PAGE = 100
-# The first letters go slowly, so that one which dies at once is seen before many follow.
+# The first letters go slowly, so that an immediate death is noticed before many follow.
 _FIRST_PAUSE_SECONDS = 1.0
-# Looks back at redriven letters between two of them: enough to see each several times, few enough to cost little.
+# How many redriven letters to check after each redrive: each is checked several times, at little cost.
 _LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """How to redrive: how many a second, and how many renewed deaths stop it."""
+    """How to redrive: the rate, and how many letters may die again before it stops."""
 
     per_second: float = 50.0
     stop_after_failures: int | None = 1
@@ -25,17 +25,17 @@ class RedrivePlan:
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """Progress: the letter just redriven, None where too many died again, and how many that are so far."""
+    """Progress: the letter just redriven and the counts so far. `letter` is None if too many died again."""
 
     letter: DeadLetter | None
     redriven: int
     died_again: int
 
 
-async def matching(
+async def find_dead_letters(
     operations: Operations, which: DeadFilter, limit: int | None = None, last: int | None = None
 ) -> AsyncIterator[DeadLetter]:
-    """Walk along all matching dead letters, page by page, up to a position if one is given."""
+    """Yield all matching dead letters, page by page, up to the position `last` if given."""
     seen = 0
     while limit is None or seen < limit:
         page = await operations.dead_letters(which, min(_PAGE, limit - seen) if limit else _PAGE)
@@ -52,7 +52,7 @@ async def matching(
 async def redrive_all(
     operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, *, actor: str
 ) -> AsyncIterator[RedriveStep]:
-    """Redrive dead letters one after another; ends early when too many of them died again."""
+    """Redrive dead letters one after another. Stop early if too many of them die again."""
     watched: deque[tuple[UUID, str]] = deque()
     redriven = died_again = 0
     pause = _FIRST_PAUSE_SECONDS if plan.stop_after_failures else 0.0
@@ -71,7 +71,7 @@ async def redrive_all(
 
 
 async def _died_again(operations: Operations, watched: deque[tuple[UUID, str]]) -> int:
-    """Look at some of the redriven letters, each in its turn, until it has ended; returns how many ended dead."""
+    """Check some of the redriven letters in turn until each has ended, and return how many ended DEAD."""
     died = 0
     for _ in range(min(_LOOKS, len(watched))):
         event_id, stream = watched.popleft()

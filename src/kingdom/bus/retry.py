@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and when to give up. Pure."""
+"""How long to wait before the next attempt, and when to give up."""
 
 import random
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Exponential backoff with jitter, and the number of attempts an event has in one round."""
+    """Exponential backoff with jitter, and the number of attempts before an event ends DEAD."""
 
     base: timedelta = timedelta(seconds=1)
     factor: float = 2.0
@@ -16,8 +16,8 @@ class RetryPolicy:
     max_attempts: int = 10
 
     def delay(self, attempt: int, *, chance: float | None = None) -> timedelta:
-        """Return the wait after the given attempt (1 is the first); `chance` in [0, 1) fixes the jitter."""
-        # In seconds, and with a bounded exponent, so that a huge attempt number cannot overflow.
+        """Return the wait after the given attempt, where 1 is the first. `chance` in [0, 1) fixes the jitter."""
+        # Seconds and a bounded exponent, so that a huge attempt number cannot overflow.
         growth = self.factor ** min(max(attempt, 1) - 1, 64)
         plain = min(self.base.total_seconds() * growth, self.cap.total_seconds())
         spread = random.random() if chance is None else chance  # noqa: S311 - jitter is no secret

@@ -1,4 +1,4 @@
-"""Daily numbers for people: `task-20261115-001`, never given twice."""
+"""Daily sequence numbers for people, such as `task-20261115-001`. No number is used twice."""
 
 from dataclasses import replace
 from datetime import date
@@ -8,22 +8,23 @@ from kingdom.bus.record import Record, RecordKind
 from kingdom.errors import Misconfigured
 
 SEQUENCES = RecordKind(name="sequence", directories={"current": "state/king"})
-# A clock may be set back, and two hosts may live in two time zones: so far back a day goes on where it was.
+# Clocks may be set back and hosts may differ in time zone, so the last numbers of this many days are kept.
 DAYS_KEPT = 7
 
 
 async def next_id(transaction: Transaction, prefix: str, today: date) -> str:
-    """Return the next id of a prefix on a day; at least three digits, beginning at 001.
+    """Return the next id for a prefix and day, with at least three digits, starting at 001.
 
-    It is taken with the transaction: one that fails leaves no gap, and of two that run at once one is rerun.
+    The number is taken when the transaction commits. A failed transaction leaves no gap; of two concurrent ones, one is
+    rerun.
     """
     name, day = f"{prefix}-seq", f"{today:%Y%m%d}"
     known = await transaction.get(SEQUENCES.name, name)
     record = known or Record(kind=SEQUENCES.name, id=name, state="current")
     last_numbers = dict(record.doc)
     if len(last_numbers) >= DAYS_KEPT and day < min(last_numbers):
-        # Its numbers may have been given and forgotten.
-        raise Misconfigured(f"{today} lies before all days of which {name} knows the numbers: set the clock right")
+        # The numbers of this day may have been used and removed.
+        raise Misconfigured(f"{today} is before the oldest day that {name} remembers: correct the clock")
     last_numbers[day] = number = last_numbers.get(day, 0) + 1
     await transaction.put(replace(record, doc=dict(sorted(last_numbers.items())[-DAYS_KEPT:])))
     return f"{prefix}-{day}-{number:03d}"

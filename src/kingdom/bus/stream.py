@@ -1,4 +1,4 @@
-"""Streams, and which types of event each of them subscribes to."""
+"""Streams, and the event types that each of them subscribes to."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Stream:
     """A logical topic with one consumer.
 
     `{placeholder}` in the name declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
-    `on_dead` tells what a DEAD event does to the later ones of its key in an ordered stream.
+    `on_dead` says whether a DEAD event in an ordered stream blocks the later events of its key.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Stream:
 
     @property
     def is_family(self) -> bool:
-        """Tell whether the name has a placeholder."""
+        """Return whether the name has a placeholder."""
         return "{" in self.name
 
 
 class Topology:
-    """All declared streams; answers where an envelope goes and how a stream behaves."""
+    """All declared streams. It knows where an envelope goes and how a stream behaves."""
 
     def __init__(self, streams: Iterable[Stream]) -> None:
         self._streams: dict[str, Stream] = {}
@@ -53,13 +53,13 @@ class Topology:
         self._concrete: dict[str, Stream] = {}
 
     def stream(self, name: str) -> Stream:
-        """Return the declaration of a stream, or of the family that the name belongs to."""
+        """Return the declaration of a stream, or that of its family."""
         known = self._streams.get(name) or self._concrete.get(name)
         if known is None:
             family = next((stream for pattern, stream in self._families if pattern.fullmatch(name)), None)
             if family is None:
                 known_names = ", ".join(sorted(self._streams)) or "none"
-                raise Misconfigured(f"stream {name!r} is not declared; declared are: {known_names}")
+                raise Misconfigured(f"stream {name!r} is not declared; declared: {known_names}")
             known = self._concrete[name] = replace(family, name=name)
         return known
 
@@ -70,19 +70,19 @@ class Topology:
         return self._subscribers.get(envelope.type, ())
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all declared streams, families as they are written."""
+        """Return the names of all declared streams, with families as declared."""
         return tuple(self._streams)
 
 
 class OpenTopology(Topology):
-    """Takes every name for a stream that is `like` this one: for operators without the application at hand."""
+    """Accepts every stream name, with the settings of `like`. For operators without the application."""
 
     def __init__(self, like: Stream) -> None:
         super().__init__(())
         self._like = like
 
     def stream(self, name: str) -> Stream:
-        """Return what is assumed of a stream that nobody has declared here."""
+        """Return the assumed declaration of a stream."""
         return replace(self._like, name=name)
 
 

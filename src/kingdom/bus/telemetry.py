@@ -1,4 +1,4 @@
-"""Optional OpenTelemetry: spans of publisher and handler, linked across the bus."""
+"""Optional OpenTelemetry support: link the spans of publisher and handler across the bus."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -18,15 +18,15 @@ _NO_SPAN: AbstractContextManager[object] = nullcontext()
 
 @cache
 def _opentelemetry() -> tuple[Any, Any] | None:
-    """Return OpenTelemetry's trace module and W3C propagator, or None where the extra is not installed."""
+    """Return OpenTelemetry's trace module and W3C propagator, or None if the extra is not installed."""
     if find_spec("opentelemetry") is None:
         return None
     propagation = import_module("opentelemetry.trace.propagation.tracecontext")
     return import_module("opentelemetry.trace"), propagation.TraceContextTextMapPropagator()
 
 
-def stamped(envelope: Envelope) -> Envelope:
-    """Return the envelope with the active span's context, if there is one."""
+def add_trace_context(envelope: Envelope) -> Envelope:
+    """Return the envelope with the context of the active span, if there is one."""
     found = _opentelemetry()
     if found is None:
         return envelope
@@ -39,7 +39,7 @@ def stamped(envelope: Envelope) -> Envelope:
 
 
 def handler_span(delivery: Delivery) -> AbstractContextManager[object]:
-    """Run a handler in a span of its own that links to its publisher's: a queue is no call stack."""
+    """Return a span for a handler. It links to the publisher's span, because a queue is not a call stack."""
     found = _opentelemetry()
     if found is None:
         return _NO_SPAN

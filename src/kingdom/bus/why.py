@@ -1,4 +1,4 @@
-"""Why an event is not running: one sentence from its facts. Pure."""
+"""Explain in one sentence why an event is not running."""
 
 from datetime import datetime
 
@@ -7,16 +7,16 @@ from kingdom.bus.operations import Situation
 
 
 def why(situation: Situation) -> str:
-    """Return the reason in a sentence, with what to do next where a person can do something."""
+    """Return the reason, and what a person can do about it."""
     s = situation
     match s.status:
         case "DONE":
-            return f"It is done since {_at(s.processed_at)}, after {_times(s.attempt)}."
+            return f"It has been done since {_at(s.processed_at)}, after {_times(s.attempt)}."
         case "DISCARDED":
             return f"It was discarded at {_at(s.processed_at)}; its last error was {_error(s)}."
         case "DEAD":
             return (
-                f"It is dead since {_at(s.processed_at)}, after {_times(s.attempt)}, because of {_error(s)}."
+                f"It has been dead since {_at(s.processed_at)}, after {_times(s.attempt)}, because of {_error(s)}."
                 f" Redrive it: kingdom bus redrive {s.event_id}"
             )
         case "PROCESSING":
@@ -27,17 +27,17 @@ def why(situation: Situation) -> str:
 
 def _running(s: Situation) -> str:
     if s.worker is None or s.lease_until is None:
-        return "Its lease has just ended; the reaper is giving it back."
+        return "Its lease has just ended; a reaper is returning it to its stream."
     if s.lease_until < s.now:
-        return f"It was leased by {s.worker}, whose lease expired at {_at(s.lease_until)}; a reaper gives it back soon."
-    asked = " Its cancellation was requested and is seen at the next renewal." if s.cancel_requested else ""
+        return f"It was leased by {s.worker}; the lease expired at {_at(s.lease_until)}, and a reaper returns it soon."
+    asked = " Its cancellation was requested; the worker sees that at its next renewal." if s.cancel_requested else ""
     return f"It is running: leased by {s.worker} until {_at(s.lease_until)}, {_times(s.attempt)} so far.{asked}"
 
 
 def _waiting(s: Situation) -> str:
     if s.paused_since is not None:
         return (
-            f"Stream {s.stream} is paused by {s.paused_by} since {_at(s.paused_since)}: {s.paused_reason}."
+            f"Stream {s.stream} has been paused by {s.paused_by} since {_at(s.paused_since)}: {s.paused_reason}."
             f" Resume it: kingdom bus resume {s.stream}"
         )
     if s.due_at is None:
@@ -45,9 +45,9 @@ def _waiting(s: Situation) -> str:
     if s.due_at > s.now:
         return _later(s)
     if s.crash_count > LOST_ALONE_LIMIT:
-        return "It is quarantined, since its worker died or stalled too often: the next claim ends it as dead."
-    suspect = " It runs alone, since a worker died or stalled while holding it." if s.crash_count else ""
-    return f"It is due since {_at(s.due_at)} and waits for a free worker of stream {s.stream}.{suspect}"
+        return "It is quarantined, because its worker died or stalled too often: the next claim ends it as dead."
+    suspect = " It runs alone, because a worker died or stalled while holding it." if s.crash_count else ""
+    return f"It has been due since {_at(s.due_at)} and waits for a free worker of stream {s.stream}.{suspect}"
 
 
 def _in_line(s: Situation) -> str:
@@ -64,9 +64,11 @@ def _in_line(s: Situation) -> str:
 def _later(s: Situation) -> str:
     when = _at(s.due_at)
     if s.error_code == "deferred":
-        return f"It is deferred until {when} because: {s.error_message}."
+        return f"It is deferred until {when}. Reason: {s.error_message}."
     if s.error_code:
-        return f"It is tried again at {when}, after {_times(s.attempt)} of {s.max_attempts}; last error: {_error(s)}."
+        return (
+            f"It will be tried again at {when}, after {_times(s.attempt)} of {s.max_attempts}; last error: {_error(s)}."
+        )
     return f"It is not due before {when}."
 
 

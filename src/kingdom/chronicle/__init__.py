@@ -1,1 +1,1 @@
-"""What the system observes of itself: the typed catalogue of internal events, and how a log entry looks."""
+"""Internal events: the typed catalog of what the system logs about itself."""

@@ -1,24 +1,27 @@
-"""Every internal event under its type and with its data; each is logged in the transaction that causes it."""
+"""Every internal event with its type and its data. Each is logged in the transaction that causes it."""
 
 from typing import ClassVar
 
 import msgspec
 
+# The log keeps the names of the source document, where an assignment is a task.
+_WIRE_NAMES = {"assignment_id": "task_id", "original_assignment_id": "original_task_id"}
 
-class InternalEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The system was observed; `about` names the field that holds the id of what it is about."""
+
+class InternalEvent(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES):
+    """An observation of the system; `subject_field` names the field with the id of its subject."""
 
     type: ClassVar[str]
-    said_by: ClassVar[str]
-    about: ClassVar[str] = ""
+    actor: ClassVar[str]
+    subject_field: ClassVar[str] = ""
 
 
 class EventDetected(InternalEvent, frozen=True, kw_only=True):
-    """Something happened outside that nobody had told of before."""
+    """Something new happened in an outside system."""
 
     type = "event.detected"
-    said_by = "sentinel, envoy"
-    about = "event_id"
+    actor = "sentinel, envoy"
+    subject_field = "event_id"
 
     event_id: str
     source: str
@@ -29,146 +32,146 @@ class EventDispatched(InternalEvent, frozen=True, kw_only=True):
     """An event became an assignment."""
 
     type = "event.dispatched"
-    said_by = "king"
-    about = "event_id"
+    actor = "king"
+    subject_field = "event_id"
 
     event_id: str
-    task_id: str
+    assignment_id: str
     target_general: str
 
 
 class EventDiscarded(InternalEvent, frozen=True, kw_only=True):
-    """An event becomes no assignment, since no General wants it or a newer one takes its place."""
+    """An event was dropped because no General wants it or a newer event replaces it."""
 
     type = "event.discarded"
-    said_by = "king"
-    about = "event_id"
+    actor = "king"
+    subject_field = "event_id"
 
     event_id: str
     event_type: str
     reason: str
 
 
-class TaskCreated(InternalEvent, frozen=True, kw_only=True):
-    """An assignment was written."""
+class AssignmentCreated(InternalEvent, frozen=True, kw_only=True):
+    """The King created an assignment."""
 
     type = "task.created"
-    said_by = "king"
-    about = "task_id"
+    actor = "king"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     event_type: str
     target_general: str
     priority: str
 
 
-class TaskStarted(InternalEvent, frozen=True, kw_only=True):
-    """A General took an assignment on."""
+class AssignmentStarted(InternalEvent, frozen=True, kw_only=True):
+    """A General started an assignment."""
 
     type = "task.started"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
 
 
-class TaskCompleted(InternalEvent, frozen=True, kw_only=True):
+class AssignmentCompleted(InternalEvent, frozen=True, kw_only=True):
     """A General reported the final result of an assignment."""
 
     type = "task.completed"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     status: str
     duration_seconds: int
 
 
-class TaskFailed(InternalEvent, frozen=True, kw_only=True):
+class AssignmentFailed(InternalEvent, frozen=True, kw_only=True):
     """An assignment failed after all its retries."""
 
     type = "task.failed"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     error: str
     retry_count: int
 
 
-class TaskNeedsHuman(InternalEvent, frozen=True, kw_only=True):
-    """An assignment waits for the judgement of a person."""
+class AssignmentNeedsHuman(InternalEvent, frozen=True, kw_only=True):
+    """An assignment waits for a decision by a person."""
 
     type = "task.needs_human"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     question: str
 
 
-class TaskResumed(InternalEvent, frozen=True, kw_only=True):
-    """An assignment goes on with the answer of a person."""
+class AssignmentResumed(InternalEvent, frozen=True, kw_only=True):
+    """An assignment continues with the answer of a person."""
 
     type = "task.resumed"
-    said_by = "king"
-    about = "task_id"
+    actor = "king"
+    subject_field = "assignment_id"
 
-    task_id: str
-    original_task_id: str
+    assignment_id: str
+    original_assignment_id: str
 
 
 class SoldierSpawned(InternalEvent, frozen=True, kw_only=True):
-    """An agent session began to work for an assignment."""
+    """An agent session started for an assignment."""
 
     type = "soldier.spawned"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     soldier_id: str
 
 
 class SoldierCompleted(InternalEvent, frozen=True, kw_only=True):
-    """An agent session ended by itself and left a result."""
+    """An agent session ended by itself with a result."""
 
     type = "soldier.completed"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     soldier_id: str
     status: str
 
 
 class SoldierTimeout(InternalEvent, frozen=True, kw_only=True):
-    """An agent session took longer than it may."""
+    """An agent session exceeded its time limit."""
 
     type = "soldier.timeout"
-    said_by = "general"
-    about = "task_id"
+    actor = "general"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     soldier_id: str
     timeout_seconds: int
 
 
 class SoldierKilled(InternalEvent, frozen=True, kw_only=True):
-    """An agent session that nobody looks after was ended."""
+    """The Chamberlain ended an agent session without an owner."""
 
     type = "soldier.killed"
-    said_by = "chamberlain"
-    about = "soldier_id"
+    actor = "chamberlain"
+    subject_field = "soldier_id"
 
     soldier_id: str
     reason: str
 
 
 class HealthChanged(InternalEvent, frozen=True, kw_only=True):
-    """The health of the machine is on another level."""
+    """The health level of the machine changed."""
 
     type = "system.health_changed"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     from_: str = msgspec.field(name="from")
     to: str
@@ -176,11 +179,11 @@ class HealthChanged(InternalEvent, frozen=True, kw_only=True):
 
 
 class HeartbeatMissed(InternalEvent, frozen=True, kw_only=True):
-    """A role gave no sign of life for too long."""
+    """A role sent no heartbeat for too long."""
 
     type = "system.heartbeat_missed"
-    said_by = "chamberlain"
-    about = "target"
+    actor = "chamberlain"
+    subject_field = "target"
 
     target: str
     last_seen: str
@@ -188,21 +191,21 @@ class HeartbeatMissed(InternalEvent, frozen=True, kw_only=True):
 
 
 class SessionOrphaned(InternalEvent, frozen=True, kw_only=True):
-    """A session is on the books and runs nowhere."""
+    """A session is recorded as running but has no process."""
 
     type = "system.session_orphaned"
-    said_by = "chamberlain"
-    about = "task_id"
+    actor = "chamberlain"
+    subject_field = "assignment_id"
 
     soldier_id: str
-    task_id: str
+    assignment_id: str
 
 
 class ResourceWarned(InternalEvent, frozen=True, kw_only=True):
-    """A resource of the machine is used beyond its threshold."""
+    """The use of a machine resource is above its threshold."""
 
     type = "system.resource_warning"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     metric: str
     value: float
@@ -210,10 +213,10 @@ class ResourceWarned(InternalEvent, frozen=True, kw_only=True):
 
 
 class TokenStatusChanged(InternalEvent, frozen=True, kw_only=True):
-    """What was spent today crossed a share of the budget; amounts are texts, since they are money."""
+    """Today's spending crossed a warning level of the budget; amounts are exact decimal strings."""
 
     type = "system.token_status_changed"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     from_: str = msgspec.field(name="from")
     to: str
@@ -221,92 +224,92 @@ class TokenStatusChanged(InternalEvent, frozen=True, kw_only=True):
 
 
 class TokenBudgetReset(InternalEvent, frozen=True, kw_only=True):
-    """A new day began with nothing spent."""
+    """A new day started and the daily spending is zero again."""
 
     type = "system.token_budget_reset"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     date: str
     previous_cost: str
 
 
 class SystemStarted(InternalEvent, frozen=True, kw_only=True):
-    """All roles were started."""
+    """All roles started."""
 
     type = "system.startup"
-    said_by = "system"
+    actor = "system"
 
     version: str
 
 
 class SystemStopped(InternalEvent, frozen=True, kw_only=True):
-    """All roles were stopped."""
+    """All roles stopped."""
 
     type = "system.shutdown"
-    said_by = "system"
+    actor = "system"
 
     reason: str
 
 
 class SessionRestarted(InternalEvent, frozen=True, kw_only=True):
-    """A role that was dead runs again."""
+    """A dead role was restarted."""
 
     type = "recovery.session_restarted"
-    said_by = "chamberlain"
-    about = "target"
+    actor = "chamberlain"
+    subject_field = "target"
 
     target: str
     pid: int
 
 
 class SessionKilled(InternalEvent, frozen=True, kw_only=True):
-    """A session was ended by force to recover from it."""
+    """A session was killed for recovery."""
 
     type = "recovery.session_killed"
-    said_by = "chamberlain"
-    about = "soldier_id"
+    actor = "chamberlain"
+    subject_field = "soldier_id"
 
     soldier_id: str
     reason: str
 
 
 class LogRotated(InternalEvent, frozen=True, kw_only=True):
-    """A log file had become too large and was put aside."""
+    """A log file that was too large was rotated."""
 
     type = "recovery.log_rotated"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     file: str
     size_mb: float
 
 
 class FilesCleaned(InternalEvent, frozen=True, kw_only=True):
-    """What was older than it must be kept is gone."""
+    """Files past their retention time were deleted."""
 
     type = "recovery.files_cleaned"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     deleted_count: int
 
 
 class SessionsCleaned(InternalEvent, frozen=True, kw_only=True):
-    """Sessions that have ended are off the books."""
+    """Ended sessions were removed from the session list."""
 
     type = "recovery.sessions_cleaned"
-    said_by = "chamberlain"
+    actor = "chamberlain"
 
     removed_count: int
 
 
 class MessageSent(InternalEvent, frozen=True, kw_only=True):
-    """People were told something."""
+    """The Envoy sent a message to people."""
 
     type = "message.sent"
-    said_by = "envoy"
-    about = "msg_id"
+    actor = "envoy"
+    subject_field = "msg_id"
 
     msg_id: str
-    task_id: str
+    assignment_id: str
     channel: str
 
 
@@ -314,8 +317,8 @@ class HumanResponded(InternalEvent, frozen=True, kw_only=True):
     """A person answered the question of an assignment."""
 
     type = "message.human_response"
-    said_by = "envoy"
-    about = "task_id"
+    actor = "envoy"
+    subject_field = "assignment_id"
 
-    task_id: str
+    assignment_id: str
     thread_ts: str

@@ -1,49 +1,50 @@
-"""What a shell offers for the word under the cursor: nouns, verbs, options, and ids that are in the store right now."""
+"""Completion candidates for the word under the cursor: nouns, verbs, options, and ids from the store."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 from kingdom.cli.nouns import ALIASES, WORDS
-from kingdom.sentence import plain
+from kingdom.text import plain
 
-# Said instead of words where the shell shall offer its files.
+# Printed instead of candidates where the shell should complete file names.
 FILES = ":files"
 _SHARED = {"--config": "config", "--database-url": "database_url", "--schema": "schema", "--app": "application"}
 _OF_FILES = frozenset({"FILE", "DIR", "DIRECTORY", "DOCUMENT", "--config", "--directory", "--rules", "--html"})
-# Who makes a thing gives it a new name.
-_MAKERS = frozenset({"create", "from-workflow"})
+# These verbs take a new name, so existing names are no candidates.
+_CREATING_VERBS = frozenset({"create", "from-workflow"})
 _Candidate = tuple[str, str]
 
 
 def print_candidates(words: Sequence[str]) -> None:
-    """Print a word and what it means per line, for a shell; nothing at all where something is wrong."""
+    """Print one candidate with its meaning per line, or nothing if anything fails."""
     *before, begun = words or [""]
     option, equals, value = begun.partition("=")
-    # One word for the shell, an option and its value for us.
+    # The shell passes --option=value as one word.
     joined = f"{option}{equals}" if equals and option.startswith("--") else ""
     if joined:
         before, begun = [*before, option], value
     try:
         found = list(candidates(before, begun))
-    except Exception:  # noqa: BLE001 - a person who types must not be disturbed
+    except Exception:  # noqa: BLE001 - an error must not appear while a person types
         return
     for word, meaning in found:
-        # What is in the store was written by others, and a line here is one word.
+        # Text from the store is untrusted, and a newline would start another candidate.
         if word.isprintable() and (word.startswith(begun) or word == FILES):
-            told = plain(meaning)
-            sys.stdout.write(f"{joined}{word}\t{told}\n" if told else f"{joined}{word}\n")
+            shown = plain(meaning)
+            sys.stdout.write(f"{joined}{word}\t{shown}\n" if shown else f"{joined}{word}\n")
 
 
 def candidates(before: Sequence[str], begun: str) -> Iterable[_Candidate]:
-    """Return what may follow the words before the cursor, where a word is begun."""
+    """Return the candidates after the words before the cursor; `begun` is the start of the word under it."""
     if not before:
         return [*WORDS.items(), ("--help", "Show the help."), ("--version", "Show the version.")]
     if before[0] == "help":
         return candidates(before[1:], begun)
     noun, *rest = [*ALIASES.get(before[0], (before[0],)), *before[1:]]
-    command = import_module("kingdom.cli.dispatch").command_of(noun)
+    from kingdom.cli.dispatch import command_of
+
+    command: Any = command_of(noun)
     verb = noun
     while verbs := getattr(command, "commands", None):
         if not rest:
@@ -54,7 +55,7 @@ def candidates(before: Sequence[str], begun: str) -> Iterable[_Candidate]:
 
 
 def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str], begun: str) -> Iterable[_Candidate]:
-    """Return the options of a command, or what the argument or the option under the cursor may be."""
+    """Return the options of a command, or the values of the argument or option under the cursor."""
     options = {flag: each for each in parameters for flag in (*each.opts, *each.secondary_opts) if flag[0] == "-"}
     open_option, given, shared = _given(words, options)
     if open_option is None and begun.startswith("-"):
@@ -68,14 +69,15 @@ def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str
     named = {metavar, *parameter.opts}
     if named & _OF_FILES:
         return [(FILES, "")]
-    if verb in _MAKERS and metavar == "NAME":
+    if verb in _CREATING_VERBS and metavar == "NAME":
         return []
-    live: Iterable[_Candidate] = import_module("kingdom.cli.live_ids").live_ids(noun, named, given, begun, shared)
-    return live
+    from kingdom.cli.completion.live_ids import live_ids
+
+    return live_ids(noun, named, given, begun, shared)
 
 
 def _given(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
-    """Return the option that waits for its value, the arguments so far, and which store was named."""
+    """Return the option that still needs its value, the arguments so far, and the options about the store."""
     waiting, arguments, shared = "", [], {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -94,7 +96,7 @@ def _given(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str
 
 
 def _argument(parameters: Iterable[Any], number: int) -> Any:
-    """Return the argument with a number; the last one may take any number of words."""
+    """Return the parameter of an argument by its position; the last one can be variadic."""
     there = [each for each in parameters if each.param_type_name == "argument"]
     if number < len(there):
         return there[number]

@@ -1,36 +1,36 @@
-"""Runs the command that words name, and turns every error into one sentence: what is wrong, and what to do next."""
+"""Runs a command, and prints every error as one sentence: what is wrong and what to do next."""
 
 import gc
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 import typer
 
-from kingdom.cli import exit_code
-from kingdom.cli.nouns import WORDS, module_of
+from kingdom.cli.framework import exit_code
+from kingdom.cli.loading import load_app
+from kingdom.cli.nouns import WORDS
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
-from kingdom.sentence import plain
 from kingdom.settings import read_environment
+from kingdom.text import plain
 
 _PROGRAM = "kingdom"
 _HELP = ["--help", "-h"]
-# What is less alike is hardly what somebody meant.
-_LIKENESS = 0.7
-_DRIVER = frozenset({"psycopg", "psycopg_pool"})
+# Words less similar than this are not suggested.
+_MIN_SIMILARITY = 0.7
+_DRIVER_MODULES = frozenset({"psycopg", "psycopg_pool"})
 
 
 def command_of(noun: str) -> Any:
     """Return the command, or the group of commands, of a noun."""
-    return typer.main.get_command(import_module(module_of(noun)).app)
+    return typer.main.get_command(load_app(noun))
 
 
-def run(words: Sequence[str], alias: str = "") -> int:
-    """Run a command and return its exit code; `alias` is the short name by which a person has called it."""
+def run(words: Sequence[str], note: str = "") -> int:
+    """Run a command and return its exit code; help shows `note` first."""
     try:
-        return _run(words, alias)
+        return _run(words, note)
     except Unavailable as error:
         return _say(error, exit_code.UNREACHABLE)
     except Misconfigured as error:
@@ -38,47 +38,47 @@ def run(words: Sequence[str], alias: str = "") -> int:
     except KingdomError as error:
         return _say(error, exit_code.FAILED)
     except typer.Abort:
-        return _say("it was stopped at a question, and nothing was done", exit_code.FAILED)
+        return _say("you did not confirm, so nothing was done", exit_code.FAILED)
     except ModuleNotFoundError as error:
-        if error.name not in _DRIVER:
+        if error.name not in _DRIVER_MODULES:
             raise
-        return _say("the driver of PostgreSQL is not installed: pip install 'kingdom[postgres]'", exit_code.USAGE)
+        return _say("the PostgreSQL driver is not installed: pip install 'kingdom[postgres]'", exit_code.USAGE)
 
 
 def refuse_word(word: str) -> int:
-    """Say that there is no such noun, and which one may be meant."""
+    """Say that there is no such command, and suggest similar ones."""
     if word.startswith("-"):
-        return _say(f"there is no option {word}; options come behind a command: `kingdom --help`", exit_code.USAGE)
-    return _say(f"there is no command {word!r}; {_meant(word, WORDS)}`kingdom --help` shows all", exit_code.USAGE)
+        return _say(f"there is no option {word}; options come after a command: `kingdom --help`", exit_code.USAGE)
+    return _say(f"there is no command {word!r}; {_suggestion(word, WORDS)}`kingdom --help` shows all", exit_code.USAGE)
 
 
-def _run(words: Sequence[str], alias: str) -> int:
+def _run(words: Sequence[str], note: str) -> int:
     noun, *rest = words
     path = [_PROGRAM, noun]
     command = command_of(noun)
-    # From here on there is waste, and not in what was loaded: to look there too makes the end of a process slow.
+    # Loaded modules are never garbage, and scanning them would slow down the end of the process.
     gc.freeze()
     gc.enable()
     code = 0
     while verbs := getattr(command, "commands", None):
         if not rest and not command.invoke_without_command:
-            # Only a verb would make it a command.
             rest, code = [_HELP[0]], exit_code.USAGE
         if not rest or rest[0].startswith("-"):
             break
         if rest[0] not in verbs:
             place = " ".join(path)
             cause = f"{place} has no verb {rest[0]!r}"
-            return _say(f"{cause}; {_meant(rest[0], verbs)}`{place} --help` shows all", exit_code.USAGE)
+            return _say(f"{cause}; {_suggestion(rest[0], verbs)}`{place} --help` shows all", exit_code.USAGE)
         command = verbs[rest[0]]
         path.append(rest.pop(0))
     name = " ".join(path)
     if not set(_HELP).isdisjoint(rest):
-        # By itself it would keep what is bold or dim.
-        drawing: Any = import_module("typer.rich_utils")
-        drawing.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"
-        if alias:
-            typer.echo(f"`{_PROGRAM} {alias}` is short for `{name}`.")
+        # Typer itself keeps bold and dim text even with NO_COLOR.
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"
+        if note:
+            typer.echo(note)
     try:
         result = command.main(args=rest, prog_name=name, standalone_mode=False, help_option_names=_HELP)
     except typer.TyperException as error:
@@ -87,14 +87,14 @@ def _run(words: Sequence[str], alias: str) -> int:
 
 
 def _usage(error: typer.TyperException, command: Any, name: str) -> str:
-    """Return what is wrong with the words behind a command."""
-    more = f"`{name} --help` tells more"
+    """Return what is wrong with the arguments of a command."""
+    more = f"see `{name} --help`"
     cause = error.message.strip().removesuffix(".")
     if option := getattr(error, "option_name", ""):
         flags = [flag for each in command.params for flag in each.opts]
         if option in flags:
             return f"{cause}; {more}"
-        return f"{name} has no option {option}; {_meant(option, [*flags, *_HELP])}`{name} --help` shows all"
+        return f"{name} has no option {option}; {_suggestion(option, [*flags, *_HELP])}`{name} --help` shows all"
     parameter = getattr(error, "param", None)
     if parameter is None:
         return f"{cause}; {more}"
@@ -102,12 +102,12 @@ def _usage(error: typer.TyperException, command: Any, name: str) -> str:
     return f"{called}: {cause}; {more}" if cause else f"{called} is missing; {more}"
 
 
-def _meant(word: str, there: Iterable[str]) -> str:
-    found = get_close_matches(word, list(there), n=3, cutoff=_LIKENESS)
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, list(known), n=3, cutoff=_MIN_SIMILARITY)
     return f"did you mean {' or '.join(found)}? " if found else ""
 
 
 def _say(words: object, code: int) -> int:
-    # What people and agents wrote may stand in it, and must not steer a terminal.
+    # The message can contain text of people and agents, which must not control the terminal.
     sys.stderr.write(f"{_PROGRAM}: {plain(words)}\n")
     return code

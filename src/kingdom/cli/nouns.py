@@ -1,58 +1,57 @@
-"""Every first word of the command line, as plain data: help and completion need nothing else, so they come at once."""
+"""The first words of the command line as plain data, so that help and completion load nothing else."""
 
-# Each word that is no alias is a module beside this one, loaded only when it is used.
+# `loading.py` has the module of each word that is not an alias.
 GROUPS: dict[str, dict[str, str]] = {
     "Start here": {
-        "demo": "See it work in two minutes, in a throwaway directory: a review, a question, kills, recovery.",
-        "init": "Make a realm to start from: settings, a General, and what to do next.",
-        "doctor": "Look for everything that can be wrong here, and tell how to put it right.",
-        "up": "Run every role of the court on this machine, until stopped.",
+        "demo": "See Kingdom work in two minutes, in a temporary directory: a review, a question, kills, recovery.",
+        "init": "Create a realm: its settings and a first General.",
+        "doctor": "Check this machine and realm, and say how to fix what is wrong.",
+        "up": "Run every role of the court on this machine until stopped.",
     },
     "Daily": {
-        "status": "Show how the court stands, and what needs a person.",
-        "top": "See the court on one live screen, and act on what needs a person.",
-        "ps": "Show the runs and assignments that have not ended.",
-        "show": "Show whatever an id names: a run, an assignment, an event, a petition, a General.",
-        "logs": "What the agents of a run were asked, said and did.",
-        "why": "Explain where an event is and what holds it there.",
-        "explain": "Tell what became of something, from the event outside to the result.",
-        "inbox": "The questions that wait for a person.",
+        "status": "Show the state of the court and what needs a person.",
+        "top": "Watch the court on a live screen and act on what needs a person.",
+        "ps": "List the runs and assignments that have not ended.",
+        "show": "Show the thing with an id: a run, assignment, event, petition or General.",
+        "logs": "Show what the agents of a run were asked, said and did.",
+        "why": "Show where an event is and why it waits there.",
+        "explain": "Show the timeline of an event, assignment or run, from its cause to its result.",
+        "inbox": "List the questions that wait for a person.",
         "answer": "Answer a question of an assignment.",
-        "send": "Tell the court of an event, as if it had happened outside.",
-        "resume": "Let a run go on.",
-        "cancel": "Give up a run, or the run of an assignment.",
-        "diff": "Print what a run changed.",
+        "send": "Send an event to the court, as if it had happened outside.",
+        "resume": "Resume a run.",
+        "cancel": "Cancel a run, or the run of an assignment.",
+        "diff": "Print the changes of a run.",
     },
     "Runs": {
-        "workflow": "Runs: create, start, watch, pause, resume, look at what they left.",
-        "attach": "Watch a run in a terminal of its own: its agent, and the files it changes.",
-        "template": "Templates: what runs are made from, as YAML files.",
-        "git": "The repositories that runs may use.",
-        "mcp": "The MCP servers that agents may call.",
+        "workflow": "Create, start, watch, pause and resume runs, and see their results.",
+        "attach": "Watch a run in tmux: its agent and the files that it changes.",
+        "template": "Manage the templates that runs are created from.",
+        "git": "Manage the repositories that runs can use.",
+        "mcp": "Manage the MCP servers that agents can call.",
     },
     "Court": {
-        "general": "The Generals: who does what when, as YAML files.",
-        "event": "What happened outside: list, show, send, route anew.",
-        "assignment": "What the King handed to Generals: list, show.",
-        "petition": "What agents asked for and what left the house: list, show.",
+        "general": "Manage the Generals: which events each one handles, and how.",
+        "event": "List, show and send events from outside, and route them again.",
+        "assignment": "List and show what the King assigned to Generals.",
+        "petition": "List and show what agents asked for and what was done outside.",
         "simulate": "Show what other rules would have decided about past events.",
-        "config": "The file of settings: check it, or print one to start from.",
+        "config": "Check the settings file, or print an example.",
     },
     "Bus": {
-        "bus": "The durable event bus: publish, work, look, repair.",
+        "bus": "Use the event bus: publish, run workers, inspect, repair.",
         "dead": "List the events that could not be handled.",
-        "redrive": "Start a new round for dead events.",
-        "storage": "The store behind it: move everything to another one.",
+        "redrive": "Retry dead events.",
+        "storage": "Move everything to another store.",
     },
     "Machines": {
-        "host": "The machines that run agents.",
-        "engine": "Take every run its next step, until stopped; with --host run agents too.",
-        "role": "Play one role of the court in this process, until stopped.",
-        "agent-mcp": "Offer an agent its tools over MCP; agents start it themselves.",
-        "completion": "Print what makes a shell complete commands and ids.",
+        "host": "List and retire the machines that run agents.",
+        "role": "Run one role in this process until stopped.",
+        "agent-mcp": "Serve an agent its tools over MCP; agents start this themselves.",
+        "completion": "Print the script that makes a shell complete commands and ids.",
     },
 }
-# An alias is another name for a command, never a second one.
+# An alias is another name for a command.
 ALIASES: dict[str, tuple[str, ...]] = {
     "send": ("event", "send"),
     "resume": ("workflow", "resume"),
@@ -61,10 +60,19 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "dead": ("bus", "dead", "list"),
     "redrive": ("bus", "redrive"),
 }
+# Earlier names that still work; help and completion do not show them.
+FORMER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("engine",): ("role", "engine"),
+    ("host", "run"): ("role", "host"),
+}
 WORDS: dict[str, str] = {name: words for group in GROUPS.values() for name, words in group.items()}
 NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
 
 
-def module_of(noun: str) -> str:
-    """Return the name of the module that has a noun."""
-    return f"kingdom.cli.{noun.replace('-', '_')}"
+def expand_alias(words: list[str]) -> tuple[list[str], str]:
+    """Return the words of the command that an alias or a former name stands for, and a note that says so."""
+    for short, full in (*(((alias,), full) for alias, full in ALIASES.items()), *FORMER_NAMES.items()):
+        if tuple(words[: len(short)]) == short:
+            note = f"`kingdom {' '.join(short)}` is short for `kingdom {' '.join(full)}`."
+            return [*full, *words[len(short) :]], note
+    return words, ""

@@ -1,1 +1,1 @@
-"""Who acts: the roles that turn what happens outside into assignments, have them done and tell people."""
+"""The roles of the court: they turn outside events into assignments, run them and inform people."""

@@ -1,4 +1,4 @@
-"""The documents that the roles hand to each other, exactly as people find them in the queues: snake_case JSON."""
+"""The documents that roles pass to each other, stored in the queues as snake_case JSON."""
 
 import re
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ import msgspec
 
 from kingdom.errors import MalformedEvent
 
-# An id becomes the name of a file, a word on a command line and a part of a URL.
+# An id becomes a file name, a command-line argument and a part of a URL.
 _EVENT_ID = re.compile(r"evt-[a-z0-9]+-[A-Za-z0-9][A-Za-z0-9._:+-]{0,180}")
 EVENT_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE_LENGTH_MAX = 100
-# The type of an assignment that goes on with the answer of a person.
+# The type of an assignment that continues an earlier one with a person's answer.
 RESUME = "resume"
 
 
 class Priority(StrEnum):
-    """How much something matters beside the others that wait."""
+    """How urgent an event or assignment is compared with others that wait."""
 
     HIGH = "high"
     NORMAL = "normal"
@@ -27,7 +27,7 @@ class Priority(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """How far an event has come."""
+    """The state of an event."""
 
     PENDING = "pending"
     DISPATCHED = "dispatched"
@@ -36,7 +36,7 @@ class EventStatus(StrEnum):
 
 
 class AssignmentStatus(StrEnum):
-    """How far an assignment has come."""
+    """The state of an assignment."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -47,14 +47,14 @@ class AssignmentStatus(StrEnum):
 
 
 class MessageStatus(StrEnum):
-    """Whether people have been told."""
+    """Whether the Envoy has sent a message."""
 
     PENDING = "pending"
     SENT = "sent"
 
 
 class MessageType(StrEnum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     THREAD_START = "thread_start"
     THREAD_UPDATE = "thread_update"
@@ -64,29 +64,30 @@ class MessageType(StrEnum):
 
 
 class Urgency(StrEnum):
-    """How loud a message is."""
+    """How prominently a message is shown."""
 
     NORMAL = "normal"
     HIGH = "high"
     URGENT = "urgent"
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One General that an event goes to and the rule that says so; `task_id` once it is assigned.
+class Route(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
+    """One General that an event goes to, and the rule that selected it.
 
-    Until then `waiting` names its place in the waiting room; with neither, a newer event took its place.
+    `assignment_id` is set once the event is assigned. Until then, `waiting` is the id of its entry in the waiting
+    queue. Both are empty if a newer event superseded it.
     """
 
     general: str
     rule: str
-    task_id: str = ""
+    assignment_id: str = ""
     waiting: str = ""
 
 
 class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something happened outside; `payload` is untrusted text and never more than data.
+    """Something that happened outside Kingdom. `payload` is untrusted text and is only ever treated as data.
 
-    `outcome` tells how it ended where `status` does not say enough: unrouted, superseded, failed.
+    `outcome` adds detail to a final `status`: unrouted, superseded, failed.
     """
 
     id: str
@@ -99,41 +100,41 @@ class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     status: EventStatus
     outcome: str = ""
     reason: str = ""
-    # A newer event with the same key takes the place of one that still waits.
+    # A newer event with the same key replaces an event that still waits.
     key: str = ""
     routes: tuple[Route, ...] = ()
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "ExternalEvent":
-        """Return the event that a document of anybody describes, or say what is wrong with it."""
+        """Return the event that a document from any source describes, or raise MalformedEvent."""
         try:
             event = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
-            raise MalformedEvent(f"this is no event: {error}") from error
+            raise MalformedEvent(f"this is not an event: {error}") from error
         if not _EVENT_ID.fullmatch(event.id):
             raise MalformedEvent(
-                f"{event.id[:200]!r} cannot be the id of an event: write evt-SOURCE-NAME, such as evt-cli-release-1.2"
+                f"{event.id[:200]!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-release-1.2"
             )
         if not event.id.startswith(f"evt-{event.source}-"):
             raise MalformedEvent(
-                f"the id {event.id!r} names another source than the event does: begin it with evt-{event.source}-,"
+                f"the id {event.id!r} names another source than the event: begin it with evt-{event.source}-,"
                 " or leave the source out"
             )
         if len(event.type) > _TYPE_LENGTH_MAX or not EVENT_TYPE.fullmatch(event.type):
             raise MalformedEvent(
-                f"{event.type[:60]!r} is no type of event: write words with dots, as github.pr.comment"
+                f"{event.type[:60]!r} is not a valid event type: write words with dots, such as github.pr.comment"
             )
         if event.created_at.tzinfo is None:
             raise MalformedEvent("created_at needs a time zone, as in 2026-02-07T10:00:00Z")
         return event
 
     def as_new(self) -> "ExternalEvent":
-        """Return the event as it came, with nothing of what was made of it."""
+        """Return the event without the results of earlier processing."""
         return msgspec.structs.replace(self, status=EventStatus.PENDING, outcome="", reason="", key="", routes=())
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the King hands to a General because of an event; a resumed one names its `root`."""
+    """The work that the King hands to a General because of an event. A resumed assignment names its `root`."""
 
     id: str
     event_id: str
@@ -145,37 +146,37 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: AssignmentStatus
     repo: str | None = None
     root: str = ""
-    # The event itself, where `event_id` names the schedule that fired it.
+    # The id of the event, if `event_id` names the schedule that fired it.
     cause: str = ""
     workflow_id: str = ""
     retries: int = 0
     reason: str = ""
-    # What was set aside of the day's money when it was given.
+    # The amount reserved from the daily budget when the assignment was created.
     budget_usd: float = 0.0
-    # What its run had cost when it last rested.
+    # The cost of its run when the run last stopped.
     cost_usd: float = 0.0
     started_at: datetime | None = None
     ended_at: datetime | None = None
 
     @property
     def root_id(self) -> str:
-        """Return the assignment to which thread, quota, question and result belong."""
+        """Return the id of the assignment that owns the thread, quota, question and result."""
         return self.root or self.id
 
     @property
     def cause_id(self) -> str:
-        """Return the id of the event itself, also where a schedule fired it."""
+        """Return the id of the event, even if a schedule fired it."""
         return self.cause or self.event_id
 
     @property
     def turn(self) -> tuple[datetime, bool, str]:
-        """Return by what the assignments of one root are sorted, the current one last."""
-        # Not by id alone: the thousandth of a day would come before the second.
+        """Return the sort key among the assignments of one root. The current one sorts last."""
+        # Ids do not sort by age: the thousandth of a day would come before the second.
         return self.created_at, self.root != "", self.id
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Envoy tells people."""
+    """A message that the Envoy sends to people."""
 
     id: str
     type: MessageType

@@ -1,7 +1,7 @@
-"""Signs of life: a role gives them from a thread of its own, and who looks tells since when each role is silent.
+"""Heartbeats: each role writes them from its own thread, and readers see how long each role has been silent.
 
-With a store of files a sign is the time of `state/{role}/heartbeat`, else a record per process. Times of several
-machines are compared, so their clocks must agree to a few seconds.
+In a file store, a heartbeat is the modification time of `state/{role}/heartbeat`. Otherwise it is one record per
+process. Readers compare times of several machines, so clocks must agree within a few seconds.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind, readable
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
-from kingdom.workflow.records import change, each
+from kingdom.workflow.records import each_record, run_transaction
 
-# Who gives them, as they are started: who watches and who tells come first, who lets new things in comes last.
+# In start order: the roles that watch and inform come first, the role that lets events in comes last.
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
 EVERY = timedelta(seconds=10)
-# A loop that runs nothing for so long will not come back: from then on it counts as dead.
+# An event loop that runs nothing for this long counts as dead.
 STUCK_AFTER = timedelta(minutes=10)
-# Who ends does not wait for longer until a store that is away can be told.
+# How long a stopping process waits for a store that is unavailable.
 _LAST_SIGN_SECONDS = 10.0
 _FORGOTTEN_AFTER = timedelta(days=1)
 HEARTBEATS = RecordKind(
@@ -44,8 +44,8 @@ HEARTBEATS = RecordKind(
 _log = structlog.get_logger("kingdom.court")
 
 
-class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """The last sign of life of one process of a role."""
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The last heartbeat of one process of a role."""
 
     role: str
     machine: str
@@ -53,101 +53,101 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Signs(ABC):
-    """Where signs of life are left."""
+class HeartbeatWriter(ABC):
+    """Writes the heartbeats of one process."""
 
     @abstractmethod
-    async def give(self, at: datetime) -> None:
-        """Leave a sign."""
+    async def beat(self, at: datetime) -> None:
+        """Write a heartbeat."""
 
     @abstractmethod
     async def end(self) -> None:
-        """Say that no more will follow, so that nobody misses them."""
+        """Remove the heartbeat, so that an intended stop does not look like an outage."""
 
 
-class FileSigns(Signs):
-    """Signs of a role in a directory; several processes of one role share the file."""
+class FileHeartbeatWriter(HeartbeatWriter):
+    """Writes heartbeats of a role to a file that all processes of the role share."""
 
     def __init__(self, directory: Path, role: str) -> None:
         self._file = _file(directory, role)
 
-    async def give(self, at: datetime) -> None:
-        """See the port."""
-        # A thread of its own waits for the disk, and for nothing else.
+    async def beat(self, at: datetime) -> None:
+        """Touch the file."""
+        # Blocking calls are fine here: this runs in the heartbeat thread, which does nothing else.
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.touch()
         os.utime(self._file, (at.timestamp(), at.timestamp()))
 
     async def end(self) -> None:
-        """See the port."""
+        """Delete the file."""
         self._file.unlink(missing_ok=True)
 
 
-class RecordSigns(Signs):
-    """Signs of one process of a role as a record."""
+class RecordHeartbeatWriter(HeartbeatWriter):
+    """Writes heartbeats of one process to a record."""
 
     def __init__(self, bus: Bus, role: str) -> None:
         self._bus = bus
         self._role = role
         self._id = f"{role}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
 
-    async def give(self, at: datetime) -> None:
-        """See the port."""
+    async def beat(self, at: datetime) -> None:
+        """Save the record."""
         await self._put(at, CURRENT)
 
     async def end(self) -> None:
-        """See the port."""
+        """Mark the record as ended."""
         await self._put(utc_now(), ENDED)
 
     async def _put(self, at: datetime, state: str) -> None:
-        sign = Sign(role=self._role, machine=socket.gethostname(), pid=os.getpid(), at=at)
+        heartbeat = Heartbeat(role=self._role, machine=socket.gethostname(), pid=os.getpid(), at=at)
 
         async def act(transaction: Transaction) -> None:
             known = await transaction.get(HEARTBEATS.name, self._id)
             record = known or Record(kind=HEARTBEATS.name, id=self._id, state=state)
-            await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(sign)))
+            await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(heartbeat)))
 
-        await change(self._bus, act)
+        await run_transaction(self._bus, act)
 
 
-def signs_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[Signs]]:
-    """Return how a heart opens signs in a directory."""
+def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
+    """Return a factory for writers to a directory."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Signs]:
-        yield FileSigns(directory, role)
+    async def opened() -> AsyncIterator[HeartbeatWriter]:
+        yield FileHeartbeatWriter(directory, role)
 
     return opened
 
 
-def signs_in_records(
+def heartbeats_in_records(
     open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str
-) -> Callable[[], AbstractAsyncContextManager[Signs]]:
-    """Return how a heart opens signs as records, on a bus of its own: another loop's would wait for that loop."""
+) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
+    """Return a factory for writers to records. Each opens its own bus, because a bus belongs to one event loop."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Signs]:
+    async def opened() -> AsyncIterator[HeartbeatWriter]:
         async with open_bus() as bus:
-            yield RecordSigns(bus, role)
+            yield RecordHeartbeatWriter(bus, role)
 
     return opened
 
 
-class Heart:
-    """Gives signs of life while the block lasts, from a thread of its own, so that a busy loop does not look dead.
+class HeartbeatThread:
+    """Writes heartbeats from its own thread while the block runs, so that a busy event loop does not look dead.
 
-    A loop that is closed, or that answers nothing for `stuck_after`, gives none.
+    No heartbeat is written while the loop is closed or has not responded for `stuck_after`.
     """
 
     def __init__(
         self,
-        signs: Callable[[], AbstractAsyncContextManager[Signs]],
+        open_writer: Callable[[], AbstractAsyncContextManager[HeartbeatWriter]],
         *,
         every: timedelta = EVERY,
         stuck_after: timedelta = STUCK_AFTER,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._signs = signs
+        self._open_writer = open_writer
         self._every_seconds = every.total_seconds()
         self._stuck_seconds = stuck_after.total_seconds()
         self._clock = clock
@@ -155,19 +155,19 @@ class Heart:
         self._answered_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=self._live, name="kingdom-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kingdom-heart", daemon=True)
 
     async def __aenter__(self) -> Self:
-        """Begin to beat."""
+        """Start the thread."""
         self._loop = asyncio.get_running_loop()
         self._answer()
         self._thread.start()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """End, and say so."""
+        """Stop the thread and end the heartbeats."""
         self._stopped.set()
-        # The thread may not have come so far as to wait, or may wait no more.
+        # The thread may not be waiting yet, or may have ended.
         with suppress(RuntimeError):
             self._wake()
         await asyncio.to_thread(self._thread.join, _LAST_SIGN_SECONDS)
@@ -175,28 +175,28 @@ class Heart:
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                asyncio.run(self._beat_forever())
-            except Exception as error:  # noqa: BLE001 - a role that lives must not look dead
-                _log.warning("no sign of life could be given, trying again", error=str(error))
+                asyncio.run(self._beat_until_stopped())
+            except Exception as error:  # noqa: BLE001 - a running role must not look dead
+                _log.warning("cannot write a heartbeat, trying again", error=str(error))
                 self._stopped.wait(self._every_seconds)
 
-    async def _beat_forever(self) -> None:
+    async def _beat_until_stopped(self) -> None:
         stopped, own_loop = asyncio.Event(), asyncio.get_running_loop()
         self._wake = lambda: own_loop.call_soon_threadsafe(stopped.set)
-        async with self._signs() as signs:
+        async with self._open_writer() as writer:
             while not self._stopped.is_set():
-                if self._loop_lives():
-                    await signs.give(self._clock())
+                if self._is_loop_alive():
+                    await writer.beat(self._clock())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._every_seconds):
                         await stopped.wait()
-            await signs.end()
+            await writer.end()
 
-    def _loop_lives(self) -> bool:
-        """Tell whether the loop of the role may still do something, and ask it for an answer until the next time."""
+    def _is_loop_alive(self) -> bool:
+        """Return whether the role's event loop still responds, and ask it to respond again."""
         if self._loop is None or self._loop.is_closed():
             return False
         with suppress(RuntimeError):
@@ -204,27 +204,27 @@ class Heart:
         return time.monotonic() - self._answered_at < self._stuck_seconds
 
 
-async def each_sign(transaction: Transaction) -> list[Sign]:
-    """Return the last sign of each process that is kept as a record, and that this version can read."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    return list(readable(records, Sign))
+async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
+    """Return the last heartbeat of each process that has a readable record."""
+    records = [record async for record in each_record(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    return list(read_documents(records, Heartbeat))
 
 
-async def last_signs(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
-    """Return when each role was last heard of: of several processes the latest counts; one that ended is not missed."""
-    found = [(sign.role, sign.at) for sign in await each_sign(transaction)]
+async def last_heartbeats(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
+    """Return the latest heartbeat of each role. Processes that stopped on purpose are not included."""
+    found = [(heartbeat.role, heartbeat.at) for heartbeat in await list_heartbeats(transaction)]
     if directory is not None:
-        found += _file_signs(directory)
-    return dict(sorted(found, key=lambda sign: sign[1]))
+        found += _file_heartbeats(directory)
+    return dict(sorted(found, key=lambda heartbeat: heartbeat[1]))
 
 
-async def forget_old_signs(transaction: Transaction, now: datetime) -> None:
-    """Take processes off the list that died long ago and whose role was heard of since."""
-    records = [record async for record in each(transaction, Query(kind=HEARTBEATS.name, state=CURRENT))]
-    signs = [(sign, record) for record in records for sign in readable([record], Sign)]
-    latest = {sign.role: sign.at for sign, _ in sorted(signs, key=lambda each: each[0].at)}
-    for sign, record in signs:
-        if sign.at < latest[sign.role] and now - sign.at > _FORGOTTEN_AFTER:
+async def forget_old_heartbeats(transaction: Transaction, now: datetime) -> None:
+    """End the records of processes that died long ago if their role has newer heartbeats."""
+    records = [record async for record in each_record(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    heartbeats = [(heartbeat, record) for record in records for heartbeat in read_documents([record], Heartbeat)]
+    latest = {heartbeat.role: heartbeat.at for heartbeat, _ in sorted(heartbeats, key=lambda each: each[0].at)}
+    for heartbeat, record in heartbeats:
+        if heartbeat.at < latest[heartbeat.role] and now - heartbeat.at > _FORGOTTEN_AFTER:
             await transaction.put(replace(record, state=ENDED))
 
 
@@ -232,10 +232,10 @@ def _file(directory: Path, role: str) -> Path:
     return directory / "state" / role / "heartbeat"
 
 
-def _file_signs(directory: Path) -> list[tuple[str, datetime]]:
+def _file_heartbeats(directory: Path) -> list[tuple[str, datetime]]:
     found = []
     for path in (directory / "state").glob("*/heartbeat"):
-        # A role may end just now.
+        # The role may stop at this moment.
         with suppress(FileNotFoundError):
             found.append((path.parent.name, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found

@@ -1,4 +1,4 @@
-"""The Generals of now: packages are read again when a file of theirs has changed, so that no role needs a restart."""
+"""The current Generals: packages are reloaded when their files change, so no role needs a restart."""
 
 import os
 import time
@@ -8,29 +8,29 @@ from pathlib import Path
 import structlog
 
 from kingdom.court.package import Package
-from kingdom.court.package_files import Loaded, load_packages
+from kingdom.court.package_files import LoadedPackages, load_packages
 
 _LOOK_SECONDS = 2.0
 _log = structlog.get_logger("kingdom.court")
 
 
 class LivePackages:
-    """The packages below a directory; a broken one is told of once, and its General does nothing until it is mended."""
+    """The packages in a directory. A broken package is logged once and disabled until it is fixed."""
 
-    def __init__(self, directory: Path, *, hears_strangers: bool = False) -> None:
+    def __init__(self, directory: Path, *, accepts_strangers: bool = False) -> None:
         self.directory = directory
-        self._hears_strangers = hears_strangers
-        self._loaded = Loaded()
+        self._hears_strangers = accepts_strangers
+        self._loaded = LoadedPackages()
         self._seen: tuple[tuple[str, int, int], ...] | None = None
         self._next_look = 0.0
 
     def all(self) -> Sequence[Package]:
-        """Return every package that can be used."""
+        """Return every usable package."""
         self._look()
         return self._loaded.packages
 
     def by_name(self) -> Mapping[str, Package]:
-        """Return every package that can be used, by the name of its General."""
+        """Return every usable package by the name of its General."""
         return {package.name: package for package in self.all()}
 
     def _look(self) -> None:
@@ -38,12 +38,12 @@ class LivePackages:
             return
         seen = tuple(sorted(_fingerprints(self.directory)))
         if seen != self._seen:
-            loaded = load_packages(self.directory, hears_strangers=self._hears_strangers)
+            loaded = load_packages(self.directory, accepts_strangers=self._hears_strangers)
             self._seen, self._loaded = seen, loaded
             _log.info("Generals", names=[package.name for package in self._loaded.packages])
             for broken in self._loaded.broken:
-                _log.error("a General is out of service", general=broken.name, reason=broken.reason)
-        # A look that failed tells nothing, so whoever asks next looks again.
+                _log.error("a General is disabled: its package is broken", general=broken.name, reason=broken.reason)
+        # Set last, so that a failed check is repeated at once.
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
 
@@ -51,7 +51,7 @@ def _fingerprints(directory: Path) -> Iterator[tuple[str, int, int]]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
-            # What a General remembers is read anew by each assignment.
+            # Memory is read again by each assignment.
             if path.parent.name == "memory":
                 continue
             try:

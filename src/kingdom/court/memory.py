@@ -1,12 +1,12 @@
-"""What a General has learned: small files in its package, shown to its agents and written with what they report.
+"""What a General has learned: small files in its package that its agents read and add to.
 
-    memory/repository-{owner}.{name}.md  what agents learned in one repository, at most 8 KB
-    memory/elsewhere.md                  what they learned in work without a repository, at most 8 KB
-    memory/patterns.md                   what a person let be true everywhere, at most 5 KB
-    memory/decisions.md                  what was decided so, at most 3 KB
+    memory/repository-{owner}.{name}.md  learned in one repository, at most 8 KB
+    memory/elsewhere.md                  learned in work without a repository, at most 8 KB
+    memory/patterns.md                   promoted by a person to all repositories, at most 5 KB
+    memory/decisions.md                  decisions promoted by a person, at most 3 KB
 
-The oldest lines go when a file is full. What agents report was drawn from foreign text, so it stays on one line each,
-with where it came from, and is shown to agents of the same repository only until a person promotes it.
+When a file is full, its oldest lines are removed. Reports of agents may contain text of strangers. So each report stays
+on one line with its origin, and only agents of the same repository see it until a person promotes it.
 """
 
 import fcntl
@@ -19,10 +19,10 @@ from typing import Literal
 
 import msgspec
 
+from kingdom.atomic_write import write_atomically
 from kingdom.court.prompt import newest_lines, one_line
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
-from kingdom.whole_file import write_whole
-from kingdom.workflow.model.git import unique_name
+from kingdom.workflow.model.resources.git import unique_name
 
 LOADED_BYTES_MAX = 50 * 1024
 _FOLDER = "memory"
@@ -34,14 +34,14 @@ _ORIGIN = re.compile(r" \[([^\[\]]*)\]$")
 
 
 class MemoryUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an agent learned; `repo` is the repository that it worked in, it cannot name another."""
+    """One thing that an agent learned. It applies to the repository that the agent worked in."""
 
     text: str
     about: Literal["patterns", "repo", "decisions"] = "patterns"
 
 
-class Sentence(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a package remembers; `origin` tells the repository, the run and the day where it was learned."""
+class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One remembered line; `origin` names the repository, the run and the day."""
 
     text: str
     origin: str
@@ -50,13 +50,13 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_memory(directory: Path | str, repo: str, files: Sequence[str] = ()) -> str:
-    """Return what a package remembers for work in a repository; `files` are more of its files to show."""
+    """Return the memory for work in a repository. `files` are additional files of the package."""
     directory = Path(directory)
-    found = [("Patterns", _kept(directory, _PATTERNS, repo))]
+    found = [("Patterns", _read_section(directory, _PATTERNS, repo))]
     title = f"Repository {one_line(repo)}" if repo else "Work without a repository"
-    found.append((title, _kept(directory, _sort(repo), repo)))
-    found.append(("Decisions", _kept(directory, _DECISIONS, repo)))
-    found += [(name, _text(directory, name, LOADED_BYTES_MAX)) for name in files]
+    found.append((title, _read_section(directory, _section_of(repo), repo)))
+    found.append(("Decisions", _read_section(directory, _DECISIONS, repo)))
+    found += [(name, _read_text(directory, name, LOADED_BYTES_MAX)) for name in files]
     parts: list[str] = []
     room = LOADED_BYTES_MAX
     for title, text in found:
@@ -69,96 +69,95 @@ def load_memory(directory: Path | str, repo: str, files: Sequence[str] = ()) -> 
 
 
 def apply_memory_updates(directory: Path | str, updates: object, repo: str = "", source: str = "") -> tuple[str, ...]:
-    """Write down what an agent reports to have learned, and return why some of it was not.
+    """Store what an agent learned, and return why some updates were refused.
 
-    An update is a text, or `{about: patterns | repo | decisions, text}`. Whatever it says to be about, it is kept for
-    `repo`, where it was learned, with the `source`. What is known already becomes the newest, so that the same updates
-    can be applied twice.
+    An update is a text, or `{about: patterns | repo | decisions, text}`. Whatever its `about`, it is stored for `repo`
+    together with the `source`. A known line becomes the newest one, so applying the same updates twice is safe.
     """
     if not isinstance(updates, list | tuple):
-        return (f"updates of memory are a list, not {one_line(updates)[:_UPDATE_LENGTH_MAX]}",)
+        return (f"memory updates must be a list, not {one_line(updates)[:_UPDATE_LENGTH_MAX]}",)
     refused: list[str] = []
     lines: list[str] = []
     for update in updates:
         try:
             learned = msgspec.convert({"text": update} if isinstance(update, str) else update, MemoryUpdate)
         except msgspec.ValidationError as error:
-            refused.append(f"this is no update of memory: {error}")
+            refused.append(f"this is not a memory update: {error}")
             continue
         text = one_line(learned.text)[:_UPDATE_LENGTH_MAX]
         if not text:
-            refused.append("an update of memory has no text")
+            refused.append("a memory update has no text")
         elif learned.about == _REPO and not repo:
-            refused.append(f"there is no repository that this could be about: {text}")
+            refused.append(f"this memory update is about a repository, but the work has none: {text}")
         else:
             lines.append(f"- {text} [{_origin(learned.about, repo, source)}]")
     if lines:
         directory = Path(directory)
         with _locked(_inside(directory, _FOLDER)):
-            _append(directory, _sort(repo), repo, lines)
+            _append(directory, _section_of(repo), repo, lines)
     return tuple(refused)
 
 
-def earlier_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
-    """Return what an earlier version wrote about one repository each, but for `files` that the package names itself."""
+def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
+    """Return the per-repository files of an earlier version, except `files` that the package names itself."""
     found = sorted((directory / _FOLDER).glob("repo-*.md"))
     return [file for file in found if str(file.relative_to(directory)) not in files]
 
 
-def take_over_file(directory: Path, file: Path, repo: str) -> None:
-    """Let what an earlier version wrote be the oldest that is known of a repository."""
+def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
+    """Prepend a file of an earlier version to the memory of a repository, and delete the file."""
     with _locked(_inside(directory, _FOLDER)):
-        # What cannot be read must not be removed below.
+        # A file that cannot be read must not be deleted below.
         text = _inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
-        kept = _kept(directory, _REPO, repo).splitlines()
-        known = {_said(line) for line in kept}
-        lines = [*(line for line in text.splitlines() if _said(line) not in known), *kept]
-        write_whole(
+        kept = _read_section(directory, _REPO, repo).splitlines()
+        known = {_text_of(line) for line in kept}
+        lines = [*(line for line in text.splitlines() if _text_of(line) not in known), *kept]
+        write_atomically(
             _inside(directory, _FOLDER) / _file(directory, _REPO, repo).name,
             newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX[_REPO]),
         )
         file.unlink(missing_ok=True)
 
 
-def remembered(directory: Path | str) -> list[Sentence]:
-    """Return every sentence that a package remembers, those for every repository first."""
+def list_memory(directory: Path | str) -> list[MemoryLine]:
+    """Return every remembered line, lines for all repositories first."""
     directory = Path(directory)
     files = sorted(_inside(directory, _FOLDER).rglob("*.md"), key=lambda file: (file.stem not in _EVERYWHERE, file))
     return [
-        Sentence(
-            text=_said(line),
+        MemoryLine(
+            text=_text_of(line),
             origin=found[1] if (found := _ORIGIN.search(line)) else "",
             everywhere=file.stem in _EVERYWHERE,
             file=str(file.relative_to(directory.resolve())),
         )
         for file in files
-        for line in _text(directory, str(file.relative_to(directory.resolve())), LOADED_BYTES_MAX).splitlines()
+        for line in _read_text(directory, str(file.relative_to(directory.resolve())), LOADED_BYTES_MAX).splitlines()
         if line.strip()
     ]
 
 
-def promote(directory: Path | str, words: str) -> Sentence:
-    """Let the one sentence of a repository that has these words count for every repository, and return it."""
+def promote_line(directory: Path | str, words: str) -> MemoryLine:
+    """Make the one line that contains these words count for every repository, and return it."""
     directory = Path(directory)
     with _locked(_inside(directory, _FOLDER)):
-        kept = [each for each in remembered(directory) if not each.everywhere]
+        kept = [each for each in list_memory(directory) if not each.everywhere]
         fitting = [each for each in kept if words.strip().lower() in each.text.lower()]
         if not words.strip() or not fitting:
-            raise NotFound(f"no sentence of a repository has the words {words!r}: look at all of them first")
+            raise NotFound(f"no line of a repository contains {words!r}: `kingdom general memory NAME` shows all lines")
         if len({each.text for each in fitting}) > 1:
             shown = "; ".join(each.text for each in fitting)
-            raise Ambiguous(f"{words!r} can mean each of these, write more of one: {shown}")
+            raise Ambiguous(f"{words!r} matches several lines, write more of one of them: {shown}")
         chosen = fitting[-1]
         about = _DECISIONS if chosen.origin.startswith(f"{_DECISIONS} of ") else _PATTERNS
         _append(directory, about, "", [f"- {chosen.text}" + (f" [{chosen.origin}]" if chosen.origin else "")])
         for file in {each.file for each in fitting}:
-            lines = _text(directory, file, LOADED_BYTES_MAX).splitlines()
-            left = "".join(f"{line}\n" for line in lines if _said(line) != chosen.text)
-            write_whole(_inside(directory, file), left)
+            lines = _read_text(directory, file, LOADED_BYTES_MAX).splitlines()
+            left = "".join(f"{line}\n" for line in lines if _text_of(line) != chosen.text)
+            write_atomically(_inside(directory, file), left)
     return chosen
 
 
-def _sort(repo: str) -> str:
+def _section_of(repo: str) -> str:
     return _REPO if repo else _ELSEWHERE
 
 
@@ -167,28 +166,28 @@ def _origin(about: str, repo: str, source: str) -> str:
     return ", ".join(part for part in (place if about == _REPO else f"{about} of {place}", source) if part)
 
 
-def _said(line: str) -> str:
+def _text_of(line: str) -> str:
     return _ORIGIN.sub("", line).removeprefix("- ")
 
 
 def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
-    said = {_said(line): line for line in added}
-    old = [line for line in _kept(directory, about, repo).splitlines() if _said(line) not in said]
-    text = "".join(f"{line}\n" for line in [*old, *said.values()])
+    by_text = {_text_of(line): line for line in added}
+    old = [line for line in _read_section(directory, about, repo).splitlines() if _text_of(line) not in by_text]
+    text = "".join(f"{line}\n" for line in [*old, *by_text.values()])
     file = _inside(directory, _FOLDER) / _file(directory, about, repo).name
-    write_whole(file, newest_lines(text, _BYTES_MAX[about]))
+    write_atomically(file, newest_lines(text, _BYTES_MAX[about]))
 
 
-def _kept(directory: Path, about: str, repo: str) -> str:
-    return _text(directory, str(_file(directory, about, repo).relative_to(directory)), _BYTES_MAX[about])
+def _read_section(directory: Path, about: str, repo: str) -> str:
+    return _read_text(directory, str(_file(directory, about, repo).relative_to(directory)), _BYTES_MAX[about])
 
 
 def _file(directory: Path, about: str, repo: str) -> Path:
     return directory / _FOLDER / (f"repository-{unique_name(repo)}.md" if about == _REPO else f"{about}.md")
 
 
-def _text(directory: Path, name: str, bytes_max: int) -> str:
-    """Return the newest lines of a file; nothing where there is none."""
+def _read_text(directory: Path, name: str, bytes_max: int) -> str:
+    """Return the newest lines of a file, or an empty text if it does not exist."""
     try:
         text = _inside(directory, name).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -199,13 +198,13 @@ def _text(directory: Path, name: str, bytes_max: int) -> str:
 def _inside(directory: Path, name: str) -> Path:
     path = (directory / name).resolve()
     if not path.is_relative_to(directory.resolve()):
-        raise Misconfigured(f"{directory / name} leads out of the package: keep what it remembers inside")
+        raise Misconfigured(f"{directory / name} points outside the package: keep memory files inside it")
     return path
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time change the memory."""
+    """Allow one process at a time to change the memory."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""What a General is: what it wants to hear of, when it acts by itself, and what it may do. Adding one needs no code."""
+"""A General: the events it subscribes to, its schedules, and what it may do. Adding a General needs no code."""
 
 import re
 from datetime import datetime
@@ -10,7 +10,7 @@ from cronsim import CronSim, CronSimError
 from msgspec import Meta
 
 from kingdom.court.documents import Priority
-from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
 
 _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
@@ -18,52 +18,55 @@ _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
 REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
-# An approval can let a pull request be merged, so a policy has to name it.
+# An approval can cause a merge, so a policy must allow it explicitly.
 _CAREFUL_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
 _CRON_FIELDS = 5
-# The calendar repeats itself, so any day will do to look whether a timetable ever comes true.
-_SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - a timetable is checked without a zone
-# What a subscription can look at; the payload has whatever its source gave it.
+# A check whether a cron expression ever matches can start at any day.
+_SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
+# The event fields that a subscription can test, besides any field of the payload.
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
 _FIELD = re.compile(r"\{([^{}]*)\}")
-# One of these patterns must fit, or the value itself; a bare value stands for a list of one.
-Wanted = str | int | bool | list[str | int | bool]
+# Matches if the value equals it or one of its elements. Texts are globs.
+FieldPattern = str | int | bool | list[str | int | bool]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Something that a package says; a field that nobody knows is an error."""
+class PackageSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a package file; an unknown field is an error."""
 
 
-class Subscription(Entry, frozen=True, kw_only=True):
-    """Which events a General wants; `type`, `repos` and texts under `where` are globs, `where` names fields by path.
+class Subscription(PackageSection, frozen=True, kw_only=True):
+    """The events that a General wants. `type`, `repos` and texts under `where` are globs; `where` names fields by path.
 
-    The first General with a fitting subscription gets an event, and so does each with one that says `also`.
+    The first General with a matching subscription gets an event. Each General whose matching subscription says `also`
+    gets it too.
     """
 
     type: _Words
     repos: tuple[str, ...] = ()
-    where: dict[str, Wanted] = {}
+    where: dict[str, FieldPattern] = {}
     also: bool = False
     priority: Priority | None = None
-    # What an event is about, such as "{repo}#{payload.number}"; a newer one takes the place of one that waits.
+    # The subject of an event, such as "{repo}#{payload.number}". A newer event replaces a waiting one about it.
     supersedes: str = ""
-    # So long a waiting event is held back for a newer one.
+    # How long an event is held back in case a newer one follows.
     debounce_seconds: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        # A ValueError is told with its place in the file.
+        # msgspec adds the position in the file to a ValueError.
         for path in (*self.where, *_FIELD.findall(self.supersedes)):
             if path not in _EVENT_FIELDS and not path.startswith("payload."):
-                raise ValueError(f"{path!r} is no field of an event; there are: payload.…, {', '.join(_EVENT_FIELDS)}")
+                raise ValueError(
+                    f"{path!r} is not a field of an event; available: payload.…, {', '.join(_EVENT_FIELDS)}"
+                )
 
-    def may_hear_of(self, prefix: str) -> bool:
-        """Tell whether an event whose type begins so can fit."""
+    def may_match_type(self, prefix: str) -> bool:
+        """Return whether an event whose type starts with `prefix` can match."""
         literal = re.split(r"[*?[]", self.type, maxsplit=1)[0]
         return literal.startswith(prefix) or (literal != self.type and prefix.startswith(literal))
 
 
-class Schedule(Entry, frozen=True, kw_only=True):
-    """When a General acts by itself; `catch_up` tells which of the times that nobody was there for still count."""
+class Schedule(PackageSection, frozen=True, kw_only=True):
+    """When a General starts work by itself. `catch_up` says which missed times are made up for."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
     cron: _Words
@@ -75,30 +78,30 @@ class Schedule(Entry, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.cron.split()) != _CRON_FIELDS:
-            raise ValueError(f"cron {self.cron!r} is no timetable of five fields such as '0 9 * * 1-5'")
+            raise ValueError(f"cron {self.cron!r} must have five fields, such as '0 9 * * 1-5'")
         try:
             comes = next(CronSim(self.cron, _SOME_DAY), None)
         except CronSimError as error:
-            raise ValueError(f"cron {self.cron!r} is no timetable such as '0 9 * * 1-5': {error}") from error
+            raise ValueError(f"cron {self.cron!r} is not valid, write it such as '0 9 * * 1-5': {error}") from error
         if comes is None:
-            raise ValueError(f"cron {self.cron!r} names a time that never comes")
+            raise ValueError(f"cron {self.cron!r} never matches a date")
         if self.time_zone:
             _refuse_unknown_zone(self.time_zone)
 
 
-class PetitionRule(Entry, frozen=True, kw_only=True):
-    """A kind of output that agents of a General may ask for, on which targets, and how often in one assignment.
+class PetitionRule(PackageSection, frozen=True, kw_only=True):
+    """A kind of petition that agents may make, its allowed targets, and how many are allowed in one assignment.
 
-    With `approval` a person is asked first. Of reviews only `events` count, and an approval must be named. Mentions and
-    commands such as `/merge` reach no bot, unless `commands` has a glob for them.
+    With `approval`, a person is asked first. A review is allowed only with one of `events`; APPROVE must be listed
+    explicitly. Mentions and commands such as `/merge` do not reach bots unless a glob in `commands` allows them.
     """
 
     kind: _Words
     targets: tuple[str, ...] = ("*",)
     at_most: _Count = 1
-    # Of the whole body as JSON.
+    # The size of the whole body as JSON.
     body_bytes_max: _Count = 65_536
-    # What could not be done so long after it was asked for is not done any more.
+    # A petition that could not be performed within this time is dropped.
     expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
     approval: bool = False
     events: tuple[ReviewEvent, ...] = _CAREFUL_EVENTS
@@ -106,27 +109,27 @@ class PetitionRule(Entry, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.kind != REVIEW and self.events != _CAREFUL_EVENTS:
-            raise ValueError(f"events are those of a {REVIEW}, and this is a rule for {self.kind}")
+            raise ValueError(f"events are allowed for {REVIEW} only, and this rule is for {self.kind}")
 
 
-class Policy(Entry, frozen=True, kw_only=True):
-    """What is done without asking; it stays live, so a change counts for runs that have begun too."""
+class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
+    """What a General may do without asking. A change applies to running work too."""
 
     retries: Annotated[int, Meta(ge=0)] = 2
     retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
-    # What is set aside for an assignment and what its run may cost; then a person is asked for as much again.
+    # Reserved for each assignment and the limit of its run. At the limit, a person is asked for the same amount again.
     budget_usd: Annotated[float, Meta(gt=0)] | None = None
     over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None
     petitions: tuple[PetitionRule, ...] = ()
-    # After so long without an answer a question is answered by default, or fails its assignment.
+    # A question without an answer gets the default answer after this time, or fails its assignment.
     ask_deadline_hours: Annotated[float, Meta(gt=0)] = 168
     ask_default: str = ""
-    # Who may answer, by the names of the place where they answer; nobody named means everybody there.
+    # Who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
 
 
-class General(Entry, frozen=True, kw_only=True):
+class General(PackageSection, frozen=True, kw_only=True):
     """The file `general.yaml` of a package."""
 
     name: _Name
@@ -137,18 +140,18 @@ class General(Entry, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...] = ()
     default_repo: str | None = None
     channel: str = ""
-    policy: Policy = Policy()
-    # More files of the package that every prompt may show, beside those that its agents write.
+    policy: GeneralPolicy = GeneralPolicy()
+    # Additional files of the package that prompts may show.
     memory: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [schedule.name for schedule in self.schedules]
         if twins := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two schedules are named {', '.join(twins)}: give each a name of its own")
+            raise ValueError(f"several schedules are named {', '.join(twins)}: give each its own name")
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """A General with the template of its runs, in which prompts still have their placeholders."""
+    """A General with the template of its runs. The prompts still contain placeholders."""
 
     general: General
     template: WorkflowTemplate
@@ -164,4 +167,4 @@ def _refuse_unknown_zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"time_zone {name!r} is not known: write one such as Europe/Berlin or UTC") from error
+        raise ValueError(f"time_zone {name!r} is unknown: write one such as Europe/Berlin or UTC") from error

@@ -1,4 +1,4 @@
-"""Packages of Generals as folders of files: read, checked and installed; a broken one disables only itself."""
+"""Read, check and install packages of Generals, which are folders of files. A broken package disables only itself."""
 
 import re
 import shutil
@@ -9,30 +9,30 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from kingdom.court.package import General, Package, PetitionRule, Policy, Schedule, Subscription
-from kingdom.court.prompt import PROMPT_BYTES_MAX, mistakes, needs_repo
+from kingdom.court.package import General, GeneralPolicy, Package, PetitionRule, Schedule, Subscription
+from kingdom.court.prompt import PROMPT_BYTES_MAX, find_placeholder_errors, needs_repo
 from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
-from kingdom.workflow.model.template import TaskDefinition, WorkflowTemplate
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkflowTemplate
 from kingdom.workflow.template_file import read_template
 from kingdom.yaml_file import place_in, read_yaml
 
 GENERAL_FILE, WORKFLOW_FILE, MEMORY = "general.yaml", "workflow.yaml", "memory"
-# The Generals that come with Kingdom, to be installed or learned from.
+# The Generals that come with Kingdom.
 SHIPPED = Path(__file__).parents[1] / "generals"
 _PREFIX = "gen-"
-# How the types of all events of GitHub begin.
+# The prefix of all GitHub event types.
 _GITHUB = "github."
 _PROMPT_FILE = re.compile(r"prompts/\S+")
 _UNDER: dict[str, type[msgspec.Struct]] = {
     "subscribes": Subscription,
     "schedules": Schedule,
-    "policy": Policy,
+    "policy": GeneralPolicy,
     "petitions": PetitionRule,
 }
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__")
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class BrokenPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package that cannot be used, and why."""
 
     name: str
@@ -40,34 +40,34 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a directory of packages amounts to; events are offered to the packages in this order."""
+class LoadedPackages(msgspec.Struct, frozen=True, kw_only=True):
+    """The packages of a directory, in the order in which events are offered to them."""
 
     packages: tuple[Package, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[BrokenPackage, ...] = ()
 
 
-def load_packages(directory: Path, *, hears_strangers: bool = False) -> Loaded:
-    """Read every package of a directory for a realm that hears strangers or not; without a directory there is none."""
+def load_packages(directory: Path, *, accepts_strangers: bool = False) -> LoadedPackages:
+    """Read every package of a directory. `accepts_strangers` means that events of any GitHub repository arrive."""
     packages: list[Package] = []
-    broken: list[Broken] = []
+    broken: list[BrokenPackage] = []
     for folder in _folders(directory):
         try:
-            packages.append(load_package(folder, hears_strangers=hears_strangers))
+            packages.append(load_package(folder, accepts_strangers=accepts_strangers))
         except KingdomError as error:
-            broken.append(Broken(name=folder.name, directory=str(folder), reason=str(error)))
+            broken.append(BrokenPackage(name=folder.name, directory=str(folder), reason=str(error)))
     packages.sort(key=lambda package: (package.general.order, package.name))
-    return _without_twins(packages, broken)
+    return _without_duplicate_schedules(packages, broken)
 
 
-def load_package(folder: Path, *, hears_strangers: bool = False) -> Package:
-    """Read one package, or say what is wrong with it."""
+def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
+    """Read one package, or raise Misconfigured."""
     source = folder / GENERAL_FILE
     text = _read(folder, GENERAL_FILE)
     general = read_yaml(text, str(source), General, _UNDER)
     if general.name != folder.absolute().name:
-        raise Misconfigured(f"{source}: name is {general.name!r}: call its folder so, or change the name")
-    if hears_strangers:
+        raise Misconfigured(f"{source}: name is {general.name!r}: give its folder the same name, or change the name")
+    if accepts_strangers:
         _refuse_every_repository(general, text, source)
     workflow = folder / WORKFLOW_FILE
     template = read_template(_read(folder, WORKFLOW_FILE), str(workflow), template_id=general.name)
@@ -85,13 +85,13 @@ def load_package(folder: Path, *, hears_strangers: bool = False) -> Package:
 
 
 def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
-    """Copy a package into a directory of packages, whole or not at all; what the old one has learned stays."""
+    """Copy a package into a directory of packages atomically. The memory of a replaced package is kept."""
     package = load_package(source)
     target, aside = directory / package.name, directory / f".{package.name}.replaced"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if aside.exists() and not target.exists():
-            # Somebody was killed while putting a new one in its place.
+            # An earlier installation was killed between its two renames.
             aside.rename(target)
         _refuse_install(package, source, target, replace=replace)
         with TemporaryDirectory(prefix=".installing-", dir=directory) as room:
@@ -99,33 +99,33 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
             if (target / MEMORY).is_dir():
                 shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
-            close_to_others(copy)
+            make_private(copy)
             load_package(copy)
             _put_in_place(copy, target, aside)
     except OSError as error:
-        raise Misconfigured(f"{package.name} could not be installed in {directory}: {error}") from error
+        raise Misconfigured(f"cannot install {package.name} in {directory}: {error}") from error
     return load_package(target)
 
 
-def close_to_others(folder: Path) -> None:
-    """Take a folder and all that is in it from other accounts: a copied file has the permissions of its original."""
+def make_private(folder: Path) -> None:
+    """Make a folder and its contents inaccessible to other accounts. Copied files keep their original permissions."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & stat.S_IRWXU)
 
 
-def shipped(name: str) -> Path | None:
-    """Return the folder of a General that comes with Kingdom."""
+def find_shipped_package(name: str) -> Path | None:
+    """Return the folder of a General that comes with Kingdom, or None."""
     return next((folder for folder in _folders(SHIPPED) if folder.name == name), None)
 
 
 def _refuse_every_repository(general: General, text: str, source: Path) -> None:
-    """Refuse a General that would work for everybody who mentions us on GitHub without saying so."""
+    """Refuse a GitHub subscription without `repos`, which would serve every repository that mentions us."""
     for number, subscription in enumerate(general.subscribes):
-        if subscription.may_hear_of(_GITHUB) and not subscription.repos:
+        if subscription.may_match_type(_GITHUB) and not subscription.repos:
             place = place_in(text, str(source), ("subscribes", number))
             raise Misconfigured(
-                f"{place}: {subscription.type} would be heard from every repository on GitHub, also from those of"
+                f"{place}: {subscription.type} would accept events of every repository on GitHub, including those of"
                 ' strangers: add a line `repos: ["OWNER/*"]` to this subscription, or name the owners for all Generals'
                 " in kingdom.yaml, under sentinel: github: repos"
             )
@@ -133,15 +133,15 @@ def _refuse_every_repository(general: General, text: str, source: Path) -> None:
 
 def _refuse_install(package: Package, source: Path, target: Path, *, replace: bool) -> None:
     if target.is_symlink():
-        raise Misconfigured(f"{target} is a link: change the package where it leads to, or remove the link")
+        raise Misconfigured(f"{target} is a link: change the package that it points to, or remove the link")
     if target.exists():
         if target.samefile(source):
-            raise Misconfigured(f"{source} is where {package.name} is installed: change it there")
+            raise Misconfigured(f"{source} is where {package.name} is installed: edit it there")
         if not replace:
             allowed = ("--replace",)
             raise IllegalTransition(f"general {package.name}", "INSTALLED", f"{target} would be overwritten", allowed)
     others = [other for other in load_packages(target.parent).packages if other.name != package.name]
-    for broken in _without_twins([*others, package], []).broken:
+    for broken in _without_duplicate_schedules([*others, package], []).broken:
         raise Misconfigured(broken.reason)
 
 
@@ -163,39 +163,41 @@ def _folders(directory: Path) -> Iterator[Path]:
     return (folder for folder in found if folder.name.startswith(_PREFIX) and not folder.is_file())
 
 
-def _without_twins(packages: list[Package], broken: list[Broken]) -> Loaded:
-    """Return what was read without the packages that name a schedule which another has already."""
+def _without_duplicate_schedules(packages: list[Package], broken: list[BrokenPackage]) -> LoadedPackages:
+    """Return the packages, without those that use the name of another package's schedule."""
     owners: dict[str, str] = {}
     kept: list[Package] = []
     for package in packages:
         taken = [schedule.name for schedule in package.general.schedules if schedule.name in owners]
         if taken:
             reason = (
-                f"{package.directory}/{GENERAL_FILE}: schedule {taken[0]} is one of {owners[taken[0]]} already:"
+                f"{package.directory}/{GENERAL_FILE}: schedule {taken[0]} already belongs to {owners[taken[0]]}:"
                 " give it another name"
             )
-            broken.append(Broken(name=package.name, directory=package.directory, reason=reason))
+            broken.append(BrokenPackage(name=package.name, directory=package.directory, reason=reason))
             continue
         owners |= {schedule.name: package.name for schedule in package.general.schedules}
         kept.append(package)
-    return Loaded(packages=tuple(kept), broken=tuple(sorted(broken, key=lambda each: each.name)))
+    return LoadedPackages(packages=tuple(kept), broken=tuple(sorted(broken, key=lambda each: each.name)))
 
 
 def _with_prompts(template: WorkflowTemplate, folder: Path) -> WorkflowTemplate:
-    """Return a template in which the prompts that are files are read, all of them checked."""
+    """Return the template with its prompt files read and every prompt checked."""
 
     def read(task: TaskDefinition, place: str) -> TaskDefinition:
         source, query = f"{folder / WORKFLOW_FILE}: {place}, line ", task.query.strip()
         if _PROMPT_FILE.fullmatch(query):
             if not query.endswith(".md"):
-                raise Misconfigured(f"{folder / WORKFLOW_FILE}: {place}: a prompt is a file such as prompts/review.md")
+                raise Misconfigured(
+                    f"{folder / WORKFLOW_FILE}: {place}: a prompt file must be a .md file, such as prompts/review.md"
+                )
             source, query = f"{folder / query}:", _read(folder, query)
         else:
             query = task.query
-        for line, words in mistakes(query):
+        for line, words in find_placeholder_errors(query):
             raise Misconfigured(f"{source}{line}: {words}")
         if not query.strip():
-            raise Misconfigured(f"{source}1: the prompt is empty: say what the agent shall do")
+            raise Misconfigured(f"{source}1: the prompt is empty: say what the agent should do")
         return msgspec.structs.replace(task, query=query)
 
     works = tuple(
@@ -213,13 +215,13 @@ def _read(folder: Path, name: str) -> str:
     _refuse_outside(folder, name, file)
     try:
         if not file.is_file():
-            raise Misconfigured(f"{file} is missing: a package has it")
+            raise Misconfigured(f"{file} is missing: every package needs it")
         size = file.stat().st_size
         if size > PROMPT_BYTES_MAX:
-            raise Misconfigured(f"{file} has {size} bytes, {PROMPT_BYTES_MAX} are allowed: make it shorter")
+            raise Misconfigured(f"{file} has {size} bytes, at most {PROMPT_BYTES_MAX} are allowed: make it shorter")
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Misconfigured(f"{file} is not written in UTF-8: {error}") from error
+        raise Misconfigured(f"{file} is not UTF-8: {error}") from error
     except OSError as error:
         raise Misconfigured(f"{file} cannot be read: {error.strerror}") from error
 
@@ -228,7 +230,7 @@ def _refuse_outside(folder: Path, name: str, source: Path) -> None:
     try:
         inside = (folder / name).resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
-        # Links that lead to each other lead nowhere.
+        # A loop of links.
         inside = False
     if not inside:
-        raise Misconfigured(f"{source}: {name} leads out of the package: keep what it needs inside")
+        raise Misconfigured(f"{source}: {name} points outside the package: keep the files of a package inside it")

@@ -1,4 +1,4 @@
-"""Limits with holders: slots and money. Whoever takes or gives something back writes the one record of its scope."""
+"""Limits with holders: slots and money. Each scope has one record that every change writes."""
 
 from decimal import Decimal
 from typing import Any
@@ -12,24 +12,33 @@ from kingdom.errors import IllegalTransition
 
 SOLDIERS = "soldiers"
 MONEY = "money"
-# The owner of a quota under which something is parked until there is room.
+# The owner of a quota record while entries are parked under it.
 WANTED = "wanted"
 QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"})
 ONE = Decimal(1)
 
 
 def repo_scope(repo: str) -> str:
-    """Return the scope of the slots of a repository, whose name has no case."""
+    """Return the scope of a repository's slots. Repository names are case-insensitive."""
     return f"repo:{repo.lower()}"
 
 
 def general_scope(general: str) -> str:
-    """Return the scope of the slots of a General."""
+    """Return the scope of a General's slots."""
     return f"general:{general}"
 
 
+def full_reason(scope: str) -> str:
+    """Return for people why something that needs a full quota waits."""
+    if scope == SOLDIERS:
+        return "all soldiers are busy"
+    if scope == MONEY:
+        return "the daily budget is spent or reserved"
+    return f"all slots of {scope.partition(':')[2] or scope} are in use"
+
+
 class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much of a limit is held by whom; what was `spent` comes back only with a new `period`."""
+    """How much of a limit each holder has. `spent` is reset only by a new `period`."""
 
     scope: str
     limit: Decimal
@@ -39,7 +48,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def held(self) -> Decimal:
-        """Return how much the holders have."""
+        """Return the sum that the holders have."""
         return sum(self.holders.values(), Decimal(0))
 
     @property
@@ -48,11 +57,11 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return max(self.limit - self.spent - self.held, Decimal(0))
 
     def fits(self, amount: Decimal = ONE) -> bool:
-        """Tell whether so much more may be taken."""
+        """Return whether `amount` more may be taken."""
         return self.spent + self.held + amount <= self.limit
 
     def hold(self, holder: str, amount: Decimal = ONE, *, beyond: bool = False) -> "Quota":
-        """Return the quota with a holder, who has it once however often this is asked; `beyond` passes the limit."""
+        """Return the quota with a holder added or replaced. `beyond` allows exceeding the limit."""
         others = self.free(holder)
         if amount < 0 or not (beyond or others.fits(amount)):
             raise IllegalTransition(f"quota {self.scope}", "full", f"{holder} cannot take {amount}", ("free",))
@@ -65,19 +74,19 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def book(self, amount: Decimal) -> "Quota":
-        """Return the quota with so much more spent; what is spent is a fact, whatever the limit says."""
+        """Return the quota with `amount` more spent, even beyond the limit."""
         return msgspec.structs.replace(self, spent=self.spent + max(amount, Decimal(0)))
 
     def during(self, period: str) -> "Quota":
-        """Return the quota in a period; in a new one nothing is spent yet, and holders keep what they have."""
-        # The clock of another King may lag a moment behind the day that has begun.
+        """Return the quota in a period. A new period starts with nothing spent; holders keep their amounts."""
+        # The clock of another King may be slightly behind the new day.
         if period <= self.period:
             return self
         return msgspec.structs.replace(self, period=period, spent=Decimal(0))
 
 
 async def load_quota(transaction: Transaction, scope: str, limit: Decimal) -> tuple[Record, Quota]:
-    """Return a quota under the limit that counts now, with the record that holds it or shall hold it."""
+    """Return a quota with the given limit, and its record, which is new if there is none."""
     record = await transaction.get(QUOTAS.name, scope)
     if record is None:
         return Record(kind=QUOTAS.name, id=scope, state=CURRENT), Quota(scope=scope, limit=limit)
@@ -85,12 +94,12 @@ async def load_quota(transaction: Transaction, scope: str, limit: Decimal) -> tu
 
 
 def read_quota(document: Any) -> Quota:
-    """Return the quota that a record holds."""
+    """Return the quota in a document."""
     return read_document(document, Quota)
 
 
 async def save_quota(transaction: Transaction, quota: Quota, record: Record, *, wanted: bool | None = None) -> None:
-    """Store a quota; `wanted` says whether something is parked under it, None leaves that as it is."""
+    """Store a quota. `wanted` says whether entries are parked under it; None leaves that unchanged."""
     owner = record.owner if wanted is None else WANTED if wanted else None
     await transaction.put(
         Record(

@@ -1,4 +1,4 @@
-"""Where the documents of the court are kept, and the few steps that several roles take with them."""
+"""The record kinds of the court's documents, and the functions on them that several roles use."""
 
 from datetime import date, timedelta
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Adoption, Record, RecordKind, read_document
 from kingdom.bus.sequence import next_id
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import EventDetected
 from kingdom.clock import utc_now
 from kingdom.court.documents import (
@@ -24,7 +24,7 @@ from kingdom.court.documents import (
 from kingdom.court.streams import event_received, message_queued
 from kingdom.errors import NotFound
 
-# For so long a thing that was seen is not taken for a new one.
+# How long a received event is recognized as already seen.
 SEEN_KEPT = timedelta(days=30)
 SEEN = "seen"
 _QUEUE_KEPT = timedelta(days=7)
@@ -34,7 +34,7 @@ ENDED = "ended"
 
 
 def _adopted(document: Any) -> Record:
-    """Return a document that a person dropped into the queue as a new event."""
+    """Return the event that a person dropped into the queue, as a new record."""
     event = ExternalEvent.read(document).as_new()
     return Record(kind="event", id=event.id, state=event.status, doc=msgspec.to_builtins(event))
 
@@ -70,7 +70,7 @@ MESSAGES = RecordKind(
     final=frozenset({MessageStatus.SENT}),
     retention=_QUEUE_KEPT,
 )
-# The final result of an assignment under its id, and beside it what its soldier said, under `{id}-raw`.
+# The final result of an assignment, and the report of its agent under `{id}-raw`.
 RESULTS = RecordKind(
     name="result", directories={ENDED: "state/results"}, final=frozenset({ENDED}), retention=_RESULTS_KEPT
 )
@@ -79,13 +79,13 @@ KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
 _Document = TypeVar("_Document", ExternalEvent, Assignment, Message)
 _KIND_OF: dict[type, RecordKind] = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
 _LISTED: dict[type, str] = {
-    ExternalEvent: ": `kingdom event list` shows those there are",
-    Assignment: ": `kingdom assignment list` shows those there are",
+    ExternalEvent: ": `kingdom event list` shows all events",
+    Assignment: ": `kingdom assignment list` shows all assignments",
 }
 
 
 async def load(transaction: Transaction, kind: type[_Document], document_id: str) -> tuple[Record, _Document]:
-    """Return an event, an assignment or a message as it is stored."""
+    """Load an event, an assignment or a message."""
     record = await transaction.get(_KIND_OF[kind].name, document_id)
     if record is None:
         raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}{_LISTED.get(kind, '')}")
@@ -93,7 +93,7 @@ async def load(transaction: Transaction, kind: type[_Document], document_id: str
 
 
 async def save(transaction: Transaction, document: _Document, record: Record | None = None) -> None:
-    """Store an event, an assignment or a message in the state that it tells itself."""
+    """Store an event, an assignment or a message under its own status."""
     await transaction.put(
         Record(
             kind=_KIND_OF[type(document)].name,
@@ -106,18 +106,20 @@ async def save(transaction: Transaction, document: _Document, record: Record | N
     )
 
 
-async def receive(transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT) -> bool:
-    """Take in an event that nobody told of before, and tell the King; False where it was seen already."""
+async def receive_event(
+    transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT
+) -> bool:
+    """Store a new event and notify the King. Return False if it was received before."""
     if not await transaction.once(SEEN, event.id, seen_kept):
         return False
     await save(transaction, event)
     await transaction.publish(event_received(event.id))
     detected = EventDetected(event_id=event.id, source=event.source, event_type=event.type)
-    await chronicle(transaction, detected, actor)
+    await log_event(transaction, detected, actor)
     return True
 
 
-async def tell_people(
+async def queue_message(
     transaction: Transaction,
     kind: MessageType,
     content: str,
@@ -128,7 +130,7 @@ async def tell_people(
     context: dict[str, Any] | None = None,
     urgency: Urgency = Urgency.NORMAL,
 ) -> Message:
-    """Queue a message for the Envoy; `thread` is the assignment to which it belongs, or what else keeps its order."""
+    """Queue a message for the Envoy. Messages with the same `thread` are sent in order."""
     message = Message(
         id=await next_id(transaction, "msg", today),
         type=kind,
@@ -145,5 +147,5 @@ async def tell_people(
 
 
 def _owner(document: ExternalEvent | Assignment | Message) -> str | None:
-    """Return by what an assignment is found together with all that belongs to the same root."""
+    """Return the owner of a record. All assignments of one root have the same owner."""
     return document.root_id if isinstance(document, Assignment) else None

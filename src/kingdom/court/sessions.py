@@ -1,4 +1,4 @@
-"""The books of agent sessions: for which assignment each works, on which host, and its process if known."""
+"""The record of running agent sessions, by soldier."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,44 +14,46 @@ from kingdom.court.records import CURRENT
 SESSIONS = RecordKind(name="sessions", directories={CURRENT: "state"})
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agent session: for which assignment and General it works, on which host, and its process if known."""
+class SoldierSession(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"assignment_id": "task_id"}
+):
+    """One agent session: its assignment, General, host, and process if known."""
 
-    task_id: str
+    assignment_id: str
     general: str
     host: str
     started_at: datetime
     pid: int | None = None
 
 
-async def note_session(transaction: Transaction, soldier_id: str, session: Session) -> None:
-    """Put a session on the books, in the transaction in which it began."""
+async def add_session(transaction: Transaction, soldier_id: str, session: SoldierSession) -> None:
+    """Add a session, in the transaction that starts it."""
     record, sessions = await load_sessions(transaction)
     sessions[soldier_id] = session
     await save_sessions(transaction, record, sessions)
 
 
-async def drop_session(transaction: Transaction, soldier_id: str) -> None:
-    """Take a session off the books, in the transaction in which it ended."""
+async def remove_session(transaction: Transaction, soldier_id: str) -> None:
+    """Remove a session, in the transaction that ends it."""
     record, sessions = await load_sessions(transaction)
     if sessions.pop(soldier_id, None):
         await save_sessions(transaction, record, sessions)
 
 
-async def known_sessions(transaction: Transaction) -> dict[str, Session]:
-    """Return the sessions on the books by soldier."""
+async def list_sessions(transaction: Transaction) -> dict[str, SoldierSession]:
+    """Return the recorded sessions by soldier."""
     return (await load_sessions(transaction))[1]
 
 
-async def load_sessions(transaction: Transaction) -> tuple[Record, dict[str, Session]]:
-    """Return the sessions on the books by soldier, with the record that holds them."""
+async def load_sessions(transaction: Transaction) -> tuple[Record, dict[str, SoldierSession]]:
+    """Return the recorded sessions by soldier, with their record."""
     record = await transaction.get(SESSIONS.name, SESSIONS.name)
     if record is None:
         return Record(kind=SESSIONS.name, id=SESSIONS.name, state=CURRENT), {}
-    return record, msgspec.convert(record.doc, dict[str, Session])
+    return record, msgspec.convert(record.doc, dict[str, SoldierSession])
 
 
-async def save_sessions(transaction: Transaction, record: Record, sessions: Mapping[str, Session]) -> None:
-    """Store which sessions are on the books from now on."""
+async def save_sessions(transaction: Transaction, record: Record, sessions: Mapping[str, SoldierSession]) -> None:
+    """Store the sessions."""
     document: dict[str, Any] = msgspec.to_builtins(dict(sorted(sessions.items())))
     await transaction.put(replace(record, doc=document))

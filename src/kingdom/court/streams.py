@@ -1,4 +1,4 @@
-"""What the roles tell each other by the bus: each message names a record, which tells the rest."""
+"""The notices that roles send each other over the bus. Each names a record, which holds the details."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ _RETRY = RetryPolicy(cap=timedelta(seconds=60))
 
 
 class _Notice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something that one role tells another."""
+    """A notice from one role to another."""
 
 
 class ExternalEventReceived(_Notice, frozen=True, kw_only=True):
@@ -27,19 +27,19 @@ class ExternalEventReceived(_Notice, frozen=True, kw_only=True):
 class AssignmentGiven(_Notice, frozen=True, kw_only=True):
     """An assignment waits for its General."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class RetryDue(_Notice, frozen=True, kw_only=True):
-    """The run of an assignment failed a while ago and is to be tried again."""
+    """It is time to retry the failed run of an assignment."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class AssignmentRested(_Notice, frozen=True, kw_only=True):
-    """A General says that an assignment has ended or waits for a person: it needs no slot any more."""
+    """An assignment has ended or waits for a person, so it no longer needs its slots."""
 
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
 
 
 class MessageQueued(_Notice, frozen=True, kw_only=True):
@@ -49,48 +49,48 @@ class MessageQueued(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionGranted(_Notice, frozen=True, kw_only=True):
-    """A petition of an agent was found to be allowed and shall be performed; all that this needs is in here."""
+    """A petition was granted and should be performed. The notice contains everything that this needs."""
 
     petition_id: str
-    task_id: str
+    assignment_id: str = msgspec.field(name="taskId")
     kind: str
     body: dict[str, Any]
-    # What must happen at most once.
+    # The idempotency key.
     key: str
     created_at: datetime
-    # After this it is not performed any more.
+    # It is not performed after this time.
     expires_at: datetime | None = None
     commands: tuple[str, ...] = ()
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
-    """A petition was performed, or it failed for good."""
+    """A petition was performed or failed permanently."""
 
     petition_id: str
     root: str
 
 
 class PetitionsDue(_Notice, frozen=True, kw_only=True):
-    """What a petition waits for may be there: an answer of a person, or its turn."""
+    """The condition that a petition waits for may be met: a person's answer, or its turn."""
 
     petition_id: str
     root: str
 
 
-# The King's: what happened outside, and what became of what he assigned.
+# For the King: outside events, and the results of assignments.
 EVENT_STREAM = Stream(name="court.event", retry=_RETRY)
 RESULT_STREAM = Stream(name="court.result", retry=_RETRY)
-# Each General's own.
-TASK_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
-# What is said in one thread is said in its order; a message that cannot be sent does not silence the thread.
-# Its attempts outlast an hour, for which Slack may be away.
+# One per General.
+ASSIGNMENT_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
+# Messages of one thread are sent in order. One that cannot be sent does not block the others.
+# The attempts last longer than an hour, in case Slack is unavailable.
 MESSAGE_STREAM = Stream(
     name="court.message",
     ordered=True,
     on_dead="skip",
     retry=RetryPolicy(cap=timedelta(minutes=1), max_attempts=80),
 )
-# Its attempts outlast an hour, for which GitHub may want to be left alone.
+# The attempts last longer than an hour, in case of a rate limit.
 PETITION_STREAM = Stream(
     name="court.petition",
     ordered=True,
@@ -104,7 +104,7 @@ ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
 RETRY_DUE = EventType(name="RetryDue", payload=RetryDue)
 ASSIGNMENT_RESTED = EventType(name="AssignmentRested", payload=AssignmentRested)
 MESSAGE_QUEUED = EventType(name="MessageQueued", payload=MessageQueued)
-# One type for each system outside, so that one that is down does not hold back what goes to another.
+# One type per outside system, so that one that is down does not hold back the others.
 PETITION_GRANTED = {
     "github": EventType(name="GithubPetitionGranted", payload=PetitionGranted),
     "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
@@ -114,20 +114,20 @@ PETITIONS_DUE = EventType(name="PetitionsDue", payload=PetitionsDue)
 
 STREAMS = (
     *workflow_streams.STREAMS,
-    *(EVENT_STREAM, RESULT_STREAM, TASK_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
+    *(EVENT_STREAM, RESULT_STREAM, ASSIGNMENT_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
 )
 TOPOLOGY = Topology(STREAMS)
-# Those of which there is one each, whoever the Generals and the hosts are.
-LONE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
+# The streams that are not families.
+SINGLE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
 
 
-def task_stream(general: str) -> str:
-    """Return the stream by which a General is told of its assignments."""
+def assignment_stream(general: str) -> str:
+    """Return the name of a General's assignment stream."""
     return f"court.task.{general}"
 
 
 def event_received(event_id: str) -> Envelope:
-    """Return the word to the King that an event waits."""
+    """Return the notice to the King that an event waits."""
     return EXTERNAL_EVENT_RECEIVED.envelope(
         ExternalEventReceived(event_id=event_id),
         stream=EVENT_STREAM.name,
@@ -136,32 +136,38 @@ def event_received(event_id: str) -> Envelope:
     )
 
 
-def assignment_given(task_id: str, general: str) -> Envelope:
-    """Return the word to a General that an assignment waits."""
+def assignment_given(assignment_id: str, general: str) -> Envelope:
+    """Return the notice to a General that an assignment waits."""
     return ASSIGNMENT_GIVEN.envelope(
-        AssignmentGiven(task_id=task_id),
-        stream=task_stream(general),
+        AssignmentGiven(assignment_id=assignment_id),
+        stream=assignment_stream(general),
         aggregate_type="Assignment",
-        aggregate_id=task_id,
+        aggregate_id=assignment_id,
     )
 
 
-def retry_due(task_id: str, general: str) -> Envelope:
-    """Return the word to a General that an assignment is to be tried again."""
+def retry_due(assignment_id: str, general: str) -> Envelope:
+    """Return the notice to a General that an assignment should be retried."""
     return RETRY_DUE.envelope(
-        RetryDue(task_id=task_id), stream=task_stream(general), aggregate_type="Assignment", aggregate_id=task_id
+        RetryDue(assignment_id=assignment_id),
+        stream=assignment_stream(general),
+        aggregate_type="Assignment",
+        aggregate_id=assignment_id,
     )
 
 
-def assignment_rested(task_id: str) -> Envelope:
-    """Return the word to the King that an assignment ended or waits for a person."""
+def assignment_rested(assignment_id: str) -> Envelope:
+    """Return the notice to the King that an assignment has ended or waits for a person."""
     return ASSIGNMENT_RESTED.envelope(
-        AssignmentRested(task_id=task_id), stream=RESULT_STREAM.name, aggregate_type="Assignment", aggregate_id=task_id
+        AssignmentRested(assignment_id=assignment_id),
+        stream=RESULT_STREAM.name,
+        aggregate_type="Assignment",
+        aggregate_id=assignment_id,
     )
 
 
 def message_queued(message_id: str, thread: str) -> Envelope:
-    """Return the word to the Envoy that a message waits; those of one thread stay in their order."""
+    """Return the notice to the Envoy that a message waits. Messages of one thread stay in order."""
     return MESSAGE_QUEUED.envelope(
         MessageQueued(message_id=message_id),
         stream=MESSAGE_STREAM.name,
@@ -172,18 +178,18 @@ def message_queued(message_id: str, thread: str) -> Envelope:
 
 
 def petition_granted(granted: PetitionGranted) -> Envelope:
-    """Return the word that a petition shall be performed; those of one assignment stay in their order."""
+    """Return the notice that a petition should be performed. Petitions of one assignment stay in order."""
     return PETITION_GRANTED[granted.kind.partition(".")[0]].envelope(
         granted,
         stream=PETITION_STREAM.name,
-        partition_key=granted.task_id,
+        partition_key=granted.assignment_id,
         aggregate_type="Petition",
         aggregate_id=granted.petition_id,
     )
 
 
 def petition_settled(petition_id: str, root: str) -> Envelope:
-    """Return the word to a General that a petition needs nothing more."""
+    """Return the notice to a General that a petition has ended."""
     return PETITION_SETTLED.envelope(
         PetitionSettled(petition_id=petition_id, root=root),
         stream=SETTLED_STREAM.name,
@@ -194,7 +200,7 @@ def petition_settled(petition_id: str, root: str) -> Envelope:
 
 
 def petitions_due(petition_id: str, root: str) -> Envelope:
-    """Return the word to a General to look at the petitions of an assignment again."""
+    """Return the notice to a General to check the petitions of an assignment again."""
     return PETITIONS_DUE.envelope(
         PetitionsDue(petition_id=petition_id, root=root),
         stream=SETTLED_STREAM.name,

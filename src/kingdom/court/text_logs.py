@@ -1,7 +1,7 @@
-"""Logs for people, one line of text each: `logs/system.log`, `logs/tasks.log` and `logs/metrics.log`.
+"""Text logs for people: `logs/system.log`, `logs/tasks.log` and `logs/metrics.log`.
 
-A line is `2026-02-07T10:00:00.000Z info king: text key=value`: when, how bad, who, what, and the facts. A value that is
-no plain word is written as JSON, so that a line stays one line and can be taken apart again.
+A line is `2026-02-07T10:00:00.000Z info king: text key=value`: time, level, actor, text and fields. A value that is not
+a plain word is written as JSON, so every line can be parsed.
 """
 
 import fcntl
@@ -19,24 +19,24 @@ import msgspec
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.sentence import printable
+from kingdom.text import printable
 
-# All roles write the first, King and Generals the second, the Chamberlain the third.
+# Written by all roles, by King and Generals, and by the Chamberlain.
 SYSTEM, TASKS, METRICS = "system", "tasks", "metrics"
 NAMES = (SYSTEM, TASKS, METRICS)
 OLD = ".old"
 _PLAIN = re.compile(r"[^\s\"=]+")
-# A reader shall not meet a line that fills his screen for minutes.
+# Longer lines are cut.
 _LINE_BYTES_MAX = 64 << 10
 _OWN_FIELDS = frozenset({"event", "level", "at", "exc_info"})
 
 
-def path_of(directory: Path, name: str) -> Path:
-    """Return the file of a log below the directory of the house."""
+def log_path(directory: Path, name: str) -> Path:
+    """Return the file of a log below the store directory."""
     return directory / "logs" / f"{name}.log"
 
 
-def line(actor: str, text: str, facts: Mapping[str, Any], *, at: datetime, level: str) -> str:
+def format_line(actor: str, text: str, facts: Mapping[str, Any], *, at: datetime, level: str) -> str:
     """Return one line of a log."""
     moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     words = [f"{key}={_value(value)}" for key, value in facts.items()]
@@ -44,9 +44,9 @@ def line(actor: str, text: str, facts: Mapping[str, Any], *, at: datetime, level
 
 
 class TextLog:
-    """Appends lines to a file that others append to as well; each line is one write, so that none is torn.
+    """Appends lines to a file that other processes append to as well. Each line is one write, so lines do not mix.
 
-    After a rotation the next line goes to the new file. Usable from any thread.
+    After a rotation, the next line goes to the new file. Safe to use from any thread.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -56,20 +56,20 @@ class TextLog:
         self._file: int | None = None
 
     def write(self, actor: str, text: str, facts: Mapping[str, Any] | None = None, *, level: str = "info") -> None:
-        """Append a line; where that cannot be done, the work goes on without it."""
-        said = line(actor, text, facts or {}, at=self._clock(), level=level).encode("utf-8", "replace")
+        """Append a line. A failure is ignored."""
+        encoded_line = format_line(actor, text, facts or {}, at=self._clock(), level=level).encode("utf-8", "replace")
         with self._lock, suppress(OSError):
-            os.write(self._open(), said[:_LINE_BYTES_MAX] + b"\n")
+            os.write(self._open(), encoded_line[:_LINE_BYTES_MAX] + b"\n")
 
     def close(self) -> None:
-        """Let go of the file; the next line opens it again."""
+        """Close the file. The next line opens it again."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
 
     def _open(self) -> int:
-        """Return the file that has the name of the log now."""
+        """Return the descriptor of the current log file, opening it if needed."""
         if self._file is not None and _is_at(self._file, self.path):
             return self._file
         if self._file is not None:
@@ -81,7 +81,7 @@ class TextLog:
 
 
 def tee(log: TextLog, actor: str) -> structlog.typing.Processor:
-    """Return a step for the structured logs of a process that writes each line to a log for people too."""
+    """Return a structlog processor that also writes each line to a text log."""
 
     def write(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         facts = {key: value for key, value in event.items() if key not in _OWN_FIELDS}
@@ -92,16 +92,16 @@ def tee(log: TextLog, actor: str) -> structlog.typing.Processor:
 
 
 def rotate(path: Path, max_bytes: int) -> int | None:
-    """Put a log that has become too large aside as `.old`, in place of an earlier one; returns its size if so.
+    """Rename a log that is too large to `.old`, replacing an earlier one. Return its size if it was renamed.
 
-    Nobody's line is lost: who has the file open finds a new one with the next line. Several may rotate at once.
+    No line is lost: writers open the new file with their next line. Several processes may rotate at once.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        # Only who holds the very file that has the name may take the name from it.
+        # The lock and the check make sure that only the current file is renamed, and only once.
         fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file).st_size
         if size <= max_bytes or not _is_at(file, path):
@@ -129,5 +129,5 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     encoded = msgspec.json.encode(value, enc_hook=str).decode()
-    # Nothing steers a screen or begins a line, and it can still be taken apart.
+    # Escape everything unprintable, so that it can neither control a terminal nor start a line.
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in encoded)

@@ -1,1 +1,1 @@
-"""The demo: a whole court in a throwaway directory, a story that is played in it, and how it is told."""
+"""The demo: a whole court in a temporary directory, a scenario that runs in it, and its narration."""

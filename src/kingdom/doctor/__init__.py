@@ -1,1 +1,1 @@
-"""What can be wrong with a machine, a store and the ways outside: small checks, each with a fix of one line."""
+"""Check a machine, a store and the external services; each problem comes with a fix of one line."""

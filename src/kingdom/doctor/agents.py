@@ -1,37 +1,37 @@
-"""The agent that soldiers run: whether their host would take its settings, and whether its program starts."""
+"""Check the configured agent: whether the soldier host accepts its settings, and whether its program starts."""
 
 from pathlib import Path
 
-from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
-from kingdom.doctor.patient import Patient
-from kingdom.doctor.programs import how_it_ended, said_by, version_in
+from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped
+from kingdom.doctor.context import CheckContext
+from kingdom.doctor.programs import describe_failure, find_version, run_program
 from kingdom.settings import read_environment
-from kingdom.soldiers.host import ENVIRONMENT
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.settings import SoldierSettings
 
-REMEDY = "do what it says, or choose another agent as soldiers.agent"
+REMEDY = "fix what the message says, or choose another agent as soldiers.agent"
 
 
-async def agent(patient: Patient) -> Verdict:
-    """Look at what the soldier host looks at before it starts, and ask the program of its agent for its version."""
-    settings = patient.realm.soldiers
-    if patient.file_trouble and settings == SoldierSettings():
-        return skipped("the settings cannot be read, so nobody knows which agent is meant")
-    program, path = await in_thread(lambda: _program(settings))
+async def check_agent(context: CheckContext) -> CheckResult:
+    """Make the checks that the soldier host makes before it starts, and run the agent's program with --version."""
+    settings = context.realm.soldiers
+    if context.file_error and settings == SoldierSettings():
+        return skipped("the settings cannot be read, so the agent is unknown")
+    program, path = await run_in_thread(lambda: _program(settings))
     if program is None:
-        return ok(f"{settings.agent}, which needs nothing to be installed")
+        return ok(f"{settings.agent}, which needs no installation")
     if settings.agent == "command":
-        # Nobody knows what a stranger does when it is asked for its version.
+        # An unknown program may do anything when called with --version.
         return ok(f"command: {program}")
-    code, words = await said_by("/usr/bin/env", f"PATH={path}", str(program), "--version")
+    code, output = await run_program("/usr/bin/env", f"PATH={path}", str(program), "--version")
     if code:
-        return fail(how_it_ended(f"{program} --version", code, words), REMEDY)
-    return ok(f"{settings.agent} {version_in(words)} in {program}")
+        return fail(describe_failure(f"{program} --version", code, output), REMEDY)
+    return ok(f"{settings.agent} {find_version(output)} in {program}")
 
 
 def _program(settings: SoldierSettings) -> tuple[Path | None, str]:
-    """Return the program of the agent and the PATH that it gets; raises Misconfigured as the host would."""
-    client = KINDS[settings.agent].client(settings)
-    path = quarters_of(settings, read_environment, set()).tools(ENVIRONMENT)["PATH"]
+    """Return the agent's program and its PATH; raise Misconfigured as the host would."""
+    client = AGENT_KINDS[settings.agent].client(settings)
+    path = build_agent_environment(settings, read_environment, set()).tool_environment(ENVIRONMENT)["PATH"]
     return client.program(path), path

@@ -1,4 +1,4 @@
-"""One check: what it looks at, how long it may take, and what it found."""
+"""Run checks: each inspects one thing within a time limit and returns a result."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kingdom.doctor.patient import Patient
+from kingdom.doctor.context import CheckContext
 from kingdom.errors import KingdomError
 
 LIMIT = timedelta(seconds=15)
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class Status(StrEnum):
-    """How bad it is: with a failure something does not work or a promise cannot be kept."""
+    """The severity of a result; FAIL means that something does not work or a guarantee does not hold."""
 
     OK = "ok"
     WARN = "warn"
@@ -29,16 +29,16 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
-class Verdict(NamedTuple):
-    """What a look brought; `fix` is one line for a person, empty where nothing needs one."""
+class CheckResult(NamedTuple):
+    """The result of a check; `fix` is one line for the user, empty if nothing needs fixing."""
 
     status: Status
     found: str
     fix: str = ""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict with the name of its check and how long the look took."""
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A result with the name and the duration of its check."""
 
     name: str
     status: Status
@@ -49,81 +49,81 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A look at one thing; `remedy` is the fix where the look itself fails or takes too long."""
+    """A check of one thing; `remedy` is the fix to show if the check itself fails or times out."""
 
     name: str
-    look: Callable[[Patient], Awaitable[Verdict]]
+    run: Callable[[CheckContext], Awaitable[CheckResult]]
     remedy: str
     limit: timedelta = LIMIT
-    # Such a look asks a server of somebody else.
-    asks_outside: bool = False
+    # The check calls an external server, so `--offline` skips it.
+    needs_network: bool = False
 
 
-def ok(found: str) -> Verdict:
-    """Return that all is well."""
-    return Verdict(Status.OK, found)
+def ok(found: str) -> CheckResult:
+    """Return a result without a problem."""
+    return CheckResult(Status.OK, found)
 
 
-def warn(found: str, fix: str) -> Verdict:
-    """Return that something works, but not as well as it could."""
-    return Verdict(Status.WARN, found, fix)
+def warn(found: str, fix: str) -> CheckResult:
+    """Return a result for something that works, but could be better."""
+    return CheckResult(Status.WARN, found, fix)
 
 
-def fail(found: str, fix: str) -> Verdict:
-    """Return that something does not work."""
-    return Verdict(Status.FAIL, found, fix)
+def fail(found: str, fix: str) -> CheckResult:
+    """Return a result for something that does not work."""
+    return CheckResult(Status.FAIL, found, fix)
 
 
-def skipped(why: str) -> Verdict:
-    """Return that there was nothing to look at."""
-    return Verdict(Status.SKIPPED, why)
+def skipped(why: str) -> CheckResult:
+    """Return the result of a check that does not apply here."""
+    return CheckResult(Status.SKIPPED, why)
 
 
-async def examine(checks: Sequence[Check], patient: Patient, *, offline: bool = False) -> list[Finding]:
-    """Run every check at the same time, each within its own limit; returns what they found in their order."""
+async def run_checks(checks: Sequence[Check], context: CheckContext, *, offline: bool = False) -> list[CheckReport]:
+    """Run all checks concurrently, each within its own time limit; return the reports in the order of the checks."""
 
-    async def one(check: Check) -> Finding:
+    async def one(check: Check) -> CheckReport:
         began = time.monotonic()
-        if offline and check.asks_outside:
-            verdict = skipped("nobody outside is asked with --offline")
+        if offline and check.needs_network:
+            result = skipped("--offline calls no external server")
         else:
-            verdict = await _looked(check, patient)
+            result = await _run_check(check, context)
         seconds = round(time.monotonic() - began, 3)
-        found, fix = " ".join(verdict.found.split()), " ".join(verdict.fix.split())
-        return Finding(name=check.name, status=verdict.status, found=found, fix=fix, seconds=seconds)
+        found, fix = " ".join(result.found.split()), " ".join(result.fix.split())
+        return CheckReport(name=check.name, status=result.status, found=found, fix=fix, seconds=seconds)
 
     return list(await asyncio.gather(*map(one, checks)))
 
 
-async def in_thread(look: Callable[[], _T]) -> _T:
-    """Run what may wait for a disk in a thread that nobody has to wait for: a dead disk must not keep us alive."""
+async def run_in_thread(function: Callable[[], _T]) -> _T:
+    """Run blocking disk access in a daemon thread, so that a dead disk does not keep the process alive."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_T] = loop.create_future()
+    future: asyncio.Future[_T] = loop.create_future()
 
-    def tell(act: Callable[[], None]) -> None:
-        # Who waits no more may be gone with the loop.
+    def resolve(action: Callable[[], None]) -> None:
+        # The loop may be closed after a timeout.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(lambda: None if answer.cancelled() else act())
+            loop.call_soon_threadsafe(lambda: None if future.cancelled() else action())
 
     def run() -> None:
         try:
-            result = look()
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
-            tell(partial(answer.set_exception, error))
+            result = function()
+        except Exception as error:  # noqa: BLE001 - the caller receives it
+            resolve(partial(future.set_exception, error))
         else:
-            tell(partial(answer.set_result, result))
+            resolve(partial(future.set_result, result))
 
     threading.Thread(target=run, name="kingdom-doctor", daemon=True).start()
-    return await answer
+    return await future
 
 
-async def _looked(check: Check, patient: Patient) -> Verdict:
+async def _run_check(check: Check, context: CheckContext) -> CheckResult:
     try:
         async with asyncio.timeout(check.limit.total_seconds()):
-            return await check.look(patient)
+            return await check.run(context)
     except TimeoutError:
-        return fail(f"this look took longer than {check.limit.total_seconds():g} s", check.remedy)
+        return fail(f"this check took longer than {check.limit.total_seconds():g} s", check.remedy)
     except (KingdomError, OSError) as error:
         return fail(str(error), check.remedy)
-    except Exception as error:  # noqa: BLE001 - one broken look must not hide what the others found
-        return fail(f"this look failed: {type(error).__name__}: {error}", check.remedy)
+    except Exception as error:  # noqa: BLE001 - one broken check must not hide the results of the others
+        return fail(f"this check failed: {type(error).__name__}: {error}", check.remedy)

@@ -1,4 +1,4 @@
-"""Asking a database about itself; loaded only where there is one, since its driver is an extra."""
+"""Read the facts about a database. Imported only for a database store, since the driver is an optional extra."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -11,9 +11,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from kingdom.bus.log import LOST_TRANSACTIONS
-from kingdom.doctor.facts import SETTINGS, Facts
+from kingdom.doctor.database_facts import SETTINGS, DatabaseFacts
 from kingdom.errors import Unavailable
 from kingdom.settings import Settings
 
@@ -21,34 +21,34 @@ _CONNECT_SECONDS = 5
 _RECENTLY = timedelta(days=7)
 
 
-async def ask(settings: Settings, clock: Callable[[], datetime]) -> Facts:
-    """Ask the database everything at once; raises Unavailable where it does not answer."""
+async def read_facts(settings: Settings, clock: Callable[[], datetime]) -> DatabaseFacts:
+    """Read all facts over one connection; raise Unavailable if the database does not answer."""
     query = (files(__package__) / "database.sql").read_text(encoding="utf-8")
     try:
         async with (
-            reached(settings.database_url, create=False) as url,
+            server_url(settings.database_url, create=False) as url,
             await psycopg.AsyncConnection.connect(
                 url,
                 connect_timeout=conninfo_to_dict(url).get("connect_timeout", _CONNECT_SECONDS),
-                # Where the server knows no encoding, texts would come as bytes.
+                # A server with the encoding SQL_ASCII would return texts as bytes.
                 client_encoding="UTF8",
                 prepare_threshold=None,
                 row_factory=dict_row,
             ) as connection,
         ):
-            # For this transaction only: behind PgBouncer the session is not ours.
+            # LOCAL, since PgBouncer shares the session with other clients.
             await connection.execute("SET LOCAL statement_timeout = 0")
             before = clock()
             cursor = await connection.execute(query, {"settings": list(SETTINGS)})
             row = await cursor.fetchone() or {}
             after = clock()
-            row |= await _log_facts(connection, settings.schema)
+            row |= await _read_log_facts(connection, settings.schema)
     except psycopg.Error as error:
         raise Unavailable(f"the database does not answer: {error}") from error
-    return _facts(row, _place_of(url), before, after)
+    return _to_facts(row, _describe_location(url), before, after)
 
 
-async def _log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> dict[str, Any]:
+async def _read_log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> dict[str, Any]:
     cursor = await connection.execute("SELECT to_regclass(%s) IS NOT NULL AS exists", (f"{schema}.log",))
     if not (await cursor.fetchone() or {}).get("exists"):
         return {"hidden_entries": 0, "lost_transactions_at": None}
@@ -60,12 +60,13 @@ async def _log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], schema
     return await cursor.fetchone() or {}
 
 
-def _facts(row: dict[str, Any], where: str, before: datetime, after: datetime) -> Facts:
+def _to_facts(row: dict[str, Any], location: str, before: datetime, after: datetime) -> DatabaseFacts:
     middle = before + (after - before) / 2
-    return msgspec.convert({**row, "where": where, "ahead": row["now"] - middle, "took": after - before}, Facts)
+    clocks = {"clock_ahead": row["now"] - middle, "round_trip": after - before}
+    return msgspec.convert({**row, **clocks, "location": location}, DatabaseFacts)
 
 
-def _place_of(url: str) -> str:
-    """Return where a database is, without its password."""
+def _describe_location(url: str) -> str:
+    """Return the name and host of a database, without its password."""
     parts = conninfo_to_dict(url)
     return f"{parts.get('dbname') or 'the database'} on {parts.get('host') or 'this machine'}"

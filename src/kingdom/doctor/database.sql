@@ -1,7 +1,7 @@
--- Everything that the checks of a database judge by, in one look; what a session has set for itself does not count.
+-- All facts for the database checks in one statement. reset_val ignores what this session has set for itself.
 SELECT
     current_setting('server_version_num')::int AS version,
-    current_setting('server_version') AS version_words,
+    current_setting('server_version') AS version_text,
     quote_ident(current_user) AS role,
     quote_ident(current_database()) AS database,
     pg_encoding_to_char(encoding) AS encoding,
@@ -14,13 +14,13 @@ SELECT
         FROM pg_settings
         WHERE name = ANY (%(settings)s)
     ) AS settings,
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connected,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connection_count,
     (
         SELECT count(*)
         FROM pg_stat_replication
         WHERE application_name IS DISTINCT FROM 'pg_basebackup'
             AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE slot_type = 'logical' AND active)
-    ) AS standbys,
+    ) AS standby_count,
     (
         SELECT jsonb_build_object(
             'pid', pid,
@@ -32,6 +32,6 @@ SELECT
         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
         ORDER BY xact_start
         LIMIT 1
-    ) AS oldest
+    ) AS oldest_transaction
 FROM pg_database
 WHERE datname = current_database()

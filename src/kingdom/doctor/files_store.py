@@ -1,4 +1,4 @@
-"""A store of files: its directory, its file system, its space, and who holds it."""
+"""Check a file store: its directory, its file system, its free space and its lock."""
 
 import errno
 import fcntl
@@ -12,137 +12,138 @@ from pathlib import Path
 
 import psutil
 
-from kingdom.bootstrap import look_at_files
-from kingdom.doctor.check import Status, Verdict, fail, in_thread, ok, skipped, warn
-from kingdom.doctor.patient import Patient
+from kingdom.bootstrap import inspect_files
+from kingdom.doctor.check import CheckResult, Status, fail, ok, run_in_thread, skipped, warn
+from kingdom.doctor.context import CheckContext
 
 _PROBE = ".kingdom-doctor-"
 _SYNCS = 5
 _SLOW_SYNC_SECONDS = 0.1
-_NO_DATABASE = "the store is a database"
+_IS_DATABASE = "the store is a database"
 _FREE_INODES_LEAST = 10_000
 
 
-async def directory(patient: Patient) -> Verdict:
-    """Look whether the directory of the realm, and that of soldiers if it is another, can be written or made."""
-    soldiers = patient.realm.soldiers.directory
-    places = [patient.directory, *([Path(soldiers)] if soldiers else [])]
-    return await patient.once("directory", lambda: in_thread(lambda: _directories(places)))
+async def check_directory(context: CheckContext) -> CheckResult:
+    """Check whether the directories of the realm and of the soldiers can be written or created."""
+    soldiers = context.realm.soldiers.directory
+    directories = [context.data_directory, *([Path(soldiers)] if soldiers else [])]
+    return await context.once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
 
 
-async def file_system(patient: Patient) -> Verdict:
-    """Look whether files can be synced, renamed and locked where the store is."""
-    store = patient.store
+async def check_file_system(context: CheckContext) -> CheckResult:
+    """Check whether the file system of the store can sync, rename and lock files."""
+    store = context.store_directory
     if store is None:
-        return skipped(_NO_DATABASE)
-    if (await directory(patient)).status is Status.FAIL:
+        return skipped(_IS_DATABASE)
+    if (await check_directory(context)).status is Status.FAIL:
         return skipped("the directory cannot be written")
-    return await in_thread(lambda: _file_system(_existing(store)))
+    return await run_in_thread(lambda: _check_file_system(_nearest_existing(store)))
 
 
-async def disk(patient: Patient) -> Verdict:
-    """Look how full the disk is, by the thresholds of the Chamberlain."""
-    health = patient.realm.chamberlain.health
-    place, space = await in_thread(lambda: _space(patient.directory))
+async def check_disk(context: CheckContext) -> CheckResult:
+    """Check how full the disk is, by the thresholds of the Chamberlain."""
+    health = context.realm.chamberlain.health
+    directory, space = await run_in_thread(lambda: _read_space(context.data_directory))
     used, free = space.f_blocks - space.f_bfree, space.f_bavail
     percent = 100 * used / (used + free) if used + free else 0.0
-    words = f"{percent:.0f} % used, {free * space.f_frsize / (1 << 30):.1f} GiB free"
-    fix = f"free some space: du -xh --max-depth 2 {place.absolute()} | sort -h | tail"
+    summary = f"{percent:.0f} % used, {free * space.f_frsize / (1 << 30):.1f} GiB free"
+    fix = f"free some space: du -xh --max-depth 2 {directory.absolute()} | sort -h | tail"
     if percent >= health.disk_orange:
-        return fail(f"{words}: nothing new begins", fix)
+        return fail(f"{summary}: no new work starts", fix)
     if space.f_files and space.f_favail < _FREE_INODES_LEAST:
-        return warn(f"only {space.f_favail} files more can be made", fix)
-    return warn(words, fix) if percent >= health.disk_yellow else ok(words)
+        return warn(f"only {space.f_favail} more files can be created", fix)
+    return warn(summary, fix) if percent >= health.disk_yellow else ok(summary)
 
 
-async def lock(patient: Patient) -> Verdict:
-    """Look who holds the store, if anybody does for longer than a write takes."""
-    if patient.store is None:
-        return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
-    return ok("nobody holds the store for long") if look.holders is None else _held(look.holders)
+async def check_lock(context: CheckContext) -> CheckResult:
+    """Check whether a process holds the lock of the store for longer than a write takes."""
+    if context.store_directory is None:
+        return skipped(_IS_DATABASE)
+    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    return ok("no process holds the lock for long") if files.holders is None else _describe_holders(files.holders)
 
 
-async def leases(patient: Patient) -> Verdict:
-    """Look for work in the hands of processes that have ended."""
-    if patient.store is None:
-        return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
-    if not look.orphans:
-        return ok("nothing is in the hands of a process that has ended")
-    words = "{} of them, such as {} by process {}".format(len(look.orphans), *look.orphans[0])
-    return warn(f"work is in the hands of processes that have ended: {words}", "kingdom up, which gives it to others")
+async def check_leases(context: CheckContext) -> CheckResult:
+    """Check for leases of processes that have ended."""
+    if context.store_directory is None:
+        return skipped(_IS_DATABASE)
+    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    if not files.orphans:
+        return ok("no lease belongs to a process that has ended")
+    summary = "{}, such as {} of process {}".format(len(files.orphans), *files.orphans[0])
+    return warn(f"leases belong to processes that have ended: {summary}", "kingdom up, which frees them")
 
 
-async def event_files(patient: Patient) -> Verdict:
-    """Look for files of open events that cannot be read: such an event waits until its file can be."""
-    if patient.store is None:
-        return skipped(_NO_DATABASE)
-    look = await patient.once("files", lambda: in_thread(lambda: look_at_files(patient.settings.database_url)))
-    if not look.unreadable:
-        return ok("the files of open events can be read")
-    path, reason = look.unreadable[0]
-    more = f", and {len(look.unreadable) - 1} more" if len(look.unreadable) > 1 else ""
-    fix = f"sudo chown $USER {path}" if reason == os.strerror(errno.EACCES) else f"bring {path} back from a backup"
-    return fail(f"an event waits since its file cannot be read: {path} ({reason}){more}", fix)
+async def check_event_files(context: CheckContext) -> CheckResult:
+    """Check for unreadable files of open events: such an event waits until its file is readable."""
+    if context.store_directory is None:
+        return skipped(_IS_DATABASE)
+    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    if not files.unreadable:
+        return ok("the files of all open events can be read")
+    path, reason = files.unreadable[0]
+    more = f", and {len(files.unreadable) - 1} more" if len(files.unreadable) > 1 else ""
+    fix = f"sudo chown $USER {path}" if reason == os.strerror(errno.EACCES) else f"restore {path} from a backup"
+    return fail(f"an event waits because its file cannot be read: {path} ({reason}){more}", fix)
 
 
-def _space(place: Path) -> tuple[Path, os.statvfs_result]:
-    there = _existing(place)
-    return there, os.statvfs(there)
+def _read_space(directory: Path) -> tuple[Path, os.statvfs_result]:
+    existing = _nearest_existing(directory)
+    return existing, os.statvfs(existing)
 
 
-def _directories(places: list[Path]) -> Verdict:
-    verdicts = [_directory(place) for place in places]
-    return next((verdict for verdict in verdicts if verdict.status is Status.FAIL), verdicts[0])
+def _check_directories(directories: list[Path]) -> CheckResult:
+    results = [_check_writable(directory) for directory in directories]
+    return next((result for result in results if result.status is Status.FAIL), results[0])
 
 
-def _directory(place: Path) -> Verdict:
-    shown, there = place.absolute(), _existing(place)
-    if not there.is_dir():
-        return fail(f"{there.absolute()} is no directory", f"mv {there.absolute()} {there.absolute()}.old")
+def _check_writable(directory: Path) -> CheckResult:
+    shown, existing = directory.absolute(), _nearest_existing(directory)
+    if not existing.is_dir():
+        return fail(f"{existing.absolute()} is not a directory", f"mv {existing.absolute()} {existing.absolute()}.old")
     try:
-        with _probe(there):
+        with _probe_directory(existing):
             pass
     except OSError as error:
-        owner = f"sudo chown -R $USER {there.absolute()}" if error.errno in (errno.EACCES, errno.EPERM) else ""
-        fix = owner or f"make {there.absolute()} writable, or name another directory as database_url"
-        return fail(f"{there.absolute()} cannot be written: {error.strerror}", fix)
-    return ok(f"{shown} can be written" if place.exists() else f"{shown} is not there yet, and can be made")
+        owner = f"sudo chown -R $USER {existing.absolute()}" if error.errno in (errno.EACCES, errno.EPERM) else ""
+        fix = owner or f"make {existing.absolute()} writable, or name another directory as database_url"
+        return fail(f"{existing.absolute()} cannot be written: {error.strerror}", fix)
+    return ok(f"{shown} can be written" if directory.exists() else f"{shown} does not exist yet and can be created")
 
 
-def _existing(place: Path) -> Path:
-    """Return a path, or what there is above it."""
-    place = place.absolute()
-    return next((each for each in (place, *place.parents) if each.exists()), Path("/"))
+def _nearest_existing(path: Path) -> Path:
+    """Return a path, or its nearest parent that exists."""
+    path = path.absolute()
+    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
 
 
 @contextmanager
-def _probe(place: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=_PROBE, dir=place) as room:
-        yield Path(room)
+def _probe_directory(parent: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=_PROBE, dir=parent) as probe:
+        yield Path(probe)
 
 
-def _file_system(place: Path) -> Verdict:
+def _check_file_system(directory: Path) -> CheckResult:
     another = "choose a directory on a local disk as database_url, or use PostgreSQL"
-    with _probe(place) as room:
+    with _probe_directory(directory) as probe:
         try:
-            seconds = statistics.median(_sync(room / "synced") for _ in range(_SYNCS))
-            (room / "new").write_text("new")
-            (room / "new").replace(room / "synced")
-            if (room / "synced").read_text() != "new" or (room / "new").exists():
-                return fail("a rename does not put one file in the place of another", another)
-            if not _locks(room / "lock"):
-                return fail("two processes could lock the same file", another)
+            seconds = statistics.median(_time_sync(probe / "synced") for _ in range(_SYNCS))
+            (probe / "new").write_text("new")
+            (probe / "new").replace(probe / "synced")
+            if (probe / "synced").read_text() != "new" or (probe / "new").exists():
+                return fail("a rename does not replace an existing file", another)
+            if not _locks_exclude(probe / "lock"):
+                return fail("two processes can lock the same file", another)
         except OSError as error:
-            return fail(f"it cannot do what a store needs: {error.strerror}", another)
-    words = f"syncs in {seconds * 1000:.1f} ms, renames and locks"
+            return fail(f"the file system lacks what a store needs: {error.strerror}", another)
+    summary = f"syncs in {seconds * 1000:.1f} ms, renames and locks"
     if seconds > _SLOW_SYNC_SECONDS:
-        return warn(f"{words}; each transaction waits for a sync", "choose a faster disk, or let others use it less")
-    return ok(words)
+        return warn(f"{summary}; each transaction waits for a sync", "choose a faster or less busy disk")
+    return ok(summary)
 
 
-def _sync(file: Path) -> float:
+def _time_sync(file: Path) -> float:
+    """Append to a file, sync it and its directory, and return the seconds."""
     began = time.monotonic()
     with file.open("ab") as written:
         written.write(b"x" * 512)
@@ -156,8 +157,8 @@ def _sync(file: Path) -> float:
     return time.monotonic() - began
 
 
-def _locks(file: Path) -> bool:
-    """Tell whether a lock of one keeps another out."""
+def _locks_exclude(file: Path) -> bool:
+    """Return whether one lock on a file excludes a second one."""
     with file.open("w") as first, file.open("w") as second:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
@@ -167,14 +168,14 @@ def _locks(file: Path) -> bool:
     return False
 
 
-def _held(holders: list[int]) -> Verdict:
-    seconds = "the store is locked for more than two seconds"
+def _describe_holders(holders: list[int]) -> CheckResult:
+    locked = "the store has been locked for more than two seconds"
     for pid in holders:
         with suppress(psutil.Error):
             holder = psutil.Process(pid)
-            words = f"{seconds} by process {pid} ({' '.join(holder.cmdline()[:6])})"
+            summary = f"{locked} by process {pid} ({' '.join(holder.cmdline()[:6])})"
             if holder.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                fix = f"kill -CONT {pid}, or kill -KILL {pid}: what it has begun is replayed"
-                return fail(f"{words}, which is stopped", fix)
-            return fail(words, f"see what it does, and end it: kill {pid}")
-    return fail(f"{seconds}, and nobody can be seen to hold it", "end whatever runs on this realm in a container")
+                fix = f"kill -CONT {pid}, or kill -KILL {pid}: its unfinished transaction is replayed"
+                return fail(f"{summary}, which is stopped", fix)
+            return fail(summary, f"find out what it does, and end it: kill {pid}")
+    return fail(f"{locked} by a process that is not visible here", "end the containers that use this realm")

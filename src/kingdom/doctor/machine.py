@@ -1,4 +1,4 @@
-"""The machine: Python, git, bubblewrap, the sandbox, open files, inotify, the clock, what is left of it."""
+"""Check the machine: Python, git, bubblewrap, the sandbox, open files, inotify, the clock and the load."""
 
 import asyncio
 import ctypes
@@ -10,19 +10,19 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kingdom.court.chamberlain.health import DISK, Health, Level, next_health, thresholds_named
+from kingdom.court.chamberlain.health import DISK, HealthLevel, HealthState, next_health, threshold_settings
 from kingdom.court.chamberlain.sensor import MachineSensor
-from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
-from kingdom.doctor.patient import Patient
-from kingdom.doctor.programs import as_numbers, how_it_ended, said_by, version_in
-from kingdom.soldiers.kinds import NO_SANDBOX
+from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped, warn
+from kingdom.doctor.context import CheckContext
+from kingdom.doctor.programs import describe_failure, find_version, parse_version, run_program
+from kingdom.soldiers.agent_kinds import NO_SANDBOX
+from kingdom.soldiers.sandbox.probe import find_sandbox_problem
 from kingdom.soldiers.sandbox.programs import how_to_install
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.sandbox.trial import why_no_sandbox
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
 
 PYTHON_OLDEST = (3, 11)
-# The first one whose `fetch` knows --no-write-fetch-head.
+# The first version with `git fetch --no-write-fetch-head`.
 GIT_OLDEST = (2, 29)
 _OPEN_FILES_LEAST = 1024
 _INSTANCES_LEAST, _WATCHES_LEAST = 64, 4096
@@ -33,63 +33,63 @@ _NO_NAMESPACES = {
 }
 _SYSTEM = Path("/proc/sys")
 _TRY_BUBBLEWRAP = "bwrap --ro-bind / / --unshare-all --proc /proc true"
-# Nobody's clock was right before this version was written.
+# A clock before this date was never set.
 _NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
-# Long enough that the other looks, which run meanwhile, weigh little.
+# Long enough that the load of the other checks, which run at the same time, matters little.
 _LOAD_SECONDS = 0.5
 
 
-async def python(_: Patient) -> Verdict:
-    """Look at the Python that runs this."""
+async def check_python(_: CheckContext) -> CheckResult:
+    """Check the version of the running Python."""
     return judge_python(tuple(sys.version_info[:3]))
 
 
-def judge_python(version: tuple[int, ...]) -> Verdict:
-    """Return whether a version of Python will do."""
-    words, oldest = ".".join(map(str, version)), ".".join(map(str, PYTHON_OLDEST))
+def judge_python(version: tuple[int, ...]) -> CheckResult:
+    """Judge whether a version of Python is new enough."""
+    summary, oldest = ".".join(map(str, version)), ".".join(map(str, PYTHON_OLDEST))
     if version >= PYTHON_OLDEST:
-        return ok(words)
-    return fail(f"{words}, and {oldest} is needed", f"uv venv --python {oldest} && uv pip install kingdom")
+        return ok(summary)
+    return fail(f"{summary}, and {oldest} is needed", f"uv venv --python {oldest} && uv pip install kingdom")
 
 
-async def git(_: Patient) -> Verdict:
-    """Look for a git that knows what we ask of it."""
+async def check_git(_: CheckContext) -> CheckResult:
+    """Check whether git is installed and new enough."""
     if shutil.which("git") is None:
-        return fail("it is not on PATH: no agent gets a checkout", how_to_install("git"))
-    code, words = await said_by("git", "--version")
-    version, oldest = version_in(words), ".".join(map(str, GIT_OLDEST))
+        return fail("git is not on PATH, so no agent gets a checkout", how_to_install("git"))
+    code, output = await run_program("git", "--version")
+    version, oldest = find_version(output), ".".join(map(str, GIT_OLDEST))
     if code or not version:
-        return fail(how_it_ended("git --version", code, words), how_to_install("git"))
-    if as_numbers(version) < GIT_OLDEST:
+        return fail(describe_failure("git --version", code, output), how_to_install("git"))
+    if parse_version(version) < GIT_OLDEST:
         return fail(f"{version}, and {oldest} is needed", how_to_install("git"))
     return ok(version)
 
 
-async def bubblewrap(patient: Patient) -> Verdict:
-    """Look whether what agents run can be put into a sandbox, by putting a program into one."""
-    profile = patient.realm.soldiers.sandbox
+async def check_bubblewrap(context: CheckContext) -> CheckResult:
+    """Check whether bubblewrap can run a program in a sandbox."""
+    profile = context.realm.soldiers.sandbox
     if shutil.which("bwrap") is None:
-        if profile is Profile.OFF:
-            return warn("it is not on PATH: what an agent leaves running may outlive it", how_to_install("bubblewrap"))
-        return fail("it is not on PATH, and without a sandbox no agent is started", how_to_install("bubblewrap"))
-    if reason := await in_thread(lambda: why_no_sandbox(profile)):
-        return fail(f"it cannot make a sandbox, so no agent can be started: {reason}", _namespaces_fix())
-    return ok(f"{version_in((await said_by('bwrap', '--version'))[1])}, and it makes sandboxes")
+        if profile is SandboxProfile.OFF:
+            return warn("bwrap is not on PATH: processes may outlive their agent", how_to_install("bubblewrap"))
+        return fail("bwrap is not on PATH, and without a sandbox no agent is started", how_to_install("bubblewrap"))
+    if reason := await run_in_thread(lambda: find_sandbox_problem(profile)):
+        return fail(f"bwrap cannot create a sandbox, so no agent can be started: {reason}", _namespaces_fix())
+    return ok(f"{find_version((await run_program('bwrap', '--version'))[1])}, and it can create sandboxes")
 
 
-async def sandbox(patient: Patient) -> Verdict:
-    """Look how much agents are kept from."""
-    if patient.file_trouble and patient.realm.soldiers == SoldierSettings():
-        return skipped("the settings cannot be read, so nobody knows whether agents have one")
-    profile = patient.realm.soldiers.sandbox
-    if profile is Profile.OFF:
+async def check_sandbox(context: CheckContext) -> CheckResult:
+    """Check which sandbox profile the agents get."""
+    if context.file_error and context.realm.soldiers == SoldierSettings():
+        return skipped("the settings cannot be read, so the profile is unknown")
+    profile = context.realm.soldiers.sandbox
+    if profile is SandboxProfile.OFF:
         found = f"soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which {NO_SANDBOX}"
         return warn(found, "set soldiers.sandbox to strict in kingdom.yaml")
     return ok(f"{profile}, for every agent, setup script and check")
 
 
-async def open_files(_: Patient) -> Verdict:
-    """Look how many files a process may have open."""
+async def check_open_files(_: CheckContext) -> CheckResult:
+    """Check how many files a process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES_LEAST:
         return ok(f"a process may have {'any number' if soft == resource.RLIM_INFINITY else soft} open")
@@ -97,11 +97,11 @@ async def open_files(_: Patient) -> Verdict:
     return warn(f"a process may have only {soft} open", f"ulimit -n {more}")
 
 
-async def inotify(_: Patient) -> Verdict:
-    """Look whether one more process can be woken by changes of files."""
+async def check_inotify(_: CheckContext) -> CheckResult:
+    """Check whether one more process can watch files for changes."""
     if not sys.platform.startswith("linux"):
-        return skipped("this system has none")
-    number = await in_thread(_watch_something)
+        return skipped("this system has no inotify")
+    number = await run_in_thread(_try_watching)
     instances, watches = (_limit(f"max_user_{name}") for name in ("instances", "watches"))
     if number:
         found = f"no process can watch files: {os.strerror(number)} ({instances} instances, {watches} watches a user)"
@@ -114,28 +114,28 @@ async def inotify(_: Patient) -> Verdict:
     return ok(found)
 
 
-async def clock(patient: Patient) -> Verdict:
-    """Look what time it is here, and by which zone the court goes."""
-    now = patient.clock()
+async def check_clock(context: CheckContext) -> CheckResult:
+    """Check whether the clock is set, and report the time zone of the court."""
+    now = context.clock()
     offset = now.astimezone().strftime("%z")
-    words = f"{now.isoformat(sep=' ', timespec='seconds')}; here it is UTC{offset[:3]}:{offset[3:]}"
+    summary = f"{now.isoformat(sep=' ', timespec='seconds')}; this machine is at UTC{offset[:3]}:{offset[3:]}"
     if now < _NOT_BEFORE:
-        return fail(f"{words}: this clock was never set", "sudo timedatectl set-ntp true")
-    return ok(f"{words}, the court goes by {patient.realm.time_zone}")
+        return fail(f"{summary}: this clock was never set", "sudo timedatectl set-ntp true")
+    return ok(f"{summary}, the court uses {context.realm.time_zone}")
 
 
-async def load(patient: Patient) -> Verdict:
-    """Look whether the Chamberlain would let anything begin, by processors and memory; the disk has its own look."""
-    # The root is on no disk that could keep us waiting.
+async def check_load(context: CheckContext) -> CheckResult:
+    """Check whether the load of processors and memory allows new work; the disk has its own check."""
+    # The root directory is on no remote disk that could block.
     sensor = MachineSensor(Path("/"))
     await asyncio.sleep(_LOAD_SECONDS)
     used = {metric: value for metric, value in (await sensor.read()).items() if metric != DISK}
-    health, _ = next_health(Health(), sensor.name, used, patient.clock(), patient.realm.chamberlain.health)
-    words = ", ".join(f"{metric}: {value:.0f}" for metric, value in used.items())
-    if health.level.rank < Level.ORANGE.rank:
-        return ok(words)
-    fix = f"end what else runs here, or raise chamberlain.health.{thresholds_named(health.level)} in kingdom.yaml"
-    return warn(f"{words}: nothing new begins while the machine is as busy as now", fix)
+    health, _ = next_health(HealthState(), sensor.name, used, context.clock(), context.realm.chamberlain.health)
+    summary = ", ".join(f"{metric}: {value:.0f}" for metric, value in used.items())
+    if health.level.rank < HealthLevel.ORANGE.rank:
+        return ok(summary)
+    fix = f"end what else runs here, or raise chamberlain.health.{threshold_settings(health.level)} in kingdom.yaml"
+    return warn(f"{summary}: no new work starts while the machine is this busy", fix)
 
 
 def _namespaces_fix() -> str:
@@ -143,15 +143,15 @@ def _namespaces_fix() -> str:
         file = _SYSTEM / name
         if file.exists() and file.read_text().strip() == closed:
             return command
-    return f"see what `{_TRY_BUBBLEWRAP}` says, and allow user namespaces"
+    return f"read the output of `{_TRY_BUBBLEWRAP}`, and allow user namespaces"
 
 
 def _limit(name: str) -> int:
     return int((_SYSTEM / "fs/inotify" / name).read_text())
 
 
-def _watch_something() -> int:
-    """Watch a directory for a moment; returns the number of the error, 0 if there was none."""
+def _try_watching() -> int:
+    """Watch a directory for a moment; return the errno, or 0 on success."""
     library = ctypes.CDLL(None, use_errno=True)
     descriptor = library.inotify_init1(os.O_CLOEXEC)
     if descriptor < 0:

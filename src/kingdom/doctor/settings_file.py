@@ -1,4 +1,4 @@
-"""What a person has written: the environment, `kingdom.yaml`, the secrets that it names, and the Generals."""
+"""Check the configuration: the environment, `kingdom.yaml`, the secrets that it names, and the Generals."""
 
 import stat
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from kingdom.bootstrap import generals_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.court.package_files import load_packages
-from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped, warn
-from kingdom.doctor.patient import Patient
+from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped, warn
+from kingdom.doctor.context import CheckContext
 from kingdom.realm import SECRETS, Realm, secrets_of
 from kingdom.settings import FILE
 
@@ -18,69 +18,73 @@ _ENVIRONMENT, _FILE = "env:", "file:"
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
-async def environment(patient: Patient) -> Verdict:
-    """Look whether the variables of Kingdom make sense."""
-    if patient.environment_trouble:
-        return fail(patient.environment_trouble, "correct or unset that variable")
-    if patient.is_elsewhere:
-        found = f"KINGDOM_DATABASE_URL names another store than {patient.settings.file}, and comes first"
-        return warn(found, f"unset KINGDOM_DATABASE_URL, or write it into {patient.settings.file}")
-    return ok("the variables of Kingdom make sense")
+async def check_environment(context: CheckContext) -> CheckResult:
+    """Check the environment variables of Kingdom."""
+    if context.environment_error:
+        return fail(context.environment_error, "correct or unset that variable")
+    if context.is_overridden:
+        found = f"KINGDOM_DATABASE_URL names another store than {context.settings.file}, and takes precedence"
+        return warn(found, f"unset KINGDOM_DATABASE_URL, or write it into {context.settings.file}")
+    return ok("the variables of Kingdom are valid")
 
 
-async def file(patient: Patient) -> Verdict:
-    """Look whether the file of settings can be read, secrets included."""
-    if patient.settings.file is None:
-        return warn(f"there is no {FILE} in this directory: defaults count", "kingdom init")
-    if patient.file_trouble:
-        return fail(patient.file_trouble, f"correct it, then: kingdom config check {patient.settings.file}")
-    return ok(f"{patient.settings.file} can be read, and every secret that it names is there")
+async def check_settings_file(context: CheckContext) -> CheckResult:
+    """Check whether the settings file and its secrets can be read."""
+    if context.settings.file is None:
+        return warn(f"there is no {FILE} in this directory, so defaults apply", "kingdom init")
+    if context.file_error:
+        return fail(context.file_error, f"correct it, then: kingdom config check {context.settings.file}")
+    return ok(f"{context.settings.file} and every secret that it names can be read")
 
 
-async def secrets(patient: Patient) -> Verdict:
-    """Look for secrets that others can read: those written into the file itself, and files that are open to others."""
-    if patient.settings.file is None or patient.file_trouble:
+async def check_secrets(context: CheckContext) -> CheckResult:
+    """Check for secrets that other users can read: in the settings file itself, or in files with a lax mode."""
+    if context.settings.file is None or context.file_error:
         return skipped("there are no settings to read")
-    source = patient.settings.file
-    return await in_thread(lambda: _secrets(source, patient.settings.beside))
+    source = context.settings.file
+    return await run_in_thread(lambda: _check_secrets(source, context.settings.beside))
 
 
-async def generals(patient: Patient) -> Verdict:
-    """Look whether there are Generals, and whether one of them is broken."""
-    place, hears_strangers = generals_of(patient.settings, patient.realm), patient.realm.sentinel.hears_strangers
-    loaded = await in_thread(lambda: load_packages(place, hears_strangers=hears_strangers))
+async def check_generals(context: CheckContext) -> CheckResult:
+    """Check whether there are Generals, and whether one of them is broken."""
+    folder, accepts_strangers = (
+        generals_directory_of(context.settings, context.realm),
+        context.realm.sentinel.accepts_strangers,
+    )
+    loaded = await run_in_thread(lambda: load_packages(folder, accepts_strangers=accepts_strangers))
     if loaded.broken:
         first = loaded.broken[0]
-        return fail(f"{first.name} is broken and does nothing: {first.reason}", f"kingdom general validate {place}")
+        return fail(f"{first.name} is broken and does nothing: {first.reason}", f"kingdom general validate {folder}")
     if not loaded.packages:
-        return warn(f"there is none in {place}: nothing that happens is acted on", "kingdom general install gen-hello")
+        return warn(f"there is none in {folder}, so no event leads to work", "kingdom general install gen-hello")
     return ok(", ".join(package.name for package in loaded.packages))
 
 
-def _secrets(source: Path, beside: Path) -> Verdict:
+def _check_secrets(source: Path, beside: Path) -> CheckResult:
     document = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
-    named = dict(_named(document))
-    for path, said in named.items():
-        if not said.startswith((_ENVIRONMENT, _FILE)):
-            fix = f"put it into a file of mode 600, and write there: {path.rpartition('.')[2]}: file:secrets/NAME"
-            return warn(f"{path} stands in {source} itself", fix)
-        place = beside / said.removeprefix(_FILE)
-        if said.startswith(_FILE) and place.stat().st_mode & _READABLE_BY_OTHERS:
-            return warn(f"others on this machine can read {place}", f"chmod 600 {place}")
+    secrets = dict(_find_secrets(document))
+    for path, value in secrets.items():
+        if not value.startswith((_ENVIRONMENT, _FILE)):
+            name = path.rpartition(".")[2]
+            fix = f"move it to a file of mode 600, and write in {source.name}: {name}: file:secrets/NAME"
+            return warn(f"{path} is written in {source} itself", fix)
+        file = beside / value.removeprefix(_FILE)
+        if value.startswith(_FILE) and file.stat().st_mode & _READABLE_BY_OTHERS:
+            return warn(f"other users of this machine can read {file}", f"chmod 600 {file}")
     if secrets_of(Realm(database_url=document.get("database_url", ""))):
-        fix = "put all of it into an environment variable, and write there: database_url: env:NAME"
-        return warn(f"a password stands in database_url of {source}", fix)
-    return ok(f"{len(named)} named, none written down where others can read it" if named else "none is needed")
+        fix = f"move the whole URL to an environment variable, and write in {source.name}: database_url: env:NAME"
+        return warn(f"database_url in {source} contains a password", fix)
+    return ok(f"{len(secrets)} named, none readable by others" if secrets else "none is needed")
 
 
-def _named(said: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every secret that a file names, by its place."""
+def _find_secrets(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and value of every secret in a settings document."""
     name = path.rpartition(".")[2].partition("[")[0]
-    if isinstance(said, dict):
-        for key, value in said.items():
-            yield from _named(value, f"{path}.{key}".lstrip("."))
-    elif isinstance(said, list):
-        for number, value in enumerate(said):
-            yield from _named(value, f"{path}[{number}]")
-    elif isinstance(said, str) and name in SECRETS:
-        yield path, said
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _find_secrets(item, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _find_secrets(item, f"{path}[{number}]")
+    elif isinstance(value, str) and name in SECRETS:
+        yield path, value

@@ -1,4 +1,4 @@
-"""Where webhooks arrive and where ours go: whether the port is ours, and whether somebody listens."""
+"""Check the webhooks: the port on which the Sentinel receives them, and the address to which the Envoy sends."""
 
 import asyncio
 import errno
@@ -14,101 +14,101 @@ import aiohttp
 import psutil
 
 from kingdom.court.sentinel.receiver import PATH
-from kingdom.court.sentinel.settings import WebhookSettings
-from kingdom.doctor.check import Verdict, fail, in_thread, ok, skipped
-from kingdom.doctor.patient import Patient
-from kingdom.doctor.store import signs_of_life
+from kingdom.court.sentinel.settings import GitHubWebhookSettings
+from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped
+from kingdom.doctor.context import CheckContext
+from kingdom.doctor.store import read_heartbeats
 
-_ANSWER_SECONDS = 5.0
-_NOT_NAMED = "kingdom.yaml does not name them"
+_RESPONSE_SECONDS = 5.0
+_NOT_CONFIGURED = "not configured in kingdom.yaml"
 _BODY = b'{"zen": "Is anybody there?"}'
-_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - what people may have set
+_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - a configured value
 _OK, _NOT_SIGNED = 200, 401
 _PORTS = {"http": 80, "https": 443}
 
 
-class _Answer(NamedTuple):
-    """Who answered to a ping: nobody, the Sentinel, or a program that is none of ours."""
+class _PingResult(NamedTuple):
+    """Whether a program listens on the port, whether it is the Sentinel, and whether it accepts our signature."""
 
-    is_there: bool
+    is_listening: bool
     is_sentinel: bool = False
-    takes_it: bool = False
+    is_accepted: bool = False
 
 
-async def port(patient: Patient) -> Verdict:
-    """Look whether the Sentinel can listen for webhooks, or does."""
-    if (webhook := _settings(patient)) is None:
-        return skipped(_NOT_NAMED)
+async def check_port(context: CheckContext) -> CheckResult:
+    """Check whether the Sentinel listens for webhooks, or could."""
+    if (webhook := _settings(context)) is None:
+        return skipped(_NOT_CONFIGURED)
     place = f"{webhook.host or '*'}:{webhook.port}"
     if not webhook.secrets:
         return fail("webhooks have no secret", "name one as sentinel.github.webhook.secrets, or leave webhook out")
     if not webhook.port:
-        return ok("any free one is taken")
-    if (await _asked(patient, webhook)).is_sentinel:
+        return ok("the Sentinel takes any free port")
+    if (await _ping_once(context, webhook)).is_sentinel:
         return ok(f"the Sentinel listens on {place}")
-    number = await in_thread(lambda: _bind(webhook.host, webhook.port))
-    another = "set sentinel.github.webhook.port to another"
+    number = await run_in_thread(lambda: _try_binding(webhook.host, webhook.port))
+    another = "set sentinel.github.webhook.port to another port"
     match number:
         case 0:
             return ok(f"{place} is free")
         case errno.EADDRINUSE:
-            holder = await in_thread(lambda: _listener(webhook.port))
-            return fail(f"{place} is taken by {holder}", f"end that program, or {another}")
+            holder = await run_in_thread(lambda: _find_listener(webhook.port))
+            return fail(f"{place} is in use by {holder}", f"end that program, or {another}")
         case errno.EACCES:
-            return fail(f"{place} is only for root", f"{another}, above 1023")
+            return fail(f"only root may listen on {place}", f"{another}, above 1023")
         case errno.EADDRNOTAVAIL:
             return fail(f"this machine has no address {webhook.host}", "set sentinel.github.webhook.host to 127.0.0.1")
-    return fail(f"nobody can listen on {place}: {errno.errorcode.get(number, number)}", another)
+    return fail(f"listening on {place} fails: {errno.errorcode.get(number, number)}", another)
 
 
-async def reachable(patient: Patient) -> Verdict:
-    """Send the Sentinel a signed ping, as GitHub does when a webhook is made."""
-    if (webhook := _settings(patient)) is None:
-        return skipped(_NOT_NAMED)
+async def check_delivery(context: CheckContext) -> CheckResult:
+    """Send the Sentinel a signed ping, as GitHub does for a new webhook."""
+    if (webhook := _settings(context)) is None:
+        return skipped(_NOT_CONFIGURED)
     if not webhook.port or not webhook.secrets:
-        return skipped("nobody but the Sentinel knows its port" if webhook.secrets else "webhooks have no secret")
-    answer = await _asked(patient, webhook)
-    if answer.takes_it:
-        return ok("the Sentinel takes a signed ping")
-    again = "kingdom role sentinel, started anew: it reads its settings only then"
-    if answer.is_sentinel:
-        return fail("the Sentinel does not take our signature: it runs with other secrets", again)
-    if answer.is_there:
+        return skipped("only the Sentinel knows its port" if webhook.secrets else "webhooks have no secret")
+    ping = await _ping_once(context, webhook)
+    if ping.is_accepted:
+        return ok("the Sentinel accepts a signed ping")
+    restart = "restart `kingdom role sentinel`: it reads its settings only at the start"
+    if ping.is_sentinel:
+        return fail("the Sentinel rejects the signature: it runs with other secrets", restart)
+    if ping.is_listening:
         return skipped("another program has the port")
-    if "sentinel" in (await signs_of_life(patient) or {}):
-        return fail("the Sentinel gives signs of life, and does not listen for webhooks", again)
+    if "sentinel" in (await read_heartbeats(context) or {}):
+        return fail("the Sentinel sends heartbeats, but does not listen for webhooks", restart)
     return skipped("the Sentinel does not run")
 
 
-async def envoy_webhook(patient: Patient) -> Verdict:
-    """Look whether somebody listens where the Envoy tells people; nothing is said."""
-    settings = patient.realm.envoy.webhook
+async def check_envoy_webhook(context: CheckContext) -> CheckResult:
+    """Check whether a server listens at the webhook of the Envoy, without sending a message."""
+    settings = context.realm.envoy.webhook
     if settings is None:
-        return skipped(_NOT_NAMED)
+        return skipped(_NOT_CONFIGURED)
     url = urlsplit(settings.url)
     place = f"{url.hostname}:{url.port or _PORTS[url.scheme]}"
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with asyncio.timeout(_RESPONSE_SECONDS):
             _, writer = await asyncio.open_connection(url.hostname, url.port or _PORTS[url.scheme])
     except (OSError, TimeoutError) as error:
-        found = f"nobody listens at {place}: {str(error) or type(error).__name__}"
-        return fail(found, "start what listens there, or correct envoy.webhook.url")
+        found = f"no server listens at {place}: {str(error) or type(error).__name__}"
+        return fail(found, "start that server, or correct envoy.webhook.url")
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
-    return ok(f"somebody listens at {place}")
+    return ok(f"a server listens at {place}")
 
 
-def _settings(patient: Patient) -> WebhookSettings | None:
-    github = patient.realm.sentinel.github
+def _settings(context: CheckContext) -> GitHubWebhookSettings | None:
+    github = context.realm.sentinel.github
     return github.webhook if github else None
 
 
-async def _asked(patient: Patient, webhook: WebhookSettings) -> _Answer:
-    return await patient.once("ping", lambda: _ping(webhook))
+async def _ping_once(context: CheckContext, webhook: GitHubWebhookSettings) -> _PingResult:
+    return await context.once("ping", lambda: _ping(webhook))
 
 
-async def _ping(webhook: WebhookSettings) -> _Answer:
+async def _ping(webhook: GitHubWebhookSettings) -> _PingResult:
     host = _THIS_MACHINE.get(webhook.host, webhook.host)
     url = f"http://{f'[{host}]' if ':' in host else host}:{webhook.port}{PATH}"
     signature = hmac.new(webhook.secrets[0].encode(), _BODY, hashlib.sha256).hexdigest()
@@ -118,24 +118,24 @@ async def _ping(webhook: WebhookSettings) -> _Answer:
         "X-GitHub-Delivery": f"kingdom-doctor-{secrets.token_hex(8)}",
         "X-Hub-Signature-256": f"sha256={signature}",
     }
-    limit = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+    limit = aiohttp.ClientTimeout(total=_RESPONSE_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.post(url, data=_BODY, headers=headers, allow_redirects=False) as answer,
+            session.post(url, data=_BODY, headers=headers, allow_redirects=False) as response,
         ):
-            words = (await answer.content.read(100)).decode(errors="replace").strip()
-            takes_it = (answer.status, words) == (_OK, "pong")
-            refuses_it = (answer.status, words) == (_NOT_SIGNED, "not signed")
-            return _Answer(is_there=True, is_sentinel=takes_it or refuses_it, takes_it=takes_it)
+            text = (await response.content.read(100)).decode(errors="replace").strip()
+            is_accepted = (response.status, text) == (_OK, "pong")
+            is_rejected = (response.status, text) == (_NOT_SIGNED, "not signed")
+            return _PingResult(is_listening=True, is_sentinel=is_accepted or is_rejected, is_accepted=is_accepted)
     except aiohttp.ClientConnectorError:
-        return _Answer(is_there=False)
+        return _PingResult(is_listening=False)
     except (aiohttp.ClientError, TimeoutError):
-        return _Answer(is_there=True)
+        return _PingResult(is_listening=True)
 
 
-def _bind(host: str, port_number: int) -> int:
-    """Listen on an address for a moment; returns the number of the error, 0 if there was none."""
+def _try_binding(host: str, port_number: int) -> int:
+    """Listen on an address for a moment; return the errno, or 0 on success."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -143,15 +143,15 @@ def _bind(host: str, port_number: int) -> int:
             listener.bind((host, port_number))
             listener.listen(1)
         except socket.gaierror:
-            # A name that nobody knows; its number is none of an operating system.
+            # The host name is unknown; a gaierror has no errno of the operating system.
             return errno.EADDRNOTAVAIL
         except OSError as error:
             return error.errno or errno.EADDRNOTAVAIL
     return 0
 
 
-def _listener(port_number: int) -> str:
-    """Return who listens on a port, as far as we may know."""
+def _find_listener(port_number: int) -> str:
+    """Return the process that listens on a port, if the user may see it."""
     with suppress(psutil.Error, OSError):
         for each in psutil.net_connections("tcp"):
             if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port_number and each.pid:

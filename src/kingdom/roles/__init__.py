@@ -1,14 +1,14 @@
-"""What each role is made of: from the settings of a realm to what runs in one process.
+"""The roles: each module builds the components of one role from the settings of a realm.
 
-A role is the module of its name, and is loaded only where it is played.
+A process imports only the module of its own role.
 """
 
 from dataclasses import replace
 from datetime import timedelta
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.stream import Topology
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court import records
 from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
 from kingdom.court.chamberlain.retention import store_retention, with_retention
@@ -32,7 +32,7 @@ KINDS = (
 
 
 def declared(realm: Realm) -> Application:
-    """Return the streams and records of the whole court, kept for as long as the realm says."""
+    """Return the streams and record kinds of all roles, with the lease and retention of the realm."""
     retention, lease = realm.chamberlain.retention, timedelta(seconds=realm.lease_seconds)
     topology = Topology(replace(stream, lease=lease) for stream in STREAMS)
     return Application(topology, Dispatcher(), with_retention(KINDS, retention), store_retention(retention))

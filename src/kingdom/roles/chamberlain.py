@@ -1,17 +1,17 @@
-"""The chamberlain watches over the house."""
+"""The Chamberlain watches the machine, the other roles and the budget."""
 
 from kingdom.bootstrap import operations_of
 from kingdom.court.chamberlain.chamberlain import Chamberlain
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 
 
-def cast(house: House) -> Cast:
-    """Return what watches over the house."""
-    watching = Chamberlain(
-        house.bus,
-        operations_of(house.bus),
-        house.realm.chamberlain,
-        zone=house.realm.zone,
-        directory=house.directory,
+def build(context: RoleContext) -> RoleComponents:
+    """Return the components of the Chamberlain."""
+    chamberlain = Chamberlain(
+        context.bus,
+        operations_of(context.bus),
+        context.realm.chamberlain,
+        zone=context.realm.zone,
+        directory=context.directory,
     )
-    return Cast(parts=(watching,))
+    return RoleComponents(runnables=(chamberlain,))

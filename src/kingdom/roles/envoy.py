@@ -1,9 +1,10 @@
-"""The envoy tells people, and asks them."""
+"""The Envoy sends messages and questions to people."""
 
 from kingdom.court.envoy.envoy import Envoy
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 
 
-def cast(house: House) -> Cast:
-    """Return what speaks with people."""
-    return Cast(parts=(Envoy(house.bus, house.realm.envoy, zone=house.realm.zone, metrics=house.metrics),))
+def build(context: RoleContext) -> RoleComponents:
+    """Return the components of the Envoy."""
+    envoy = Envoy(context.bus, context.realm.envoy, zone=context.realm.zone, metrics=context.metrics)
+    return RoleComponents(runnables=(envoy,))

@@ -1,63 +1,66 @@
-"""general has assignments done: it takes every run its next step, and performs what its agents ask for."""
+"""The General role runs the engine and all Generals, and performs granted petitions."""
 
 import asyncio
-from importlib import import_module
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.dispatcher import Dispatcher
-from kingdom.bus.maintenance import maintain
-from kingdom.bus.worker import Part, Worker
+from kingdom.bus.maintenance import run_retention
+from kingdom.bus.worker import Runnable, Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.retention import store_retention
 from kingdom.court.general import reactions as generals
-from kingdom.court.general.earlier_names import take_over_slugs
-from kingdom.court.general.staff import Staff
-from kingdom.court.general.watch import watch as watch_petitions
+from kingdom.court.general.context import GeneralContext
+from kingdom.court.general.slug_migration import migrate_slugs
+from kingdom.court.general.timers import run_timers as watch_petitions
 from kingdom.court.streams import PETITION_GRANTED
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.streams import ENGINE_STREAMS
-from kingdom.workflow.watch import watch as watch_hosts
+from kingdom.workflow.timers import run_timers
 
-_LOOK_FOR_GENERALS_SECONDS = 2.0
+_PACKAGES_CHECK_SECONDS = 2.0
 
 
-def cast(house: House) -> Cast:
-    """Return what has assignments done, and what performs petitions where the realm has a system to perform them in."""
-    dispatcher, systems = engine().dispatcher, house.realm.sentinel
-    staff = Staff(
-        packages=house.packages.by_name,
-        channel=house.realm.king.channel,
-        zone=house.realm.zone,
+def build(context: RoleContext) -> RoleComponents:
+    """Return the engine, the Generals, and a petition worker if the realm configures GitHub or Jira."""
+    dispatcher, systems = engine().dispatcher, context.realm.sentinel
+    general_context = GeneralContext(
+        packages=context.packages.by_name,
+        channel=context.realm.king.channel,
+        zone=context.realm.zone,
         clock=utc_now,
-        directory=house.directory,
+        directory=context.directory,
         absent=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
     )
-    generals.register(dispatcher, staff)
-    parts: list[Part] = [_Generals(house, dispatcher)]
+    generals.register(dispatcher, general_context)
+    runnables: list[Runnable] = [_GeneralsWorker(context, dispatcher)]
     if systems.github or systems.jira:
-        # It brings an HTTP client along, which a realm without such systems does without.
-        parts.append(import_module("kingdom.roles.performing").performer(house))
-    upkeep = maintain(operations_of(house.bus), store_retention(house.realm.chamberlain.retention))
-    return Cast(parts=tuple(parts), beside=(watch_hosts(house.bus), watch_petitions(house.bus), upkeep))
+        from kingdom.roles.petition_worker import (  # noqa: PLC0415 - loads an HTTP client that other realms do not need
+            build_petition_worker,
+        )
+
+        runnables.append(build_petition_worker(context))
+    upkeep = run_retention(operations_of(context.bus), store_retention(context.realm.chamberlain.retention))
+    background = (run_timers(context.bus), watch_petitions(context.bus), upkeep)
+    return RoleComponents(runnables=tuple(runnables), background=background)
 
 
-class _Generals:
-    """A worker for the Generals that there are; when others come or go, another worker takes its place."""
+class _GeneralsWorker:
+    """A worker for the streams of the current Generals. It is replaced when Generals are added or removed."""
 
-    def __init__(self, house: House, dispatcher: Dispatcher) -> None:
-        self._house = house
+    def __init__(self, context: RoleContext, dispatcher: Dispatcher) -> None:
+        self._context = context
         self._dispatcher = dispatcher
         self._stopping = asyncio.Event()
         self._worker: Worker | None = None
 
     async def run(self) -> None:
-        await take_over_slugs(self._house.bus, self._house.packages.all(), self._house.realm.sentinel)
+        await migrate_slugs(self._context.bus, self._context.packages.all(), self._context.realm.sentinel)
         while not self._stopping.is_set():
-            names = sorted(self._house.packages.by_name())
+            names = sorted(self._context.packages.by_name())
             streams = (*ENGINE_STREAMS, *generals.streams_of(names))
-            self._worker = Worker(self._house.bus, self._dispatcher, streams, metrics=self._house.metrics)
-            watching = asyncio.create_task(self._until_others(names))
+            self._worker = Worker(self._context.bus, self._dispatcher, streams, metrics=self._context.metrics)
+            watching = asyncio.create_task(self._stop_worker_on_change(names))
             try:
                 await self._worker.run()
             finally:
@@ -69,8 +72,8 @@ class _Generals:
         if self._worker:
             self._worker.stop(at_once=at_once)
 
-    async def _until_others(self, names: list[str]) -> None:
-        while sorted(self._house.packages.by_name()) == names:  # noqa: ASYNC110 - nobody tells of new files
-            await asyncio.sleep(_LOOK_FOR_GENERALS_SECONDS)
+    async def _stop_worker_on_change(self, names: list[str]) -> None:
+        while sorted(self._context.packages.by_name()) == names:  # noqa: ASYNC110 - new files cause no event
+            await asyncio.sleep(_PACKAGES_CHECK_SECONDS)
         if self._worker:
             self._worker.stop()

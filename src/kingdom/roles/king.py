@@ -1,18 +1,18 @@
-"""The king decides who gets what, and when."""
+"""The King turns events into assignments."""
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.watch import watch
-from kingdom.roles.house import Cast, House
+from kingdom.court.king.timers import run_timers
+from kingdom.roles.context import RoleComponents, RoleContext
 
 
-def cast(house: House) -> Cast:
-    """Return what decides."""
-    dispatcher, realm = Dispatcher(), house.realm
-    terms = Terms(settings=realm.king, packages=house.packages.all, zone=realm.zone)
+def build(context: RoleContext) -> RoleComponents:
+    """Return the components of the King."""
+    dispatcher, realm = Dispatcher(), context.realm
+    terms = KingContext(settings=realm.king, packages=context.packages.all, zone=realm.zone)
     register(dispatcher, terms)
-    # Two at a time would only rerun each other: both write the quotas.
-    worker = Worker(house.bus, dispatcher, STREAMS, concurrency=1, metrics=house.metrics)
-    return Cast(parts=(worker,), beside=(watch(house.bus, terms),))
+    # Every decision writes the quotas, so concurrent decisions would only conflict.
+    worker = Worker(context.bus, dispatcher, STREAMS, concurrency=1, metrics=context.metrics)
+    return RoleComponents(runnables=(worker,), background=(run_timers(context.bus, terms),))

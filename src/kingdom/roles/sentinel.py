@@ -1,9 +1,9 @@
-"""The sentinel watches what happens outside."""
+"""The Sentinel watches GitHub and Jira for events."""
 
 from kingdom.court.sentinel.sentinel import Sentinel
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 
 
-def cast(house: House) -> Cast:
-    """Return what watches GitHub and Jira."""
-    return Cast(parts=(Sentinel(house.bus, house.realm.sentinel),))
+def build(context: RoleContext) -> RoleComponents:
+    """Return the components of the Sentinel."""
+    return RoleComponents(runnables=(Sentinel(context.bus, context.realm.sentinel),))

@@ -1,4 +1,4 @@
-"""soldiers runs agents."""
+"""The soldiers role runs agents on this machine."""
 
 import re
 import socket
@@ -12,26 +12,27 @@ from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm, secrets_of
-from kingdom.roles.house import Cast, House
+from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.settings import Settings, read_environment
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, NO_SANDBOX, quarters_of
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, NO_SANDBOX, build_agent_environment
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.workplace.host_folders import HostFolders
 
-# Part of the name of a stream, in which a dot would end it.
+# The host name is part of a stream name, so it cannot contain a dot.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _log = structlog.get_logger("kingdom.soldiers")
 
 
-def cast(house: House) -> Cast:
-    """Return what runs agents."""
-    soldiers = house.realm.soldiers
-    # So transcripts lie in logs/sessions of the realm, where people and the Chamberlain look for them.
-    directory = Path(soldiers.directory) if soldiers.directory else house.directory
-    host = soldier_host(house.bus, house.settings, soldiers, directory, secrets_of(house.realm), metrics=house.metrics)
-    return Cast(parts=(host,))
+def build(context: RoleContext) -> RoleComponents:
+    """Return the host that runs agents."""
+    soldiers = context.realm.soldiers
+    # By default transcripts are in logs/sessions of the realm, where people and the Chamberlain expect them.
+    directory = Path(soldiers.directory) if soldiers.directory else context.directory
+    secrets = secrets_of(context.realm)
+    host = soldier_host(context.bus, context.settings, soldiers, directory, secrets, metrics=context.metrics)
+    return RoleComponents(runnables=(host,))
 
 
 def soldier_host(
@@ -43,25 +44,25 @@ def soldier_host(
     *,
     metrics: WorkerMetrics | None = None,
 ) -> SoldierHost:
-    """Return a host as settings describe it; `secrets` and the password of the store are never written down."""
-    chosen = soldiers.name or socket.gethostname().partition(".")[0]
-    if not _NAME.fullmatch(chosen):
-        raise Misconfigured(f"{chosen!r} is no name for a host: choose one of letters, digits, - and _ with --name")
-    if soldiers.sandbox is Profile.OFF:
+    """Return a host with these settings. `secrets` and the password of the store never reach a file."""
+    name = soldiers.name or socket.gethostname().partition(".")[0]
+    if not _NAME.fullmatch(name):
+        raise Misconfigured(f"{name!r} is not a valid host name: choose a name of letters, digits, - and _ with --name")
+    if soldiers.sandbox is SandboxProfile.OFF:
         _log.warning(
             f"agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which {NO_SANDBOX}"
         )
-    # The directory of a store of files; beside the work for others.
-    beside = directory_of(settings.database_url) or Path()
-    folders = Folders(directory or beside / "soldiers" / chosen)
+    # The directory of a file store, or the current directory.
+    base = directory_of(settings.database_url) or Path()
+    folders = HostFolders(directory or base / "soldiers" / name)
     return SoldierHost(
         bus,
-        chosen,
-        KINDS[soldiers.agent].client(soldiers),
+        name,
+        AGENT_KINDS[soldiers.agent].client(soldiers),
         folders,
         slots=soldiers.slots,
         lease=timedelta(seconds=soldiers.lease_seconds),
-        quarters=quarters_of(
+        agent_environment=build_agent_environment(
             soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
         ),
         metrics=metrics,

@@ -1,1 +1,1 @@
-"""Running agents: checkouts, sessions, and the host that executes commands."""
+"""Soldiers: hosts that run agents in checkouts and execute the commands of the engine."""

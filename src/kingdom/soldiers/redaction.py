@@ -1,7 +1,7 @@
-"""Removing secrets from what agents say and write, before it is written down.
+"""Remove secrets from the output of agents before it is stored.
 
-Two kinds are known: the values that this realm keeps secret, and whatever has the form of a well-known token. Every
-pattern begins with a literal text that is looked for first, and none reads any part of a text more than a few times.
+Secrets are the secret values of this realm, and every text in the form of a well-known token. Every pattern has a
+literal anchor that is searched first, and no pattern reads a part of the text more than a few times.
 """
 
 import asyncio
@@ -17,78 +17,78 @@ import msgspec
 import structlog
 
 REDACTED = "[redacted]"
-# What is shorter is an ordinary word somewhere, and no secret for long.
+# Shorter values are likely to be ordinary words.
 _SECRET_MIN = 8
-# A line that is longer is passed on in parts; a part that may be the beginning of a secret waits for the next.
+# A longer line is passed on in parts; a part that may begin a secret waits for the next part.
 _LINE_MAX = 1 << 16
 _HELD_MAX = 1 << 15
 _CHUNK = 1 << 16
 _DEPTH_MAX = 100
 _FILE_MAX = 64 << 20
-_CUT = b"\n[what follows was too much and is left out]\n"
+_CUT = b"\n[the rest is too long and is left out]\n"
 _log = structlog.get_logger("kingdom.soldiers")
 _NEVER_ESCAPED = re.compile(r"[A-Za-z0-9_.-]+")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How a kind of token looks: a text that every one contains, and an expression whose group is the secret."""
+class _SecretPattern:
+    """The form of a kind of token: an anchor that every token contains, and an expression whose group is the secret."""
 
     anchor: str
-    # Compiled where the anchor was found: of most secrets that are known nothing is ever seen.
+    # Compiled only after the anchor is found, because most known secrets never occur.
     expression: str
 
 
-_FORMS = (
-    _Form("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
-    _Form("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
-    *(_Form(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
-    _Form("github_pat_", r"(github_pat_\w{20,4000}+)"),
-    _Form("glpat-", r"(glpat-[\w-]{16,4000}+)"),
-    _Form("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
-    _Form("xapp-", r"(xapp-[\w-]{10,4000}+)"),
-    _Form("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
-    _Form("AKIA", r"(AKIA[A-Z0-9]{16})"),
-    _Form("ASIA", r"(ASIA[A-Z0-9]{16})"),
-    _Form("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _Form("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
-    _Form("AIza", r"(AIza[\w-]{35})"),
-    _Form("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
-    _Form("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
-    _Form("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
-    _Form("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
-    _Form("pypi-", r"(pypi-[\w-]{40,4000}+)"),
-    _Form("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
-    _Form("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
-    _Form("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
-    # The second branch takes what only begins like one, so that no part of it is looked at as a beginning again.
-    _Form("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
-    _Form(
+_TOKEN_PATTERNS = (
+    _SecretPattern("sk-ant-", r"(sk-ant-[\w-]{16,4000}+)"),
+    _SecretPattern("sk-", r"(sk-(?:(?:proj|svcacct|admin|or-v1|lf)-[\w-]{16,4000}+|[A-Za-z0-9]{32,4000}+))"),
+    *(_SecretPattern(f"gh{kind}_", rf"(gh{kind}_[A-Za-z0-9]{{20,4000}}+)") for kind in "pousr"),
+    _SecretPattern("github_pat_", r"(github_pat_\w{20,4000}+)"),
+    _SecretPattern("glpat-", r"(glpat-[\w-]{16,4000}+)"),
+    _SecretPattern("xox", r"(xox[abceoprs]-[\w.-]{10,4000}+)"),
+    _SecretPattern("xapp-", r"(xapp-[\w-]{10,4000}+)"),
+    _SecretPattern("hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{10,4000}+)"),
+    _SecretPattern("AKIA", r"(AKIA[A-Z0-9]{16})"),
+    _SecretPattern("ASIA", r"(ASIA[A-Z0-9]{16})"),
+    _SecretPattern("secret_access_key", r"secret_access_key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _SecretPattern("SECRET_ACCESS_KEY", r"SECRET_ACCESS_KEY[\"']?\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9/+]{40})"),
+    _SecretPattern("AIza", r"(AIza[\w-]{35})"),
+    _SecretPattern("ya29.", r"(ya29\.[\w-]{20,4000}+)"),
+    _SecretPattern("GOCSPX-", r"(GOCSPX-[\w-]{20,4000}+)"),
+    _SecretPattern("_live_", r"([sr]k_live_[A-Za-z0-9]{16,4000}+)"),
+    _SecretPattern("npm_", r"(npm_[A-Za-z0-9]{30,4000}+)"),
+    _SecretPattern("pypi-", r"(pypi-[\w-]{40,4000}+)"),
+    _SecretPattern("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
+    _SecretPattern("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
+    _SecretPattern("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
+    # The second branch consumes text that only begins like a token, so it is not scanned again.
+    _SecretPattern("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
+    _SecretPattern(
         "PRIVATE KEY",
         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"(?:[^-]|-(?!----)){0,16000}+(?:-----END [A-Z ]{0,60}-----)?)",
     ),
-    _Form("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
-    _Form(
+    _SecretPattern("://", r"://[^\s/?#:@\"'<>`]{0,200}+:([^\s/?#@\"'<>`]{1,4000}+)@"),
+    _SecretPattern(
         "uthorization",
         r"uthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s{1,4}([\w.~+/=-]{8,4000}+)",
     ),
-    _Form("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
-    _Form("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _SecretPattern("-api-key", r"-api-key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
+    _SecretPattern("-Api-Key", r"-Api-Key[\"']?\s{0,4}[:=]\s{0,4}[\"']?([\w.~+/=-]{8,4000}+)"),
 )
 
 
 class Redaction:
-    """Removes these secrets, in any spelling that programs give them, and every token of a well-known form."""
+    """Removes the given secrets, in any spelling that programs use, and every token of a well-known form."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known = {form for secret in secrets for form in _spellings(secret)}
+        self._secret_patterns = {pattern for secret in secrets for pattern in _patterns_for(secret)}
 
-    def knowing(self, secrets: Iterable[str]) -> "Redaction":
-        """Return one that removes these secrets too."""
+    def with_secrets(self, secrets: Iterable[str]) -> "Redaction":
+        """Return a Redaction that removes these secrets too."""
         more = Redaction(secrets)
-        more._known |= self._known
+        more._secret_patterns |= self._secret_patterns
         return more
 
     def text(self, text: str) -> str:
@@ -101,7 +101,7 @@ class Redaction:
         return "".join((*parts, text[end:])) if parts else text
 
     def value(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
-        """Return a value of JSON without secrets in any text of it, and without what is nested senselessly deep."""
+        """Return a JSON value without secrets in any of its texts; parts that are nested too deep are replaced."""
         match value:
             case str():
                 return self.text(value)
@@ -114,36 +114,36 @@ class Redaction:
         return value
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where the secrets of a text stand, in order, none touching another."""
+        """Return the ranges of the secrets in a text, in order and merged."""
         merged: list[tuple[int, int]] = []
-        for start, stop in sorted(self._found(text)):
+        for start, stop in sorted(self._find_secrets(text)):
             if merged and start <= merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
             else:
                 merged.append((start, stop))
         return merged
 
-    def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        for form in (*self._known, *_FORMS):
-            if form.anchor in text:
-                for match in re.finditer(form.expression, text, re.ASCII):
+    def _find_secrets(self, text: str) -> Iterator[tuple[int, int]]:
+        for pattern in (*self._secret_patterns, *_TOKEN_PATTERNS):
+            if pattern.anchor in text:
+                for match in re.finditer(pattern.expression, text, re.ASCII):
                     if match.start(1) >= 0:
                         yield match.span(1)
 
 
-# For whoever knows no secret of the realm, such as a program inside of a sandbox.
-WELL_KNOWN = Redaction()
+# For code that does not know the secrets of the realm, such as a program inside a sandbox.
+DEFAULT_REDACTION = Redaction()
 
 
 class RedactedStream:
-    """Passes a text on without its secrets, also those that come in pieces: whole lines, the rest once it is known."""
+    """Passes text on without secrets, even if a secret arrives in pieces: whole lines, and the rest at the end."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece; return what can be passed on."""
+        """Take the next piece; return the text that can be passed on."""
         self._held += text
         end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if len(self._held) - end > _LINE_MAX:
@@ -151,20 +151,20 @@ class RedactedStream:
         if not end:
             return ""
         for start, stop in self._redaction.spans(self._held):
-            # It may go on in the next piece.
+            # The secret may continue in the next piece.
             if start < end <= stop:
                 end = start
         ready, self._held = self._held[:end], self._held[end:]
         return self._redaction.text(ready)
 
     def finish(self) -> str:
-        """Return what was held back, for no more comes."""
+        """Return the text that was held back; no more input follows."""
         rest, self._held = self._held, ""
         return self._redaction.text(rest)
 
 
 class RedactedFile:
-    """A file to which the output of a program is appended, without secrets; a flood is cut off."""
+    """A file to which the output of a program is appended without secrets, up to a maximum size."""
 
     def __init__(self, path: Path, redaction: Redaction) -> None:
         self._file = path.open("ab", buffering=0)
@@ -177,7 +177,7 @@ class RedactedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write what was held back, and close the file."""
+        """Write the text that was held back, and close the file."""
         with self._file:
             self._append(self._stream.feed(self._decoder.decode(b"", final=True)) + self._stream.finish())
 
@@ -194,41 +194,43 @@ class RedactedFile:
 
 
 async def write_redacted(source: asyncio.StreamReader, path: Path, redaction: Redaction) -> None:
-    """Append what a program writes to a file, until its end; what cannot be kept is lost, for it must not wait."""
+    """Append a program's output to a file until its end; output that cannot be written is dropped, to never block."""
     try:
         with RedactedFile(path, redaction) as file:
             while chunk := await source.read(_CHUNK):
                 file.write(chunk)
     except OSError as error:
-        _log.warning("what a program writes cannot be kept", file=str(path), error=str(error))
+        _log.warning("the output of a program cannot be written", file=str(path), error=str(error))
         while await source.read(_CHUNK):
             continue
 
 
 def secrets_in(environment: Mapping[str, str]) -> set[str]:
-    """Return the values of those variables that are named as secrets are."""
+    """Return the values of the variables whose names look like secrets."""
     return {value for name, value in environment.items() if _SECRET_NAME.search(name)}
 
 
-def _spellings(secret: str) -> Iterator[_Form]:
-    """Yield how a secret looks, whole and line by line: as it is, as JSON and URLs spell it, and in base64."""
+def _patterns_for(secret: str) -> Iterator[_SecretPattern]:
+    """Yield patterns for a secret, whole and line by line: plain, in JSON and URL spelling, and in base64."""
     for line in (secret, *secret.splitlines()):
         plain = line.strip()
         if len(plain) < _SECRET_MIN:
             continue
-        yield _Form(max(_NEVER_ESCAPED.findall(plain), key=len, default=""), f"({''.join(map(_spelled, plain))})")
-        yield from (_Form(encoded, f"({re.escape(encoded)})") for encoded in _in_base64(plain.encode()))
+        yield _SecretPattern(
+            max(_NEVER_ESCAPED.findall(plain), key=len, default=""), f"({''.join(map(_any_spelling, plain))})"
+        )
+        yield from (_SecretPattern(encoded, f"({re.escape(encoded)})") for encoded in _in_base64(plain.encode()))
 
 
-def _spelled(character: str) -> str:
-    """Return an expression for a character in any spelling of JSON and URLs, also of JSON in JSON and URLs in URLs."""
+def _any_spelling(character: str) -> str:
+    """Return an expression for a character in any JSON or URL spelling, also if encoded several times."""
     itself = re.escape(character)
     if _NEVER_ESCAPED.match(character):
         return itself
-    # The last character of what JSON makes of it is the n of a new line, and of most others the character itself.
+    # The last character of the JSON form: `n` for a new line, and mostly the character itself.
     short = re.escape(msgspec.json.encode(character).decode()[-2])
     units = re.findall("....", character.encode("utf-16-be").hex())
-    # Each begins with a character that is fixed, by which a text is read quickly.
+    # Each alternative begins with a fixed character, which makes the search fast.
     spellings = (
         "[ +]" if character == " " else itself,
         rf"\\\\{{0,7}}{short}",
@@ -239,10 +241,10 @@ def _spelled(character: str) -> str:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield what base64 makes of a secret wherever in a longer text it stands."""
+    """Yield the base64 forms of a secret at every alignment within a longer text."""
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + secret).decode().rstrip("=")
-        # The first and the last characters also tell of the neighbours.
+        # The first and last characters also depend on the neighboring bytes.
         first = -(-before * 8 // 6)
         last = len(encoded) - ((before + len(secret)) % 3 != 0)
         kept = encoded[first:last]

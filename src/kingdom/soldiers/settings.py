@@ -1,69 +1,69 @@
-"""How soldiers of a realm are run."""
+"""The settings of soldiers in kingdom.yaml."""
 
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from kingdom.soldiers.sandbox.egress_rules import allowed_name
+from kingdom.soldiers.sandbox.egress_rules import parse_allowed_name
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Vendor
 
 AgentName = Literal["scripted", "claude", "codex", "gemini", "opencode", "aider", "command"]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where agents find their model, and the key to it, which they never see.
+    """The address of the model and the key to it, which agents never see.
 
-    Without them it is the vendor's own address, and the variable in which the vendor's programs look for the key.
+    The defaults are the vendor's address, and the environment variable in which the vendor's programs look for the key.
     """
 
-    # Whose protocol it speaks, where the agent is `command`; the others know.
+    # The vendor whose protocol the model uses; only needed if the agent is `command`.
     vendor: Vendor | None = None
     url: str = ""
     key: str = ""
-    # By a model's name without a date; they come before those that Kingdom knows.
+    # By model name without a date; these take precedence over the prices that Kingdom knows.
     prices: dict[str, Price] = {}
 
 
 class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The soldier host of this machine; an empty name is that of the machine."""
+    """The soldier host of this machine; an empty name means the machine's name."""
 
     name: str = ""
     slots: Annotated[int, Meta(ge=1)] = 3
     directory: str = ""
     agent: AgentName = "scripted"
-    # The program that takes a prompt on its standard input and ends, where the agent is `command`.
+    # The program that takes a prompt on its standard input and ends, if the agent is `command`.
     command: tuple[str, ...] = ()
-    # Folders of programs that agents find before those of the system, and may read.
+    # Folders with programs that agents find before those of the system, and may read.
     path: tuple[str, ...] = ()
     # Where npm has installed codex, gemini or opencode by `npm install --prefix`.
     agents: str = ""
     model: ModelSettings = ModelSettings()
     # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
-    sandbox: Profile = Profile.STRICT
+    sandbox: SandboxProfile = SandboxProfile.STRICT
     # Hosts that a strict sandbox reaches over https: a name, or "*.name" for all below it.
     egress: tuple[str, ...] = ()
-    # Whether agents may commit, on the branch of their run; otherwise it is done for them.
+    # Whether agents may commit on the branch of their run; otherwise Kingdom commits for them.
     may_commit: bool = False
     # How many MiB of disk the files of one run may take together; 0 sets no limit.
     disk_mb: Annotated[int, Meta(ge=0)] = 20480
-    # Where files lie that git ignores and checkouts need: those that .worktreeinclude names, per Git.
+    # Where the ignored files are that .worktreeinclude requests, in one folder per Git.
     files: str = ""
-    # What is run once in each fresh checkout, per Git, in the place of its .kingdom/setup.sh.
+    # A command per Git that runs once in each fresh checkout, in place of its .kingdom/setup.sh.
     setup: dict[str, str] = {}
-    # Who gives no sign of life for so long is lost, and its runs go on.
+    # A host without a sign of life for this long is lost, and its runs continue elsewhere.
     lease_seconds: Annotated[float, Meta(ge=1)] = 30
 
     def __post_init__(self) -> None:
-        # A ValueError is told with its place in the file.
+        # The reader of kingdom.yaml adds the place in the file to a ValueError.
         for name in self.egress:
             try:
-                allowed_name(name)
+                parse_allowed_name(name)
             except ValueError as error:
                 raise ValueError(f"egress: {error}") from None
-        if self.egress and self.sandbox is not Profile.STRICT:
+        if self.egress and self.sandbox is not SandboxProfile.STRICT:
             raise ValueError(
                 f"egress names hosts for the sandbox strict, but {self.sandbox} reaches every host:"
                 " leave out egress, or set sandbox to strict"

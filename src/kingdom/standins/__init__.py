@@ -1,1 +1,1 @@
-"""Local servers that behave like GitHub, Slack and Jira: for tests and the demo, one small server each."""
+"""Local servers that behave like GitHub, Slack and Jira, for tests and the demo."""

@@ -1,4 +1,4 @@
-"""Trouble on demand: what real servers do on a bad day."""
+"""Faults on demand: errors and delays of real servers."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -6,18 +6,18 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["refuse", "lose_answer", "truncate", "delay", "repeat", "reorder"]
+FaultKind = Literal["refuse", "lose_answer", "truncate", "delay", "repeat", "reorder"]
 
 
-class Fault(msgspec.Struct, kw_only=True):
-    """One kind of trouble for the next `times` requests or pushes that it fits.
+class ServerFault(msgspec.Struct, kw_only=True):
+    """A fault for the next `times` matching requests or pushes.
 
-    `refuse` answers with `status` and does nothing; `lose_answer` does what is asked and hangs up; `truncate` does it
-    and sends half of its answer; `delay` answers `seconds` later. For what the server pushes, `repeat` sends it twice
-    and `reorder` sends it behind the next one; there `path` is the name of what is pushed.
+    `refuse` answers with `status` and does nothing. `lose_answer` handles the request and closes the connection.
+    `truncate` handles it and sends half of the answer. `delay` answers `seconds` later. For pushes of the server
+    `repeat` sends a push twice and `reorder` sends it after the next one; `path` is then the name of the push.
     """
 
-    kind: Kind
+    kind: FaultKind
     method: str = "*"
     path: str = "*"
     times: int = 1
@@ -26,18 +26,18 @@ class Fault(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-class Faults:
-    """The trouble that is still to come, in order."""
+class FaultQueue:
+    """The faults to come, in order."""
 
     def __init__(self) -> None:
-        self._waiting: list[Fault] = []
+        self._waiting: list[ServerFault] = []
 
-    def add(self, faults: Sequence[Fault]) -> None:
-        """Have more trouble."""
+    def add(self, faults: Sequence[ServerFault]) -> None:
+        """Add faults."""
         self._waiting.extend(faults)
 
-    def take(self, method: str, path: str) -> Fault | None:
-        """Return the trouble that meets a request or a push, which has then happened once."""
+    def take(self, method: str, path: str) -> ServerFault | None:
+        """Return the fault for a request or push, and count it."""
         for fault in self._waiting:
             if fault.method in ("*", method) and fnmatchcase(path, fault.path):
                 fault.times -= 1

@@ -1,4 +1,4 @@
-"""What all stand-ins share: a server that can have a bad day, can be looked into, and says where it listens."""
+"""The common server of all stand-ins, with faults on demand and a control interface."""
 
 import argparse
 import asyncio
@@ -12,53 +12,53 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kingdom.standins.book import Book
-from kingdom.standins.faults import Fault, Faults
+from kingdom.standins.faults import FaultQueue, ServerFault
+from kingdom.standins.state_file import StateFile
 
-BOOK = web.AppKey("book", Book)
-FAULTS = web.AppKey("faults", Faults)
-# Where a test or a demo looks into a stand-in and makes things happen; nothing of the real server begins so.
+STATE_FILE = web.AppKey("state_file", StateFile)
+FAULTS = web.AppKey("faults", FaultQueue)
+# The prefix of the control interface for tests and the demo. The real servers have no such paths.
 CONTROL = "/_control"
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A stand-in that listens."""
+class RunningServer:
+    """A stand-in that accepts requests."""
 
     url: str
     application: web.Application
     runner: web.AppRunner
 
     async def stop(self) -> None:
-        """End it; what it knows stays in its file."""
+        """Stop the server. Its state stays in the file."""
         await self.runner.cleanup()
 
 
-def new_application(book: Book) -> web.Application:
-    """Return a server without routes that can have trouble and be looked into."""
-    application = web.Application(middlewares=[_with_trouble], client_max_size=32 << 20)
-    application[BOOK] = book
-    application[FAULTS] = Faults()
+def new_application(state_file: StateFile) -> web.Application:
+    """Return a server with the control interface and faults, but without other routes."""
+    application = web.Application(middlewares=[_inject_fault], client_max_size=32 << 20)
+    application[STATE_FILE] = state_file
+    application[FAULTS] = FaultQueue()
     application.router.add_get(f"{CONTROL}/state", _show_state)
     application.router.add_get(f"{CONTROL}/calls", _show_calls)
     application.router.add_post(f"{CONTROL}/faults", _add_faults)
     return application
 
 
-async def start(application: web.Application, port: int = 0) -> Running:
-    """Listen on loopback; port 0 takes a free one."""
+async def start(application: web.Application, port: int = 0) -> RunningServer:
+    """Listen on the loopback interface; port 0 selects a free port."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
-    return Running(f"http://127.0.0.1:{runner.addresses[0][1]}", application, runner)
+    return RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", application, runner)
 
 
 def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
     """Serve until SIGTERM; the first line of output is `{"url": …}`."""
     parser = argparse.ArgumentParser(prog=f"python -m kingdom.standins.{name}")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--state", type=Path, required=True, help="the file that keeps what it knows")
+    parser.add_argument("--state", type=Path, required=True, help="the file with its state")
     arguments = parser.parse_args()
     asyncio.run(_serve(build(arguments.state), arguments.port))
 
@@ -68,56 +68,56 @@ async def _serve(application: web.Application, port: int) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stopped.set)
     running = await start(application, port)
-    print(json.dumps({"url": running.url}), flush=True)  # noqa: T201 - how its parent learns the port
+    print(json.dumps({"url": running.url}), flush=True)  # noqa: T201 - tells the parent process the port
     await stopped.wait()
     await running.stop()
 
 
 @web.middleware
-async def _with_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _inject_fault(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.path.startswith(CONTROL):
         return await handler(request)
     fault = request.app[FAULTS].take(request.method, request.path)
     if fault and fault.kind == "refuse":
         headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-        return web.json_response({"message": "trouble on demand"}, status=fault.status, headers=headers)
+        return web.json_response({"message": "fault on demand"}, status=fault.status, headers=headers)
     answer = await handler(request)
     if fault is None:
         return answer
     if fault.kind == "delay":
         await asyncio.sleep(fault.seconds)
     if fault.kind == "lose_answer":
-        _hang_up(request)
+        _abort_connection(request)
     if fault.kind == "truncate" and isinstance(answer, web.Response):
-        return await _half(request, answer)
+        return await _send_half(request, answer)
     return answer
 
 
-async def _half(request: web.Request, answer: web.Response) -> web.StreamResponse:
-    """Send half of an answer that promised its whole length, and hang up."""
+async def _send_half(request: web.Request, answer: web.Response) -> web.StreamResponse:
+    """Send half of an answer with the full content length, and close the connection."""
     body = answer.body if isinstance(answer.body, bytes) else b""
     cut = web.StreamResponse(status=answer.status, headers=answer.headers)
     cut.content_length = len(body)
     await cut.prepare(request)
     await cut.write(body[: len(body) // 2])
-    _hang_up(request)
+    _abort_connection(request)
     return cut
 
 
-def _hang_up(request: web.Request) -> None:
+def _abort_connection(request: web.Request) -> None:
     if request.transport:
         request.transport.abort()
 
 
 async def _show_state(request: web.Request) -> web.Response:
-    return web.json_response(request.app[BOOK].state)
+    return web.json_response(request.app[STATE_FILE].state)
 
 
 async def _show_calls(request: web.Request) -> web.Response:
-    return web.json_response(request.app[BOOK].calls)
+    return web.json_response(request.app[STATE_FILE].calls)
 
 
 async def _add_faults(request: web.Request) -> web.Response:
-    faults = msgspec.json.decode(await request.read(), type=list[Fault])
+    faults = msgspec.json.decode(await request.read(), type=list[ServerFault])
     request.app[FAULTS].add(faults)
     return web.json_response({"added": len(faults)})

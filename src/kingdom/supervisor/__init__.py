@@ -1,1 +1,1 @@
-"""Whoever runs the roles of a court on one machine: their processes, and what is done about silent ones."""
+"""The supervisor of one machine: it runs the processes of the roles and restarts silent ones."""

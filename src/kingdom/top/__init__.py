@@ -1,1 +1,1 @@
-"""The live screen of `kingdom top`: what the store says now, and the few things that a person does about it."""
+"""The live screen of `kingdom top`. `rows` and `details` are pure; the other modules draw and read."""

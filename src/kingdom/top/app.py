@@ -1,4 +1,4 @@
-"""The program of the screen."""
+"""The Textual application of `kingdom top`."""
 
 from typing import ClassVar
 
@@ -6,26 +6,26 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from kingdom.top.board import Board
-from kingdom.top.desk import Desk
-from kingdom.top.readers import Readers
+from kingdom.top.dashboard import Dashboard
+from kingdom.top.run_views import RunViews
+from kingdom.top.store_client import StoreClient
 
 
 class Top(App[None]):
-    """The board on a terminal, until somebody leaves it; it looks at the store again after so many seconds."""
+    """Shows the dashboard and reads the store again every `every` seconds."""
 
     TITLE = "kingdom top"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "quit", show=False, priority=True)]
 
-    def __init__(self, desk: Desk, readers: Readers, *, every: float = 1.0) -> None:
+    def __init__(self, client: StoreClient, views: RunViews, *, every: float = 1.0) -> None:
         super().__init__()
-        # Nothing moves but what changes.
+        # Animations only distract on a screen that changes every second.
         self.animation_level = "none"
-        self._desk = desk
-        self._readers = readers
+        self._client = client
+        self._views = views
         self._every = every
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the board."""
-        return Board(self._desk, self._readers, self._every)
+        """Return the dashboard."""
+        return Dashboard(self._client, self._views, self._every)

@@ -1,4 +1,4 @@
-"""What a person is asked on top of the screen: yes or no, one of several, a few words; and every key there is."""
+"""The dialogs: a confirmation, a choice, an answer, and the list of all keys."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import ClassVar
@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from kingdom.errors import KingdomError
-from kingdom.sentence import plain
+from kingdom.text import plain
 from kingdom.top.rows import BAD
 
 _BOX = """
@@ -25,13 +25,13 @@ _BOX = """
 """
 
 
-class Confirm(ModalScreen[bool]):
-    """Asks whether to do something; no is what one gets who does not say yes."""
+class ConfirmDialog(ModalScreen[bool]):
+    """Asks whether to do something; every key except `y` means no."""
 
-    DEFAULT_CSS = _BOX.format(name="Confirm")
+    DEFAULT_CSS = _BOX.format(name="ConfirmDialog")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "say(True)", "yes"),
-        Binding("n,escape,q,enter", "say(False)", "no"),
+        Binding("y", "decide(True)", "yes"),
+        Binding("n,escape,q,enter", "decide(False)", "no"),
     ]
 
     def __init__(self, question: str) -> None:
@@ -39,20 +39,20 @@ class Confirm(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(plain(self._question)))
             yield Static(Text("\ny yes   n no", style="bold"))
 
-    def action_say(self, answer: bool) -> None:  # noqa: FBT001 - the form that textual calls
-        """End with an answer."""
+    def action_decide(self, answer: bool) -> None:  # noqa: FBT001 - Textual calls it with one positional argument
+        """Close the dialog with an answer."""
         self.dismiss(answer)
 
 
-class Choose(ModalScreen[int | None]):
-    """Lets a person choose one of several; returns its number, nothing where none is wanted."""
+class ChoiceDialog(ModalScreen[int | None]):
+    """Asks for one of several options; returns its index, or None."""
 
-    DEFAULT_CSS = _BOX.format(name="Choose")
+    DEFAULT_CSS = _BOX.format(name="ChoiceDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", "none of these")]
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
@@ -61,25 +61,25 @@ class Choose(ModalScreen[int | None]):
         self._options = options
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(plain(self._question)))
             yield OptionList(*(Option(Text(plain(option))) for option in self._options))
-            yield Static(Text("\nenter takes it   escape none", style="dim"))
+            yield Static(Text("\nenter chooses   escape cancels", style="dim"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """End with what was chosen."""
+        """Close the dialog with the chosen option."""
         self.dismiss(event.option_index)
 
     def action_leave(self) -> None:
-        """End with nothing."""
+        """Close the dialog without a choice."""
         self.dismiss(None)
 
 
-class Answer(ModalScreen[bool]):
-    """Takes an answer and sends it; one that is refused stays, to be mended. Ends with whether one was given."""
+class AnswerDialog(ModalScreen[bool]):
+    """Asks for an answer and sends it; a rejected answer stays for correction. Returns whether one was accepted."""
 
-    DEFAULT_CSS = _BOX.format(name="Answer")
+    DEFAULT_CSS = _BOX.format(name="AnswerDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "do not answer")]
 
     def __init__(self, who: str, question: str, choices: Sequence[str], send: Callable[[str], Awaitable[None]]) -> None:
@@ -90,44 +90,44 @@ class Answer(ModalScreen[bool]):
         self._send = send
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         with Vertical(id="box"):
             yield Static(Text(f"{plain(self._who)} asks:\n", style="bold"))
             with VerticalScroll(can_focus=False):
                 yield Static(Text("\n".join(map(plain, self._question.splitlines()))))
             if self._choices:
                 yield Static(Text(f"\nChoices: {' / '.join(map(plain, self._choices))}", style="bold"))
-            # What is suggested goes to the terminal too.
+            # Suggestions are drawn on the terminal, so they must be plain text too.
             shown = [each for each in map(plain, self._choices) if each]
             yield Input(placeholder="your answer", suggester=SuggestFromList(shown, case_sensitive=False))
-            yield Static(Text("enter sends it   escape leaves it open", style="dim"), id="note")
+            yield Static(Text("enter sends   escape leaves the question open", style="dim"), id="note")
 
     def on_mount(self) -> None:
-        """See textual."""
+        """Focus the input."""
         self.query_one(Input).focus()
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Send it, and tell why where it does not count."""
+        """Send the answer, or show why it is rejected."""
         try:
-            await self._send(self._meant(event.value))
+            await self._send(self._to_choice(event.value))
         except (KingdomError, OSError) as error:
             self.query_one("#note", Static).update(Text(plain(error), style=BAD))
         else:
-            self.dismiss(True)  # noqa: FBT003 - the form of textual
+            self.dismiss(True)  # noqa: FBT003 - Textual's dismiss takes one positional result
 
-    def _meant(self, text: str) -> str:
-        """Return the choice that looks like a text on the screen, or the text."""
+    def _to_choice(self, text: str) -> str:
+        """Return the choice that is displayed as this text, or else the text itself."""
         return next((choice for choice in self._choices if plain(choice) == text), text)
 
     def action_leave(self) -> None:
         """Leave the question open."""
-        self.dismiss(False)  # noqa: FBT003 - the form of textual
+        self.dismiss(False)  # noqa: FBT003 - as above
 
 
-class Help(ModalScreen[None]):
-    """Shows every key that means something."""
+class HelpDialog(ModalScreen[None]):
+    """Shows all active keys."""
 
-    DEFAULT_CSS = _BOX.format(name="Help")
+    DEFAULT_CSS = _BOX.format(name="HelpDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "leave", "back")]
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
@@ -135,23 +135,23 @@ class Help(ModalScreen[None]):
         self.lines = list(lines)
 
     @classmethod
-    def of(cls, screen: Screen[None]) -> "Help":
-        """Return the help for a screen: what is bound there now, keys of the same meaning together."""
+    def of(cls, screen: Screen[None]) -> "HelpDialog":
+        """Return the help for a screen: its active keys, grouped by meaning."""
         keys: dict[str, list[str]] = {}
-        # What is meant for this screen comes before what every list can do.
+        # The keys of the screen itself come before those of its widgets.
         for active in sorted(
             screen.active_bindings.values(), key=lambda each: (each.node is not screen, not each.binding.show)
         ):
-            words = active.binding.description or active.binding.action.replace("_", " ")
-            keys.setdefault(words, []).append(screen.app.get_key_display(active.binding))
-        return cls((" ".join(dict.fromkeys(shown)), words) for words, shown in keys.items())
+            text = active.binding.description or active.binding.action.replace("_", " ")
+            keys.setdefault(text, []).append(screen.app.get_key_display(active.binding))
+        return cls((" ".join(dict.fromkeys(shown)), text) for text, shown in keys.items())
 
     def compose(self) -> ComposeResult:
-        """See textual."""
+        """Create the widgets."""
         width = max(len(keys) for keys, _ in self.lines)
         with VerticalScroll(id="box"):
             yield Static(Text("Keys\n", style="bold"))
-            yield Static(Text("\n".join(f"{keys:<{width}}  {words}" for keys, words in self.lines)))
+            yield Static(Text("\n".join(f"{keys:<{width}}  {text}" for keys, text in self.lines)))
 
     def action_leave(self) -> None:
         """Go back."""

@@ -1,4 +1,4 @@
-"""A list of rows with a cursor: only what is on the screen is drawn, so that a thousand rows cost what ten do."""
+"""A list of rows with a cursor. It draws only visible rows, so a thousand rows cost as much as ten."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,11 +13,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from kingdom.top.rows import Column, Row, fitted
+from kingdom.top.rows import Column, PaneRow, fit_columns
 
 
 class Listing(ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows under a head of their columns; the cursor stays on its row wherever that moves."""
+    """Rows below a line of column names; the cursor follows its row when the rows change."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"listing--head", "listing--cursor"}
     DEFAULT_CSS = """
@@ -35,33 +35,33 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
     ]
 
     class Moved(Message):
-        """The cursor is on another row."""
+        """The cursor has moved to another row."""
 
     class Opened(Message):
-        """Somebody wants to see all of the row under the cursor."""
+        """The user opens the row under the cursor."""
 
     def __init__(self, columns: Sequence[Column], *, name: str) -> None:
         super().__init__(name=name)
         self._columns = columns
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[PaneRow] = ()
         self._cursor = 0
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> PaneRow | None:
         """Return the row under the cursor."""
         return self._rows[self._cursor] if self._rows else None
 
     @property
-    def shown(self) -> Sequence[Row]:
-        """Return every row there is."""
+    def shown(self) -> Sequence[PaneRow]:
+        """Return all rows."""
         return self._rows
 
-    def fill(self, rows: Sequence[Row]) -> None:
-        """Show these rows from now on."""
+    def fill(self, rows: Sequence[PaneRow]) -> None:
+        """Replace the rows."""
         before = self.row
         self._rows = rows
         keys = {row.key: number for number, row in enumerate(rows)}
-        # Where its row is gone, the cursor stays where it was on the screen.
+        # If its row is gone, the cursor keeps its position.
         at = keys.get(before.key, self._cursor) if before else 0
         moved = at - self._cursor
         self._cursor = min(max(at, 0), max(len(rows) - 1, 0))
@@ -71,24 +71,24 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line of the screen; the head stays at the top."""
+        """Draw one line of the screen; the column names stay at the top."""
         width = self.scrollable_content_region.width
-        widths = fitted(self._columns, width)
+        widths = fit_columns(self._columns, width)
         if y == 0:
             style = self.get_component_rich_style("listing--head")
-            return self._drawn([(column.name, style) for column in self._columns], widths, width, style)
+            return self._draw([(column.name, style) for column in self._columns], widths, width, style)
         number = self.scroll_offset.y + y - 1
         if number >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         cells = self._rows[number].cells
         if number == self._cursor:
             style = self.get_component_rich_style("listing--cursor")
-            return self._drawn([(cell.text, style) for cell in cells], widths, width, style)
+            return self._draw([(cell.text, style) for cell in cells], widths, width, style)
         base = self.rich_style
-        return self._drawn([(cell.text, base + Style.parse(cell.style)) for cell in cells], widths, width, base)
+        return self._draw([(cell.text, base + Style.parse(cell.style)) for cell in cells], widths, width, base)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by some rows, as far as there are any."""
+        """Move the cursor by some rows, at most to the first or last one."""
         self._cursor = min(max(self._cursor + by, 0), max(len(self._rows) - 1, 0))
         top, height = self.scroll_offset.y, self._height
         if self._cursor < top:
@@ -103,7 +103,7 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
         self.action_move(by * max(self._height - 1, 1))
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor where somebody clicks; a second click opens."""
+        """Move the cursor to the clicked row; a double click opens it."""
         number = self.scroll_offset.y + event.y - 1
         if event.y and 0 <= number < len(self._rows):
             self.action_move(number - self._cursor)
@@ -114,7 +114,7 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
     def _height(self) -> int:
         return max(self.scrollable_content_region.height - 1, 1)
 
-    def _drawn(self, cells: Sequence[tuple[str, Style]], widths: Sequence[int], width: int, style: Style) -> Strip:
+    def _draw(self, cells: Sequence[tuple[str, Style]], widths: Sequence[int], width: int, style: Style) -> Strip:
         segments = []
         for (text, cell_style), cell_width in zip(cells, widths, strict=True):
             segments += [Segment(_cut(text, cell_width), cell_style), Segment(" ", style)]

@@ -1,4 +1,4 @@
-"""What the store says as rows of text: pure, so that every word on the screen can be tested without one."""
+"""Turn a snapshot into rows of text. Pure, so that tests need no screen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from kingdom.bus.operations import COUNT_LIMIT
-from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.chamberlain.health import Level
-from kingdom.court.standing import COUNT_MAX, Standing, counted, many
-from kingdom.sentence import plain
-from kingdom.top.desk import Glance
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.court.chamberlain.health import HealthLevel
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import COUNT_MAX, CourtStatus, count_noun, count_text
+from kingdom.text import plain
+from kingdom.top.store_client import TopSnapshot
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 
 GOOD, BAD, ATTENTION, BUSY, QUIET = "green", "bold red", "yellow", "cyan", "dim"
 _STYLES: Mapping[str, str] = {
@@ -27,10 +27,10 @@ _STYLES: Mapping[str, str] = {
     WorkflowStatus.PAUSED: ATTENTION,
     WorkflowStatus.FAILED: BAD,
     WorkflowStatus.CANCELLED: QUIET,
-    Level.GREEN: GOOD,
-    Level.YELLOW: ATTENTION,
-    Level.ORANGE: BAD,
-    Level.RED: BAD,
+    HealthLevel.GREEN: GOOD,
+    HealthLevel.YELLOW: ATTENTION,
+    HealthLevel.ORANGE: BAD,
+    HealthLevel.RED: BAD,
     TokenStatus.OK: GOOD,
     TokenStatus.WARNING: ATTENTION,
     TokenStatus.CRITICAL: BAD,
@@ -40,7 +40,7 @@ _STYLES: Mapping[str, str] = {
 
 
 class Pane(StrEnum):
-    """The parts of the screen, one of which is shown."""
+    """The panes of the screen, shown one at a time."""
 
     RUNS = "runs"
     QUEUES = "queues"
@@ -50,36 +50,36 @@ class Pane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A piece of text on one line, without anything that a terminal or a widget would obey."""
+    """A piece of text on one line, without control characters or markup."""
 
     text: str
     style: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of a pane; `words` is all of what its cells may have no room for.
+class PaneRow:
+    """One line of a pane; `full_text` is the text that its cells may cut off.
 
-    `run` is the run that it is about, `about` what can be explained of it, `ask` the question that it asks.
+    `run` is the id of its run, `explain_id` the id for `kingdom explain`, `ask` its open question.
     """
 
     key: str
     cells: tuple[Cell, ...]
-    words: str = ""
+    full_text: str = ""
     run: str = ""
-    about: str = ""
+    explain_id: str = ""
     stream: str = ""
-    ask: Ask | None = None
+    ask: HumanQuestion | None = None
 
-    def has(self, text: str) -> bool:
-        """Tell whether every word that somebody looks for is in it."""
-        mine = " ".join([self.key, *(cell.text for cell in self.cells), self.words]).casefold()
-        return all(word in mine for word in text.casefold().split())
+    def matches(self, text: str) -> bool:
+        """Return whether the row contains every word of a filter."""
+        own = " ".join([self.key, *(cell.text for cell in self.cells), self.full_text]).casefold()
+        return all(word in own for word in text.casefold().split())
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; one without a width of its own shares what the others leave, by its weight."""
+    """A column with a fixed width, or with a weight by which it shares the remaining width."""
 
     name: str
     width: int = 0
@@ -98,8 +98,8 @@ COLUMNS: Mapping[Pane, tuple[Column, ...]] = {
     ),
     Pane.QUEUES: (
         Column("queue", 26),
-        Column("waits", 6),
-        Column("in work", 7),
+        Column("waiting", 7),
+        Column("running", 7),
         Column("dead", 5),
         Column("oldest", 7),
         Column("note", weight=1),
@@ -114,32 +114,32 @@ COLUMNS: Mapping[Pane, tuple[Column, ...]] = {
     Pane.HEALTH: (Column("what", 22), Column("state", 14), Column("more", weight=1)),
 }
 _WIDTH_MIN = 6
-# No line is so long, and a thousand rows are made of them every second.
+# Longer than any line; the limit keeps a refresh of a thousand rows fast.
 _TEXT_MAX = 500
 
 
-def fitted(columns: Sequence[Column], width: int) -> list[int]:
-    """Return how wide each column is on a screen of this width; a blank stands between two."""
+def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
+    """Return the width of each column on a screen of this width, with a space between two."""
     left = max(width - sum(column.width for column in columns) - len(columns), 0)
     weights = sum(column.weight for column in columns) or 1
     return [column.width or max(left * column.weight // weights, _WIDTH_MIN) for column in columns]
 
 
-def brief(text: object) -> str:
+def shorten(text: object) -> str:
     """Return the beginning of a text as one plain line."""
     return plain(str(text)[:_TEXT_MAX])
 
 
-def rows_of(pane: Pane, glance: Glance) -> list[Row]:
-    """Return what a pane shows."""
-    return list(_ROWS[pane](glance))
+def build_rows(pane: Pane, snapshot: TopSnapshot) -> list[PaneRow]:
+    """Return the rows of a pane."""
+    return list(_ROWS[pane](snapshot))
 
 
-def headline(standing: Standing) -> list[Cell]:
-    """Return the light of the house and its reason."""
-    health = standing.health
+def build_headline(status: CourtStatus) -> list[Cell]:
+    """Return the health level and its reason."""
+    health = status.health
     reason = plain(health.reason) or "nothing is wrong"
-    age = f", read {span(health.age_seconds)} ago" if health.age_seconds is not None else ""
+    age = f", read {format_span(health.age_seconds)} ago" if health.age_seconds is not None else ""
     return [
         Cell("● ", style_of(health.level)),
         Cell(plain(health.level), style_of(health.level)),
@@ -147,12 +147,11 @@ def headline(standing: Standing) -> list[Cell]:
     ]
 
 
-def summary(glance: Glance) -> list[Cell]:
-    """Return the depths of the queues, the questions, and the money of the day."""
-    standing = glance.standing
-    money, slots = standing.money, standing.slots[:1]
-    asks = len(glance.asks) + len(glance.asking_runs)
-    going_on = standing.assignments
+def build_summary(snapshot: TopSnapshot) -> list[Cell]:
+    """Return today's cost, the slots, the number of questions, and the depths of the queues."""
+    status = snapshot.status
+    money, slots = status.money, status.slots[:1]
+    asks = len(snapshot.asks) + len(snapshot.asking_runs)
     return [
         Cell("today ", QUIET),
         Cell(f"${money.spent:.2f} of ${money.limit:.2f}", style_of(money.status)),
@@ -160,18 +159,22 @@ def summary(glance: Glance) -> list[Cell]:
         Cell("  asks ", QUIET),
         Cell(str(asks), ATTENTION if asks else ""),
         Cell("  events ", QUIET),
-        Cell(f"{counted(standing.undecided)} undecided, {counted(standing.waiting.count)} waiting"),
-        *(Cell(f"  {counted(count)} {_STAGES.get(stage, stage)}") for stage, count in going_on.items() if count),
+        Cell(f"{count_text(status.undecided)} undecided, {count_text(status.waiting.count)} waiting"),
+        *(
+            Cell(f"  {count_text(count)} {_STAGES.get(stage, stage)}")
+            for stage, count in status.assignments.items()
+            if count
+        ),
     ]
 
 
 def style_of(state: str) -> str:
-    """Return the colour of a state; the word itself always stands beside it."""
+    """Return the color of a state; the word itself is always shown too."""
     return _STYLES.get(state, "")
 
 
-def span(seconds: float | None) -> str:
-    """Return a span of time in a few letters."""
+def format_span(seconds: float | None) -> str:
+    """Return a time span in a few characters."""
     if seconds is None:
         return "-"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
@@ -183,125 +186,131 @@ def span(seconds: float | None) -> str:
 _STAGES = {"in_progress": "in progress", "needs_human": "need a person"}
 
 
-def _runs(glance: Glance) -> Iterator[Row]:
-    for run in glance.runs:
+def _runs(snapshot: TopSnapshot) -> Iterator[PaneRow]:
+    for run in snapshot.runs:
         done = sum(work.is_finished for work in run.works)
-        why, style = _why(run)
+        why, style = _describe_progress(run)
         name = f"{run.general} {run.name}" if run.general else run.name
-        yield Row(
+        yield PaneRow(
             key=run.id,
             run=run.id,
-            about=run.id,
-            words=" · ".join(filter(None, (brief(name), why))),
+            explain_id=run.id,
+            full_text=" · ".join(filter(None, (shorten(name), why))),
             cells=(
-                Cell(brief(run.id)),
-                Cell(brief(name)),
+                Cell(shorten(run.id)),
+                Cell(shorten(name)),
                 Cell(run.status, style_of(run.status)),
                 Cell(f"{done}/{len(run.works)}"),
                 Cell(f"${run.cost_usd:.2f}"),
-                Cell(_age(run.ended_at or glance.standing.at, run.created_at)),
+                Cell(_age(run.ended_at or snapshot.status.at, run.created_at)),
                 Cell(why, style),
             ),
         )
 
 
-def _why(run: Workflow) -> tuple[str, str]:
-    """Return where a run stands and why, in a sentence."""
-    if run.wanted:
-        return brief(f"about to {run.wanted.wish.lower()}: {run.wanted.reason}"), ATTENTION
+def _describe_progress(run: Workflow) -> tuple[str, str]:
+    """Return what a run does or waits for, and the style of this text."""
+    if run.stop_request:
+        return shorten(f"about to {run.stop_request.outcome.lower()}: {run.stop_request.reason}"), ATTENTION
     if run.question:
-        return brief(f"asks: {run.question.text}"), ATTENTION
+        return shorten(f"asks: {run.question.text}"), ATTENTION
     if run.reason:
-        return brief(run.reason), BAD if run.status is WorkflowStatus.FAILED else ""
+        return shorten(run.reason), BAD if run.status is WorkflowStatus.FAILED else ""
     work = run.current_work
     if work is None or run.status is not WorkflowStatus.RUNNING:
         return "", ""
     task = work.current_task
-    return brief(f"{work.definition.name}: {task.definition.query}" if task else work.definition.name), QUIET
+    return shorten(f"{work.definition.name}: {task.definition.query}" if task else work.definition.name), QUIET
 
 
-def _queues(glance: Glance) -> Iterator[Row]:
-    for stream in glance.streams:
+def _queues(snapshot: TopSnapshot) -> Iterator[PaneRow]:
+    for stream in snapshot.streams:
         troubled = bool(stream.dead or stream.paused)
         note = f"paused: {stream.paused}" if stream.paused else "dead letters: enter shows them" if stream.dead else ""
         numbers = (stream.pending, stream.processing, stream.dead)
-        yield Row(
+        yield PaneRow(
             key=f"stream {stream.stream}",
             stream=stream.stream,
-            words=brief(note),
+            full_text=shorten(note),
             cells=(
-                Cell(brief(stream.stream), BAD if troubled else ""),
+                Cell(shorten(stream.stream), BAD if troubled else ""),
                 *(Cell(f"{number}+" if number >= COUNT_LIMIT else str(number)) for number in numbers),
-                Cell(span(stream.oldest_pending_seconds) if stream.pending else ""),
-                Cell(brief(note), ATTENTION),
+                Cell(format_span(stream.oldest_pending_seconds) if stream.pending else ""),
+                Cell(shorten(note), ATTENTION),
             ),
         )
-    for reason, count in glance.standing.waiting.by_reason.items():
-        waits = brief(f"for {reason}")
-        cells = (Cell("waiting room"), Cell(counted(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
-        yield Row(key=f"waiting {reason}", words=f"{many(count, 'event')} wait {waits}", cells=cells)
+    for reason, count in snapshot.status.waiting.by_reason.items():
+        waits = shorten(reason)
+        cells = (Cell("waiting room"), Cell(count_text(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
+        yield PaneRow(key=f"waiting {reason}", full_text=f"{count_noun(count, 'event')} waiting {waits}", cells=cells)
 
 
-def _inbox(glance: Glance) -> Iterator[Row]:
-    now = glance.standing.at
-    for ask in glance.asks:
+def _inbox(snapshot: TopSnapshot) -> Iterator[PaneRow]:
+    now = snapshot.status.at
+    for ask in snapshot.asks:
         who = f"{ask.general} asks ({ask.id}): " if ask.general else f"{ask.id}: "
-        yield Row(
+        yield PaneRow(
             key=ask.id,
             run="" if ask.petition else ask.workflow_id,
-            about=ask.thread,
+            explain_id=ask.thread,
             ask=ask,
-            words=brief(f"{who}{ask.question}"),
+            full_text=shorten(f"{who}{ask.text}"),
             cells=(
-                Cell(brief(ask.id)),
+                Cell(shorten(ask.id)),
                 Cell(_age(now, ask.asked_at)),
                 Cell(_age(ask.due_at, now)),
-                Cell(brief(ask.question), ATTENTION),
-                Cell(brief(" / ".join(ask.choices))),
+                Cell(shorten(ask.text), ATTENTION),
+                Cell(shorten(" / ".join(ask.choices))),
             ),
         )
-    for run in glance.asking_runs:
+    for run in snapshot.asking_runs:
         if run.question:
-            words = brief(run.question.text)
-            choices = Cell(brief(" / ".join(run.question.choices)))
-            cells = (Cell(brief(run.id)), Cell(""), Cell(""), Cell(words, ATTENTION), choices)
-            yield Row(key=run.id, run=run.id, about=run.id, words=words, cells=cells)
+            words = shorten(run.question.text)
+            choices = Cell(shorten(" / ".join(run.question.choices)))
+            cells = (Cell(shorten(run.id)), Cell(""), Cell(""), Cell(words, ATTENTION), choices)
+            yield PaneRow(key=run.id, run=run.id, explain_id=run.id, full_text=words, cells=cells)
 
 
-def _health(glance: Glance) -> Iterator[Row]:
-    standing = glance.standing
-    for trouble in standing.troubles:
-        what = brief(trouble.what)
+def _health(snapshot: TopSnapshot) -> Iterator[PaneRow]:
+    status = snapshot.status
+    for trouble in status.troubles:
+        what = shorten(trouble.what)
         cells = (Cell("needs a person", BAD), Cell("!", BAD), Cell(f"{what} → {trouble.command}", ATTENTION))
-        yield Row(key=f"trouble {trouble.what}", words=f"{what} → {trouble.command}", cells=cells)
-    for run_id, error in glance.unreadable.items():
-        cells = (Cell(brief(run_id)), Cell("unreadable", BAD), Cell(brief(error)))
-        yield Row(key=f"unreadable {run_id}", words=brief(error), cells=cells)
-    for role in standing.roles:
-        state = "well" if role.is_well else "silent" if role.silent_seconds is not None else "does not run"
-        more = f"last sign of life {span(role.silent_seconds)} ago" if role.silent_seconds is not None else ""
+        yield PaneRow(key=f"trouble {trouble.what}", full_text=f"{what} → {trouble.command}", cells=cells)
+    for run_id, error in snapshot.unreadable.items():
+        cells = (Cell(shorten(run_id)), Cell("unreadable", BAD), Cell(shorten(error)))
+        yield PaneRow(key=f"unreadable {run_id}", full_text=shorten(error), cells=cells)
+    for role in status.roles:
+        state = "running" if role.is_well else "silent" if role.silent_seconds is not None else "not running"
+        more = f"last heartbeat {format_span(role.silent_seconds)} ago" if role.silent_seconds is not None else ""
         cells = (Cell(f"role {role.role}"), Cell(state, GOOD if role.is_well else BAD), Cell(more))
-        yield Row(key=f"role {role.role}", words=f"{role.role}: {state}. {more}".strip(), cells=cells)
-    for host in standing.hosts:
+        yield PaneRow(key=f"role {role.role}", full_text=f"{role.role}: {state}. {more}".strip(), cells=cells)
+    for host in status.hosts:
         more = f"{host.busy} of {host.slots} slots are taken"
-        cells = (Cell(brief(f"machine {host.name}")), Cell(host.status, style_of(host.status)), Cell(more))
-        yield Row(key=f"host {host.name}", words=brief(f"{host.name}: {more}"), cells=cells)
-    for slots in standing.slots:
+        cells = (Cell(shorten(f"machine {host.name}")), Cell(host.status, style_of(host.status)), Cell(more))
+        yield PaneRow(key=f"host {host.name}", full_text=shorten(f"{host.name}: {more}"), cells=cells)
+    for slots in status.slots:
         more = f"{slots.held} of {slots.limit} are taken"
         full = slots.held >= slots.limit
         cells = (
-            Cell(brief(f"slots {slots.scope}")),
+            Cell(shorten(f"slots {slots.scope}")),
             Cell("full" if full else "free", ATTENTION if full else GOOD),
             Cell(more),
         )
-        yield Row(key=f"slots {slots.scope}", words=brief(f"{slots.scope}: {more}"), cells=cells)
-    for parked in standing.parked:
-        more = brief(f"goes on in {span((parked.until - standing.at).total_seconds())}: {parked.reason}")
-        cells = (Cell(brief(parked.workflow)), Cell("parked", ATTENTION), Cell(more))
-        yield Row(key=f"parked {parked.workflow}", run=parked.workflow, about=parked.workflow, words=more, cells=cells)
+        yield PaneRow(key=f"slots {slots.scope}", full_text=shorten(f"{slots.scope}: {more}"), cells=cells)
+    for parked in status.parked:
+        more = shorten(f"goes on in {format_span((parked.until - status.at).total_seconds())}: {parked.reason}")
+        cells = (Cell(shorten(parked.workflow)), Cell("parked", ATTENTION), Cell(more))
+        yield PaneRow(
+            key=f"parked {parked.workflow}",
+            run=parked.workflow,
+            explain_id=parked.workflow,
+            full_text=more,
+            cells=cells,
+        )
 
 
-_ROWS: Mapping[Pane, Callable[[Glance], Iterator[Row]]] = {
+_ROWS: Mapping[Pane, Callable[[TopSnapshot], Iterator[PaneRow]]] = {
     Pane.RUNS: _runs,
     Pane.QUEUES: _queues,
     Pane.INBOX: _inbox,
@@ -310,9 +319,9 @@ _ROWS: Mapping[Pane, Callable[[Glance], Iterator[Row]]] = {
 
 
 def _age(until: datetime, since: datetime) -> str:
-    return span(max(until - since, timedelta()).total_seconds())
+    return format_span(max(until - since, timedelta()).total_seconds())
 
 
-def count_of(rows: Sequence[Row], *, is_cut: bool = False) -> str:
-    """Return how many rows there are, with a sign where there are more."""
-    return f"{len(rows)}+" if is_cut or len(rows) >= COUNT_MAX else str(len(rows))
+def format_count(rows: Sequence[PaneRow], *, is_truncated: bool = False) -> str:
+    """Return the number of rows, with a plus sign if there are more."""
+    return f"{len(rows)}+" if is_truncated or len(rows) >= COUNT_MAX else str(len(rows))

@@ -1,7 +1,7 @@
-"""Kill and check: real processes over a throwaway store, a nemesis, a history, and a checker that can fail."""
+"""Verify the bus: run real processes on a trial store, inject faults, record a history and check it."""
 
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.report import Report
-from kingdom.verify.trial import Plan, verify
+from kingdom.verify.report import TrialReport
+from kingdom.verify.trial import TrialPlan, verify
+from kingdom.verify.violation import Violation, ViolationKind
 
-__all__ = ["Finding", "Kind", "Plan", "Report", "verify"]
+__all__ = ["TrialPlan", "TrialReport", "Violation", "ViolationKind", "verify"]

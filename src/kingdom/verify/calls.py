@@ -1,4 +1,4 @@
-"""The outside calls of the processes under test: effects against the target of the trial."""
+"""The outside calls of the processes under test: effects on the target of the trial."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,46 +9,46 @@ from kingdom.bus import (
     Absent,
     Accepted,
     Acked,
-    Answer,
     Attempt,
+    CallResult,
     Dispatcher,
     Effect,
+    Event,
     EventType,
-    Finding,
-    Happened,
     Outcome,
-    Received,
+    Present,
+    ReconcileResult,
     Rejected,
     Target,
     Transaction,
     Unclear,
-    http_answer,
+    classify_response,
 )
 from kingdom.verify.history import History
-from kingdom.verify.script import Stagehand
-from kingdom.verify.target import PATIENCE_SECONDS, SETTLES_SECONDS, Request
+from kingdom.verify.script import ScriptRunner
+from kingdom.verify.target import CALL_TIMEOUT_SECONDS, SETTLES_SECONDS, TargetRequest
 from kingdom.verify.workload import (
     CALLED,
     CALLED_AND_CLOSED,
     CALLED_IN_TIME,
     CALLED_UNDER_FENCE,
     CALLED_UNSURE,
-    HONOURS,
+    IDEMPOTENCY,
     Job,
     applied,
 )
 
 _OK = 200
-_TAKEN_ON = 202
+_ACCEPTED = 202
 
 
-class _Call(Effect[Job]):
-    """Sends a job's call; the target's honours decide what may follow an unknown end."""
+class _JobCall(Effect[Job]):
+    """Sends the call of a job."""
 
-    def __init__(self, history: History, stagehand: Stagehand, port: int, event_type: EventType[Job]) -> None:
+    def __init__(self, history: History, scripts: ScriptRunner, port: int, event_type: EventType[Job]) -> None:
         self.target = Target(
             name=event_type.name,
-            honours=HONOURS[event_type.name],
+            idempotency=IDEMPOTENCY[event_type.name],
             calls_per_second=200,
             burst=50,
             failures_to_open=8,
@@ -56,13 +56,13 @@ class _Call(Effect[Job]):
             settles_after=timedelta(seconds=SETTLES_SECONDS),
         )
         self._history = history
-        self._stagehand = stagehand
+        self._scripts = scripts
         self._port = port
 
-    def key(self, event: Received[Job]) -> str:
+    def key(self, event: Event[Job]) -> str:
         return event.payload.call
 
-    def request(self, event: Received[Job]) -> Mapping[str, Any]:
+    def request(self, event: Event[Job]) -> Mapping[str, Any]:
         job = event.payload
         return {
             "key": job.call,
@@ -73,35 +73,35 @@ class _Call(Effect[Job]):
             "script": job.script,
         }
 
-    async def call(self, attempt: Attempt) -> Answer:
+    async def call(self, attempt: Attempt) -> CallResult:
         facts = {"stream": attempt.request["stream"], "event": attempt.request["event"], "token": attempt.fence}
         with self._history.handling(**facts):
             return await self._send(attempt)
 
-    async def _send(self, attempt: Attempt) -> Answer:
+    async def _send(self, attempt: Attempt) -> CallResult:
         await asyncio.sleep(attempt.request["work_ms"] / 1000)
-        request = await Request.connect(self._port)
-        await self._stagehand.act(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
+        request = await TargetRequest.connect(self._port)
+        await self._scripts.run(attempt.request["script"], attempt.request["event"], f"send:{attempt.number}")
         request.send("/calls", self._body(attempt))
         self._history.write("sent", key=attempt.request["key"], identifier=attempt.identifier, fence=attempt.fence)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            status, headers, body = await request.answer()
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+            status, headers, body = await request.response()
         self._history.write("answered", key=attempt.request["key"], identifier=attempt.identifier, status=status)
-        return Accepted() if status == _TAKEN_ON else http_answer(status, headers, body)
+        return Accepted() if status == _ACCEPTED else classify_response(status, headers, body)
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
-        request = await Request.connect(self._port)
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
+        request = await TargetRequest.connect(self._port)
         request.send("/findings", self._body(attempt))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            status, _, body = await request.answer()
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+            status, _, body = await request.response()
         if status != _OK:
             return Unclear(f"HTTP {status}")
         self._history.write(
             "reconciled", key=attempt.request["key"], identifier=attempt.identifier, happened=body["happened"]
         )
-        return Happened() if body["happened"] else Absent()
+        return Present() if body["happened"] else Absent()
 
-    async def conclude(self, event: Received[Job], answer: Acked | Rejected, transaction: Transaction) -> Outcome:
+    async def conclude(self, event: Event[Job], answer: Acked | Rejected, transaction: Transaction) -> Outcome:
         await transaction.append(applied(event, self._history.process, call=event.payload.call))
         return await super().conclude(event, answer, transaction)
 
@@ -113,12 +113,12 @@ class _Call(Effect[Job]):
             "script": attempt.request["answers"],
             "identifier": attempt.identifier,
             "fence": attempt.fence,
-            "honours": self.target.honours.value,
+            "idempotency": self.target.idempotency.value,
             "taken_on": self.target.name == CALLED_AND_CLOSED.name,
         }
 
 
-def register_calls(dispatcher: Dispatcher, history: History, stagehand: Stagehand, port: int) -> None:
-    """Add every kind of call to the table of handlers."""
+def register_calls(dispatcher: Dispatcher, history: History, scripts: ScriptRunner, port: int) -> None:
+    """Register every kind of call."""
     for event_type in (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED):
-        dispatcher.effect(event_type, _Call(history, stagehand, port, event_type))
+        dispatcher.effect(event_type, _JobCall(history, scripts, port, event_type))

@@ -1,36 +1,36 @@
-"""The checker: from the history and the final store to what went wrong. Pure."""
+"""The checker: find violations in the history and the final store."""
 
 from kingdom.verify.checks import delivery, effects, ending, keeping, operator, order, ownership, recovery
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding
+from kingdom.verify.violation import Violation
 
 _CHECKS = (
-    delivery.lost,
-    delivery.torn,
-    delivery.delivered_rolled_back,
-    delivery.doubled,
-    delivery.early,
-    delivery.twice,
-    delivery.contests,
-    effects.repeated,
-    effects.sent_unsure,
-    effects.unclosed,
-    order.disordered,
-    order.overtaken,
-    ownership.overlapped,
-    ownership.stale,
-    ownership.taken,
-    recovery.slow,
-    ending.ended_wrong,
-    operator.ended_for_good,
-    operator.paused,
-    operator.not_redriven,
-    keeping.removed,
-    keeping.misread,
-    ending.broken,
+    delivery.lost_events,
+    delivery.torn_transactions,
+    delivery.delivered_after_rollback,
+    delivery.duplicate_ids,
+    delivery.early_deliveries,
+    delivery.repeated_reactions,
+    delivery.contested_keys,
+    effects.repeated_calls,
+    effects.unsafe_resends,
+    effects.unclosed_calls,
+    order.order_violations,
+    order.overtaken_dead_events,
+    ownership.overlapping_handlers,
+    ownership.stale_settlements,
+    ownership.live_leases_lost,
+    recovery.slow_recoveries,
+    ending.wrong_ends,
+    operator.run_after_end,
+    operator.claims_while_paused,
+    operator.redriven_but_not_run,
+    keeping.removed_records,
+    keeping.log_reading_errors,
+    ending.broken_invariants,
 )
 
 
-def check(evidence: Evidence) -> list[Finding]:
-    """Return everything that went wrong."""
-    return [finding for each in _CHECKS for finding in each(evidence)]
+def check(evidence: Evidence) -> list[Violation]:
+    """Return all violations of the promises."""
+    return [violation for each in _CHECKS for violation in each(evidence)]

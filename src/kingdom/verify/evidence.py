@@ -1,4 +1,4 @@
-"""Everything that is known after a trial, and the views of it that several checks share."""
+"""Everything known after a trial, and the views of it that several checks share."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,20 +7,20 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kingdom.bus.stream import Stream
-from kingdom.bus.throwaway import StoredEvent
-from kingdom.verify.history import Entry
+from kingdom.trial_store import StoredEvent
+from kingdom.verify.history import HistoryEntry
 
 SECOND_NS = 1_000_000_000
-# An event in one stream: what goes to several streams has a copy in each.
-Copy = tuple[str, str]
+# The stream and the event id of one copy of an event.
+CopyId = tuple[str, str]
 Facts = Mapping[str, Any]
 _ENDS = {"done": "DONE", "doomed": "DEAD", "poison": "DEAD"}
-# What an operator asked for, and the word that says that it was done.
+# The history entry of each operator request, and that of its confirmation.
 _ANSWERS = {"discarding": "discarded", "redriving": "redriven", "cancelling": "cancelled"}
 
 
 class Claim(NamedTuple):
-    """One event in the hands of one process; `asked` and `at` are before and after the store gave it."""
+    """One event claimed by one process, between the times `asked` and `at`."""
 
     stream: str
     position: int
@@ -34,76 +34,76 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a trial leaves behind; `applied` are the log's traces in the order of their transactions.
+    """What a trial leaves behind. `applied` has the log entries of the handlers in transaction order.
 
-    `read` is what a reader of the log got, `records` those that a retention may remove once they are over.
+    `read` has the entries that a reader of the log got, `records` the states of the records under retention.
     """
 
     streams: Mapping[str, Stream] = field(default_factory=dict)
-    history: Sequence[Entry] = ()
+    history: Sequence[HistoryEntry] = ()
     events: Sequence[StoredEvent] = ()
     applied: Sequence[Facts] = ()
     read: Sequence[Facts] | None = None
     tallies: Mapping[str, int] = field(default_factory=dict)
     records: Mapping[str, str] = field(default_factory=dict)
 
-    def entries(self, *names: str) -> Iterator[Entry]:
-        """Return every action of these names, in the order of time."""
+    def entries(self, *names: str) -> Iterator[HistoryEntry]:
+        """Return the history entries with these names, in time order."""
         return (entry for entry in self.history if entry.what in names)
 
-    def of(self, what: str) -> Iterator[Facts]:
-        """Return the facts of every action of a name, in the order of time."""
+    def facts_of(self, what: str) -> Iterator[Facts]:
+        """Return the facts of the history entries with a name, in time order."""
         return (entry.facts for entry in self.entries(what))
 
     @cached_property
-    def stored(self) -> dict[Copy, StoredEvent]:
+    def stored(self) -> dict[CopyId, StoredEvent]:
         """Return the stored events by stream and id."""
         return {(event.stream, event.event_id): event for event in self.events}
 
     @cached_property
-    def meant(self) -> dict[str, Facts]:
-        """Return the description of every event that somebody meant to publish."""
-        sources = (*self.of("publishing"), *({"events": facts.get("follow_ups", ())} for facts in self.applied))
-        return {described["event"]: described for facts in sources for described in facts["events"]}
+    def described(self) -> dict[str, Facts]:
+        """Return the description of every event that a process tried to publish."""
+        sources = (*self.facts_of("publishing"), *({"events": facts.get("follow_ups", ())} for facts in self.applied))
+        return {each["event"]: each for facts in sources for each in facts["events"]}
 
     @cached_property
     def committed(self) -> set[str]:
-        """Return the events whose publishing was confirmed, follow-ups of applied reactions among them."""
-        confirmed = {event for facts in self.of("published") for event in facts["events"]}
+        """Return the events whose publishing was confirmed, including follow-ups of applied reactions."""
+        confirmed = {event for facts in self.facts_of("published") for event in facts["events"]}
         return confirmed | {d["event"] for facts in self.applied for d in facts.get("follow_ups", ())}
 
     @cached_property
     def seen(self) -> set[str]:
-        """Return the events that are or were in the store, by its own word or by that of a worker."""
+        """Return the events that are or were in the store, according to the store or a worker."""
         stored = {event.event_id for event in self.events}
-        return stored | {claim.event for claim in self.claims} | {facts["event"] for facts in self.of("started")}
+        return stored | {claim.event for claim in self.claims} | {facts["event"] for facts in self.facts_of("started")}
 
     @cached_property
     def accepted(self) -> dict[str, list[Facts]]:
-        """Return what the target did, by key of the call."""
+        """Return the calls that the target executed, by key."""
         calls: dict[str, list[Facts]] = defaultdict(list)
-        for facts in self.of("accepted"):
+        for facts in self.facts_of("accepted"):
             calls[facts["key"]].append(facts)
         return calls
 
     @cached_property
     def claims(self) -> list[Claim]:
-        """Return every event that a worker was given, in the order of time."""
+        """Return every claim of an event by a worker, in time order."""
         found = []
         for entry in self.entries("claimed"):
             stream, keys = entry.facts["stream"], set()
             for position, event, *_ in entry.facts["events"]:
-                line = self.line(stream, event)
-                first, asked = line not in keys, entry.facts.get("asked", entry.at)
+                key = self.ordering_key(stream, event)
+                first, asked = key not in keys, entry.facts.get("asked", entry.at)
                 found.append(
                     Claim(stream, position, event, entry.facts["token"], entry.process, asked, entry.at, first)
                 )
-                keys.add(line)
+                keys.add(key)
         return found
 
     @cached_property
     def claims_of(self) -> dict[int, list[Claim]]:
-        """Return the claims of each position by the age of their tokens."""
+        """Return the claims of each position, ordered by token."""
         found: dict[int, list[Claim]] = defaultdict(list)
         for claim in self.claims:
             found[claim.position].append(claim)
@@ -124,39 +124,39 @@ class Evidence:
 
     @cached_property
     def first_redriven(self) -> dict[str, int]:
-        """Return when an operator first asked for another round of an event."""
+        """Return when an operator first redrove each event."""
         redriven: dict[str, int] = {}
         for entry in self.entries("redriving"):
             redriven.setdefault(entry.facts["event"], entry.at)
         return redriven
 
     @cached_property
-    def last_signs(self) -> dict[str, int]:
-        """Return when each process last did something."""
+    def last_seen(self) -> dict[str, int]:
+        """Return the time of the last history entry of each process."""
         return {entry.process: entry.at for entry in self.history}
 
     @cached_property
-    def _kept(self) -> dict[int, list[int]]:
-        kept: dict[int, list[int]] = defaultdict(list)
+    def _renewals(self) -> dict[int, list[int]]:
+        renewals: dict[int, list[int]] = defaultdict(list)
         for claim in self.claims:
-            kept[claim.token].append(claim.asked)
-        for facts in self.of("renewed"):
+            renewals[claim.token].append(claim.asked)
+        for facts in self.facts_of("renewed"):
             for token in facts["tokens"]:
-                kept[token].append(facts["asked"])
-        return kept
+                renewals[token].append(facts["asked"])
+        return renewals
 
-    def is_kept(self, stream: str, token: int, at: int) -> bool:
-        """Tell whether a lease could not be over yet: it was given or renewed less than its length before.
+    def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
+        """Return whether a lease was certainly valid: granted or renewed less than its length before.
 
-        It counts from the moment of asking, so that no delay of the machine makes this wrong.
+        It counts from the moment of the request, so a slow machine cannot make this wrong.
         """
-        return any(asked <= at < asked + self.lease_ns(stream) for asked in self._kept.get(token, ()))
+        return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 
     def expected(self, event_id: str) -> str | None:
-        """Return how an event must end, or None where that is open; an operator has the last word."""
+        """Return the status in which an event must end, or None if several are allowed. An operator may change it."""
         asked, answered = self._asked.get(event_id), self._answered.get(event_id)
         if asked is None:
-            return _ENDS.get(self.meant[event_id]["fate"])
+            return _ENDS.get(self.described[event_id]["fate"])
         if answered is None or answered[0] != _ANSWERS[asked[0]]:
             return None
         match answered:
@@ -168,9 +168,9 @@ class Evidence:
                 return "DEAD"
         return None
 
-    def healthy(self, event_id: str) -> bool:
-        """Tell whether an event must end as done."""
-        return event_id in self.meant and self.expected(event_id) == "DONE"
+    def must_be_done(self, event_id: str) -> bool:
+        """Return whether an event must end DONE."""
+        return event_id in self.described and self.expected(event_id) == "DONE"
 
     @cached_property
     def _asked(self) -> dict[str, tuple[str, Facts]]:
@@ -180,10 +180,10 @@ class Evidence:
     def _answered(self) -> dict[str, tuple[str, Facts]]:
         return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS.values())}
 
-    def line(self, stream: str, event_id: str) -> tuple[str, str]:
-        """Return what an event must stay in order with: its key in an ordered stream, else only itself."""
+    def ordering_key(self, stream: str, event_id: str) -> tuple[str, str]:
+        """Return the stream and key within which an event is ordered. An unordered event is its own key."""
         declared, stored = self.streams.get(stream), self.stored.get((stream, event_id))
-        key = stored.partition_key if stored else self.meant.get(event_id, {}).get("key")
+        key = stored.partition_key if stored else self.described.get(event_id, {}).get("key")
         return (stream, key) if declared and declared.ordered and key else (stream, event_id)
 
     def lease_ns(self, stream: str) -> int:

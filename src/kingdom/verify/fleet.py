@@ -1,4 +1,4 @@
-"""The processes under test: started, watched, started again when they die, and ended for sure."""
+"""The processes under test: start them, restart them when they die, and stop them."""
 
 import asyncio
 import contextlib
@@ -14,117 +14,119 @@ from pathlib import Path
 import msgspec
 
 from kingdom.verify.history import History
-from kingdom.verify.part import Part, Role
+from kingdom.verify.process_config import ProcessConfig, Role
 
 COMMAND = (sys.executable, "-P", "-m", "kingdom.verify.process")
-# Far more than a process needs, also on a machine that has much else to do.
+# Far more than a process needs, even on a busy machine.
 _END_SECONDS = 300.0
 _RESTART_SECONDS = 0.1
 
 
-class Member:
-    """One place in the fleet, held by one process after another."""
+class FleetMember:
+    """One slot of the fleet. When its process dies, a new process takes the slot."""
 
     def __init__(self, role: Role, number: int) -> None:
         self.role: Role = role
         self.slot = f"{role}-{number}"
         self.process: Process | None = None
-        self.keeper: asyncio.Task[None] | None = None
+        self.supervision: asyncio.Task[None] | None = None
         self.ready = False
         self.stopped = False
         self.retired = False
 
     @property
     def running(self) -> bool:
-        """Tell whether a process is at work: it has opened its bus and is not stopped."""
+        """Return whether the process has opened its bus and is not stopped."""
         return self.process is not None and self.process.returncode is None and self.ready and not self.stopped
 
 
 class Fleet:
-    """Every member's process gets a part of its own; a member that dies comes back until it is retired."""
+    """Starts a process with its own configuration for every member, and restarts it until the member is retired."""
 
     def __init__(
-        self, template: Part, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
+        self, template: ProcessConfig, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
     ) -> None:
         self._template = template
         self._history = history
         self._rng = rng
         self._command = tuple(command)
         self._incarnations = itertools.count(1)
-        self.members: list[Member] = []
-        # Never struck, and so not among those who are chosen from.
-        self.spared: list[Member] = []
+        self.members: list[FleetMember] = []
+        # Members that get no faults.
+        self.protected: list[FleetMember] = []
 
-    def add(self, role: Role) -> Member:
-        """Start one more process that comes back when it dies."""
-        member = Member(role, sum(m.role == role for m in self.everybody) + 1)
-        (self.spared if role == "steady" else self.members).append(member)
-        member.keeper = asyncio.create_task(self._keep(member), name=f"verify-{member.slot}")
+    def add(self, role: Role) -> FleetMember:
+        """Add a member and start its process."""
+        member = FleetMember(role, sum(m.role == role for m in self.all_members) + 1)
+        (self.protected if role == "steady" else self.members).append(member)
+        member.supervision = asyncio.create_task(self._supervise(member), name=f"verify-{member.slot}")
         return member
 
     @property
-    def everybody(self) -> list[Member]:
-        """Return all members, those that nobody strikes too."""
-        return [*self.members, *self.spared]
+    def all_members(self) -> list[FleetMember]:
+        """Return all members, including the protected ones."""
+        return [*self.members, *self.protected]
 
-    def send(self, member: Member, what: signal.Signals) -> bool:
-        """Send a signal; False where nobody is there to get it."""
+    def send(self, member: FleetMember, what: signal.Signals) -> bool:
+        """Send a signal. Return False if the member has no process."""
         if member.process is None or member.process.returncode is not None:
             return False
         with contextlib.suppress(ProcessLookupError):
-            # Not through the process: that would look for its end first, and take the exit code away from the loop.
+            # Not by Process.send_signal, which polls the process and would take its exit code away from the loop.
             os.kill(member.process.pid, what)
         member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
         return True
 
-    def at_work(self, pids: Collection[int]) -> Member | None:
-        """Return a member whose process is one of these and is not stopped."""
-        there = (member for member in self.members if member.process is not None and not member.stopped)
-        return next((member for member in there if member.process and member.process.pid in pids), None)
+    def find_running(self, pids: Collection[int]) -> FleetMember | None:
+        """Return a member with one of these process ids that is not stopped."""
+        running = (member for member in self.members if member.process is not None and not member.stopped)
+        return next((member for member in running if member.process and member.process.pid in pids), None)
 
     async def retire(self, role: Role | None = None) -> None:
-        """Ask the members of a role, or all, to end; kill those that do not."""
-        leaving = [member for member in self.everybody if role in (None, member.role)]
+        """Stop the members of a role, or all. Kill those that do not end in time."""
+        leaving = [member for member in self.all_members if role in (None, member.role)]
         for member in leaving:
             member.retired = True
             self.send(member, signal.SIGCONT)
             self.send(member, signal.SIGTERM)
-        keepers = [member.keeper for member in leaving if member.keeper]
-        if keepers:
-            _, late = await asyncio.wait(keepers, timeout=_END_SECONDS)
+        supervisions = [member.supervision for member in leaving if member.supervision]
+        if supervisions:
+            _, late = await asyncio.wait(supervisions, timeout=_END_SECONDS)
             for member in leaving:
-                if member.keeper in late:
+                if member.supervision in late:
                     self._history.write("did_not_end", process=member.slot)
                     self.send(member, signal.SIGKILL)
-            await asyncio.gather(*keepers)
+            await asyncio.gather(*supervisions)
 
-    async def _keep(self, member: Member) -> None:
+    async def _supervise(self, member: FleetMember) -> None:
         while not member.retired:
             name = f"{member.slot}.{next(self._incarnations)}"
-            part = msgspec.structs.replace(self._template, role=member.role, name=name, seed=self._rng.getrandbits(32))
-            await self._spawn(member, part)
-            code = await self._finish(member, part)
+            config = msgspec.structs.replace(
+                self._template, role=member.role, name=name, seed=self._rng.getrandbits(32)
+            )
+            await self._spawn(member, config)
+            code = await self._finish(member, config)
             self._history.write("exited", process=name, code=code, asked=member.retired)
             await asyncio.sleep(_RESTART_SECONDS)
 
-    async def _spawn(self, member: Member, part: Part) -> None:
+    async def _spawn(self, member: FleetMember, config: ProcessConfig) -> None:
         pipe = asyncio.subprocess.PIPE
-        with (Path(part.directory) / f"{part.name}.stderr").open("wb") as errors:
+        with (Path(config.directory) / f"{config.name}.stderr").open("wb") as errors:
             member.process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, stderr=errors
             )
         member.ready = member.stopped = False
-        self._history.write("spawned", process=part.name, pid=member.process.pid)
+        self._history.write("spawned", process=config.name, pid=member.process.pid)
         if member.retired:
             self.send(member, signal.SIGKILL)
 
-    async def _finish(self, member: Member, part: Part) -> int:
-        """Hand the part over, wait for the word that the process is ready, and for its end."""
+    async def _finish(self, member: FleetMember, config: ProcessConfig) -> int:
+        """Send the configuration, wait until the process is ready, then wait for its end."""
         process = member.process
         if process is None or process.stdin is None or process.stdout is None:
-            raise RuntimeError("a process is started with pipes")
+            raise RuntimeError("the process was started without pipes")
         with contextlib.suppress(ConnectionError):
-            process.stdin.write(msgspec.json.encode(part) + b"\n")
+            process.stdin.write(msgspec.json.encode(config) + b"\n")
             await process.stdin.drain()
             process.stdin.close()
         member.ready = bool(await process.stdout.readline())

@@ -1,4 +1,4 @@
-"""How well the processes and the machine were while something happened, so that no bound blames the bus for them."""
+"""Faults and delays of the processes and the machine, so that the checks do not blame the bus for them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ from kingdom.verify.evidence import SECOND_NS, Evidence, Facts
 Span = tuple[int, int]
 
 
-class Health:
-    """Reads faults, deaths and delays out of the history; all times are those of its entries."""
+class MachineHealth:
+    """The faults, deaths and delays in a history. All times are those of its entries."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -18,50 +18,50 @@ class Health:
 
     @cached_property
     def deaths(self) -> dict[str, int]:
-        """Return when each process ended, in whatever way."""
+        """Return when each process ended."""
         return {entry.facts["process"]: entry.at for entry in self._evidence.entries("exited")}
 
     @cached_property
     def stops(self) -> dict[str, list[Span]]:
-        """Return when the process in each place of the fleet stood still."""
+        """Return when the process of each slot was stopped."""
         stops: dict[str, list[Span]] = defaultdict(list)
-        standing: dict[str, int] = {}
+        stopped_at: dict[str, int] = {}
         for entry in self._evidence.entries("fault", "continued", "exited"):
-            place = place_of(entry.facts.get("process", ""))
+            slot = slot_of(entry.facts.get("process", ""))
             if entry.what == "fault":
-                if place and "seconds" in entry.facts:
-                    standing.setdefault(place, entry.at)
-            elif place in standing:
-                stops[place].append((standing.pop(place), entry.at))
-        for place, since in standing.items():
-            stops[place].append((since, self.end))
+                if slot and "seconds" in entry.facts:
+                    stopped_at.setdefault(slot, entry.at)
+            elif slot in stopped_at:
+                stops[slot].append((stopped_at.pop(slot), entry.at))
+        for slot, since in stopped_at.items():
+            stops[slot].append((since, self.end))
         return stops
 
     @cached_property
     def late(self) -> list[Span]:
-        """Return when the machine let a process that only looks at the clock wait."""
+        """Return when the machine delayed a process that only looks at the clock."""
         return self._lasting("late")
 
     @cached_property
     def outages(self) -> list[Span]:
-        """Return when a fault kept the store itself from answering."""
+        """Return when a fault made the store unavailable."""
         entries = (entry for entry in self._evidence.entries("fault") if "process" not in entry.facts)
         return [(entry.at - _lasted(entry.facts), entry.at) for entry in entries if "seconds" in entry.facts]
 
     def stopped(self, process: str, since: int, until: int) -> list[Span]:
-        """Return when a process stood still within a time."""
-        return [span for span in self.stops.get(place_of(process), []) if _overlap(span, (since, until))]
+        """Return when a process was stopped within a period."""
+        return [span for span in self.stops.get(slot_of(process), []) if _overlap(span, (since, until))]
 
     def delay(self, since: int, until: int) -> int:
-        """Return for how long the machine or the store kept everybody waiting within a time."""
+        """Return how long the machine or the store delayed all processes within a period."""
         return sum(end - begin for begin, end in (*self.late, *self.outages) if _overlap((begin, end), (since, until)))
 
     def absence(self, role: str, since: int, until: int) -> int:
-        """Return for how long nobody of a role was at work within a time: dead, starting, or stopped."""
+        """Return how long no process of a role was running within a period."""
         return until - since - _covered(self._presences(role), since, until)
 
     def _presences(self, role: str) -> list[Span]:
-        """Return when each process of a role was ready, but for its stops."""
+        """Return when each process of a role was ready and not stopped."""
         found: list[Span] = []
         for entry in self._evidence.entries("ready"):
             if role_of(entry.process) == role:
@@ -74,7 +74,7 @@ class Health:
         return found
 
     def clock_was_wrong(self, since: int, until: int) -> bool:
-        """Tell whether a fault had set a clock within a time."""
+        """Return whether a fault had changed a clock within a period."""
         return any(_overlap(span, (since, until)) for span in self._clock_faults)
 
     @cached_property
@@ -91,18 +91,18 @@ def role_of(process: str) -> str:
     return process.partition("-")[0]
 
 
-def place_of(process: str) -> str:
-    """Return the place in the fleet that a process holds: `worker-1` of `worker-1.7`."""
+def slot_of(process: str) -> str:
+    """Return the fleet slot of a process: `worker-1` of `worker-1.7`."""
     return process.partition(".")[0]
 
 
 def longest(spans: Iterable[Span], since: int, until: int) -> int:
-    """Return the length of the longest of the spans that overlap a time."""
+    """Return the length of the longest span that overlaps a period."""
     return max((end - begin for begin, end in spans if _overlap((begin, end), (since, until))), default=0)
 
 
 def _covered(spans: Iterable[Span], since: int, until: int) -> int:
-    """Return for how long at least one of the spans lasted within a time."""
+    """Return how much of a period the spans cover together."""
     covered, reached = 0, since
     for begin, end in sorted(spans):
         covered += max(min(end, until) - max(begin, reached), 0)

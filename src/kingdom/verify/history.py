@@ -1,4 +1,4 @@
-"""The history of a trial: one append-only file of JSON lines per process, each written before its writer goes on."""
+"""The history of a trial: one append-only file of JSON lines per process. Each line is written immediately."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ import msgspec
 _SUFFIX = ".jsonl"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One action; `at` is the host's monotonic clock in nanoseconds, the same for all processes."""
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One action. `at` is the monotonic clock of the host in nanoseconds, which all processes share."""
 
     at: int
     process: str
@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """Writes the actions of one process; what was written survives its death."""
+    """Writes the actions of one process. They survive its death."""
 
     def __init__(self, directory: Path, process: str) -> None:
         self.process = process
@@ -30,12 +30,12 @@ class History:
 
     def write(self, what: str, **facts: Any) -> None:
         """Append one action."""
-        entry = Entry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
+        entry = HistoryEntry(at=time.monotonic_ns(), process=self.process, what=what, facts=facts)
         os.write(self._file, msgspec.json.encode(entry) + b"\n")
 
     @contextlib.contextmanager
     def handling(self, **facts: Any) -> Iterator[None]:
-        """Write down when a handler begins and when it ends, however that is."""
+        """Record the start and the end of a handler, even if it fails."""
         self.write("started", **facts)
         try:
             yield
@@ -43,16 +43,16 @@ class History:
             self.write("finished", **facts)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
-def read_history(directory: Path) -> list[Entry]:
-    """Return the actions of all processes in the order of time."""
-    entries: list[Entry] = []
+def read_history(directory: Path) -> list[HistoryEntry]:
+    """Return the actions of all processes in time order."""
+    entries: list[HistoryEntry] = []
     for path in sorted(directory.glob(f"*{_SUFFIX}")):
         for line in path.read_bytes().splitlines():
-            # The last line of a killed process may be torn.
+            # The last line of a killed process may be incomplete.
             with contextlib.suppress(msgspec.DecodeError):
-                entries.append(msgspec.json.decode(line, type=Entry))
+                entries.append(msgspec.json.decode(line, type=HistoryEntry))
     return sorted(entries, key=lambda entry: entry.at)

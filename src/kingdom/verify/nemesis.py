@@ -1,6 +1,6 @@
-"""The nemesis: kills, stops past the lease, cuts connections or stops who holds the lock, at random but by a seed.
+"""The nemesis injects faults, chosen at random from a seed: it kills and stops processes and cuts connections.
 
-What only a bench can do, such as killing the server, it adds as faults of its own.
+A bench can add its own faults, such as killing the database server.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.errors import KingdomError
-from kingdom.verify.fleet import Fleet, Member
+from kingdom.trial_store import TrialStore
+from kingdom.verify.fleet import Fleet, FleetMember
 from kingdom.verify.history import History
 
-# Workers are what the promises are about; publishers must not get away either.
+# Most faults hit workers, because most promises are about them.
 _WEIGHTS = {"worker": 3, "publisher": 1}
-# Kills and stops cost leases: much more of them, and a healthy event loses three in a row by mere chance.
+# Kills and stops cost leases. With more of them, a healthy event would lose three leases in a row by chance.
 _FAULTS = {"kill": 2, "stop": 2, "pause": 2, "cut": 4, "cut_all": 1}
-_FAULTS_AT_A_LOCK = {
+_LOCK_FAULTS = {
     "kill": 3,
     "stop": 2,
     "pause": 4,
@@ -30,17 +30,17 @@ _FAULTS_AT_A_LOCK = {
     "lock_holder_stopped": 1,
     "lock_holder_paused": 8,
 }
-# How long to lie in wait for somebody to take the lock, and how long until a stop has surely arrived.
-_AMBUSH_SECONDS = 2.0
+# How long to wait for a process that takes the lock, and how long until a stop has taken effect.
+_LOCK_WAIT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 0.001
-_STOP_ARRIVES_SECONDS = 0.01
+_STOP_EFFECT_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraFault:
-    """A fault that a bench adds, drawn as often as its `weight` says.
+    """A fault that a bench adds. `weight` says how often it is drawn.
 
-    `strike` does the fault, undoes it, also where it is cancelled in between, and returns whether it struck anything.
+    `strike` injects the fault, always undoes it, even if cancelled, and returns whether the fault hit anything.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class ExtraFault:
 
 
 class Nemesis:
-    """Does one fault after another until it is cancelled; everything it stopped runs on afterwards."""
+    """Injects one fault after another until it is cancelled."""
 
     def __init__(
         self,
         fleet: Fleet,
-        store: ThrowawayStore,
+        store: TrialStore,
         history: History,
         rng: random.Random,
         *,
@@ -67,12 +67,12 @@ class Nemesis:
         self._extra_faults = {fault.kind: fault for fault in extra_faults}
         self.rng = rng
         self.lease_seconds = lease_seconds
-        self.struck: Counter[str] = Counter()
-        self._wakings: set[asyncio.Task[None]] = set()
+        self.fault_counts: Counter[str] = Counter()
+        self._resumptions: set[asyncio.Task[None]] = set()
         self._deck: list[str] = []
 
-    async def torment(self, *, every_seconds: float) -> None:
-        """Strike about every so many seconds, also where a strike takes longer than that."""
+    async def run(self, *, every_seconds: float) -> None:
+        """Inject a fault about every so many seconds, even if a fault lasts longer than that."""
         due = time.monotonic()
         async with asyncio.TaskGroup() as strikes:
             while True:
@@ -80,14 +80,14 @@ class Nemesis:
                 await asyncio.sleep(due - time.monotonic())
                 strikes.create_task(self._strike())
 
-    async def relent(self) -> None:
-        """Let every stopped process run on."""
-        for waking in self._wakings:
-            waking.cancel()
-        await asyncio.gather(*self._wakings, return_exceptions=True)
+    async def resume_all(self) -> None:
+        """Continue every stopped process."""
+        for resumption in self._resumptions:
+            resumption.cancel()
+        await asyncio.gather(*self._resumptions, return_exceptions=True)
         for member in self.fleet.members:
             if member.stopped:
-                self._wake(member)
+                self._resume(member)
 
     async def _strike(self) -> None:
         kind = self._draw()
@@ -102,7 +102,7 @@ class Nemesis:
             case "kill" if victim:
                 self._kill(victim, kind)
             case "stop" if victim:
-                # Past the lease, and past the moment at which others take over.
+                # Longer than the lease, so that other processes take over.
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(1.1, 2.2))
             case "pause" if victim:
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(0.1, 0.9))
@@ -114,16 +114,16 @@ class Nemesis:
     async def _strike_extra(self, fault: ExtraFault) -> None:
         began = time.monotonic()
         if await fault.strike(self):
-            self._note(fault.kind, seconds=round(time.monotonic() - began, 2))
+            self._record(fault.kind, seconds=round(time.monotonic() - began, 2))
         else:
-            # Its turn comes again before the next deck.
+            # It did not hit anything, so try it again before the next shuffle.
             self._deck.insert(0, fault.kind)
 
     async def _strike_holder(self, kind: str) -> None:
-        """Hit a process in the middle of a transaction: it dies, comes back soon, or stays away until others act."""
+        """Kill a process that holds the write lock, or stop it for a short or a long time."""
         brief, long = self.rng.uniform(0.02, 0.4), self.lease_seconds * self.rng.uniform(1.1, 2.2)
-        if (victim := await self._ambush()) is None:
-            # On a busy machine nobody may have come in time: the next strike tries the same.
+        if (victim := await self._stop_lock_holder()) is None:
+            # On a busy machine no process may take the lock in time, so try the same fault next.
             self._deck.append(kind)
             return
         match kind:
@@ -134,13 +134,13 @@ class Nemesis:
             case _:
                 self._stop(victim, kind, long)
 
-    async def _ambush(self) -> Member | None:
-        """Stop a process while it holds the store's lock; None where nobody could be caught in time."""
-        end = time.monotonic() + _AMBUSH_SECONDS
+    async def _stop_lock_holder(self) -> FleetMember | None:
+        """Stop a process while it holds the write lock. Return None if none took the lock in time."""
+        end = time.monotonic() + _LOCK_WAIT_SECONDS
         while time.monotonic() < end:
-            victim = self.fleet.at_work(self._store.holders())
+            victim = self.fleet.find_running(self._store.holders())
             if victim and victim.process and self.fleet.send(victim, signal.SIGSTOP):
-                await asyncio.sleep(_STOP_ARRIVES_SECONDS)
+                await asyncio.sleep(_STOP_EFFECT_SECONDS)
                 if victim.process.pid in self._store.holders():
                     return victim
                 self.fleet.send(victim, signal.SIGCONT)
@@ -148,47 +148,47 @@ class Nemesis:
         return None
 
     def _draw(self) -> str:
-        """Draw a kind of fault from a deck, so that each comes as often as it should also in a short trial."""
+        """Draw a kind of fault from a shuffled deck, so that the shares are right even in a short trial."""
         if not self._deck:
-            counts = _FAULTS_AT_A_LOCK if self._store.has_one_writer else _FAULTS
+            counts = _LOCK_FAULTS if self._store.has_one_writer else _FAULTS
             extra = {fault.kind: fault.weight for fault in self._extra_faults.values()}
             self._deck = [kind for kind, count in {**counts, **extra}.items() for _ in range(count)]
             self.rng.shuffle(self._deck)
         return self._deck.pop()
 
-    def _kill(self, victim: Member, kind: str) -> None:
+    def _kill(self, victim: FleetMember, kind: str) -> None:
         if self.fleet.send(victim, signal.SIGKILL):
-            self._note(kind, process=victim.slot)
+            self._record(kind, process=victim.slot)
 
-    def _stop(self, victim: Member, kind: str, seconds: float) -> None:
+    def _stop(self, victim: FleetMember, kind: str, seconds: float) -> None:
         if self.fleet.send(victim, signal.SIGSTOP):
-            self._note(kind, process=victim.slot, seconds=round(seconds, 2))
-            waking = asyncio.create_task(self._wake_after(victim, seconds))
-            self._wakings.add(waking)
-            waking.add_done_callback(self._wakings.discard)
+            self._record(kind, process=victim.slot, seconds=round(seconds, 2))
+            resumption = asyncio.create_task(self._resume_after(victim, seconds))
+            self._resumptions.add(resumption)
+            resumption.add_done_callback(self._resumptions.discard)
 
     async def _cut(self, at_most: int) -> None:
-        # On a busy machine the store may not answer in time; that is no fault of ours.
+        # On a busy machine the store may not respond in time.
         with contextlib.suppress(KingdomError):
             if count := await self._store.cut_connections(at_most):
-                self._note("cut", connections=count)
+                self._record("cut", connections=count)
 
-    def _note(self, kind: str, **facts: Any) -> None:
-        self.struck[kind] += 1
+    def _record(self, kind: str, **facts: Any) -> None:
+        self.fault_counts[kind] += 1
         self._history.write("fault", kind=kind, **facts)
 
-    async def _wake_after(self, member: Member, seconds: float) -> None:
+    async def _resume_after(self, member: FleetMember, seconds: float) -> None:
         process = member.process
         await asyncio.sleep(seconds)
         if member.stopped and member.process is process:
-            self._wake(member)
+            self._resume(member)
 
-    def _wake(self, member: Member) -> None:
+    def _resume(self, member: FleetMember) -> None:
         if self.fleet.send(member, signal.SIGCONT):
             self._history.write("continued", process=member.slot)
 
-    def victim(self) -> Member | None:
-        """Return a process at work, workers more often than publishers; None where there is none."""
+    def victim(self) -> FleetMember | None:
+        """Choose a running process, workers more often than publishers. Return None if none runs."""
         candidates = [member for member in self.fleet.members if member.running]
         if not candidates:
             return None

@@ -1,4 +1,4 @@
-"""A publisher under test: commits, rolls back, dawdles, and writes down what it means to do before it does it."""
+"""A publisher under test. It commits, rolls back and delays, and records each intention first."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 from kingdom.bus import Bus, Envelope, Transaction
-from kingdom.bus.throwaway import ThrowawayStore
 from kingdom.clock import utc_now
 from kingdom.errors import Conflict, KingdomError
+from kingdom.trial_store import TrialStore
 from kingdom.verify.history import History
 from kingdom.verify.script import die
 from kingdom.verify.target import STEPS
 from kingdom.verify.workload import (
     ANY,
+    BROADCAST,
     CALLED,
     CALLED_AND_CLOSED,
     CALLED_IN_TIME,
@@ -25,7 +26,6 @@ from kingdom.verify.workload import (
     CALLED_UNSURE,
     LINE,
     REACTED,
-    TOLD,
     UNSURE,
     Job,
     describe,
@@ -35,15 +35,15 @@ KEYS = 24
 TALLIES = 1_000
 _AT_A_TIME = 3
 _EVENTS_MAX = 12
-_LOOK_SHARE = 0.1
+_BACKLOG_CHECK_SHARE = 0.1
 _BACKLOG_MAX = 1_500
 _CALL_SHARE = 0.15
-_TOLD_SHARE = 0.05
+_BROADCAST_SHARE = 0.05
 _CONTEST_SHARE = 0.15
 _CONTESTANTS = 3
 _DELAYED_SHARE = 0.05
 _DELAY_SECONDS_MAX = 1.0
-# Callers who are not sure that they were heard say it again: at once, or much later.
+# Callers that are not sure about a commit publish again, immediately or much later.
 _GIVEN_SHARE = 0.2
 _AGAIN_SHARE = 0.15
 _REMEMBERED = 100
@@ -51,19 +51,19 @@ _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
 _KEPT_SHARE = 0.85
-# Some die by themselves soon after they began, so that a commit is hit before, in and after it.
+# Some processes kill themselves soon after a start, so that deaths hit before, during and after a commit.
 _DYING_SHARE = 0.01
 _DYING_SECONDS_MAX = 0.05
 
 
-class _ChangedItsMindError(Exception):
-    """Rolls a transaction back."""
+class _RollbackError(Exception):
+    """Raised to roll a transaction back."""
 
 
 class Publisher:
-    """Publishes random jobs until it is told to stop."""
+    """Publishes random jobs until stopped."""
 
-    def __init__(self, bus: Bus, store: ThrowawayStore, history: History, rng: random.Random) -> None:
+    def __init__(self, bus: Bus, store: TrialStore, history: History, rng: random.Random) -> None:
         self._bus = bus
         self._store = store
         self._history = history
@@ -71,18 +71,18 @@ class Publisher:
         self._confirmed: deque[Envelope] = deque(maxlen=_REMEMBERED)
 
     async def run(self, stopping: asyncio.Event, *, pause_seconds: float) -> None:
-        """Publish batch after batch, a few of them at a time."""
+        """Publish batches, a few at a time."""
         await asyncio.gather(*(self._run_one(stopping, pause_seconds) for _ in range(_AT_A_TIME)))
 
     async def _run_one(self, stopping: asyncio.Event, pause_seconds: float) -> None:
         while not stopping.is_set():
-            if self._rng.random() < _LOOK_SHARE:
+            if self._rng.random() < _BACKLOG_CHECK_SHARE:
                 await self._let_workers_catch_up(stopping)
             await self.publish(self._draw_some())
             await asyncio.sleep(self._rng.uniform(0, 2 * pause_seconds))
 
     async def _let_workers_catch_up(self, stopping: asyncio.Event) -> None:
-        """Wait while the backlog is long, so that a slow machine has less to drain, not longer."""
+        """Wait while the backlog is long, so that a slow machine can drain it."""
         while not stopping.is_set():
             with contextlib.suppress(KingdomError):
                 if await self._store.unfinished() < _BACKLOG_MAX:
@@ -98,7 +98,7 @@ class Publisher:
         return envelopes
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Publish in one of the ways that callers have, some for later, and write down how it ended."""
+        """Publish in one of several ways, some events with a delay, and record how it ended."""
         way = self._rng.choices(("plain", "slow", "linger"), weights=(6, 2, 2))[0]
         dues = [self._draw_due() for _ in envelopes]
         described = [describe(envelope, due=due) for envelope, due in zip(envelopes, dues, strict=True)]
@@ -109,19 +109,19 @@ class Publisher:
         facts: dict[str, Any] = {}
         try:
             parcels = [*zip(envelopes, dues, strict=True), *((envelope, None) for envelope in again)]
-            duplicates = await self._in_a_way(way, parcels)
+            duplicates = await self._publish_by(way, parcels)
             self._confirmed.extend(envelope for envelope in envelopes if envelope.event_id_given)
             end = "published"
             facts = {"again": [str(envelope.event_id) for envelope in again], "duplicates": duplicates}
-        except (_ChangedItsMindError, Conflict):
+        except (_RollbackError, Conflict):
             end = "rolled_back"
         except KingdomError:
-            # The connection broke, and nobody knows on which side of the commit.
+            # The connection broke, before or after the commit.
             end = "publish_unknown"
         self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes], **facts)
 
     def _draw_again(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Choose one of the same transaction, or one with an id of ours that was confirmed before, however long ago."""
+        """Choose an event to publish again: one of this transaction, or a confirmed one with a given id."""
         if self._rng.random() >= _AGAIN_SHARE:
             return []
         return [self._rng.choice([*envelopes[:1], *self._confirmed])]
@@ -131,8 +131,8 @@ class Publisher:
             return None
         return utc_now() + timedelta(seconds=self._rng.uniform(0, _DELAY_SECONDS_MAX))
 
-    async def _in_a_way(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> list[tuple[str, str]]:
-        """Publish, and return which of them their streams had already."""
+    async def _publish_by(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> list[tuple[str, str]]:
+        """Publish, and return the copies that their streams already had."""
         keep = self._rng.random() < _KEPT_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
@@ -145,9 +145,9 @@ class Publisher:
                     await asyncio.sleep(wait)
                 await _publish(transaction, parcels)
                 if not keep:
-                    raise _ChangedItsMindError
+                    raise _RollbackError
         if not keep:
-            raise _ChangedItsMindError
+            raise _RollbackError
         return [(copy.stream.name, str(copy.envelope.event_id)) for copy in transaction.duplicates]
 
 
@@ -157,18 +157,18 @@ async def _publish(transaction: Transaction, parcels: Sequence[tuple[Envelope, d
 
 
 def draw(rng: random.Random) -> Envelope:
-    """Return any job: a reaction or a call, in line or not, or one for every stream that wants to be told."""
+    """Draw any job: a reaction or a call, ordered or not, or an event for all subscribed streams."""
     stream, chance = rng.choice((ANY, LINE)), rng.random()
     if chance < _CALL_SHARE:
         return draw_call(rng, stream)
-    if chance < _CALL_SHARE + _TOLD_SHARE:
+    if chance < _CALL_SHARE + _BROADCAST_SHARE:
         key = _key(rng, LINE)
-        return TOLD.envelope(Job(tally=str(key)), partition_key=key, **_id(rng))
+        return BROADCAST.envelope(Job(tally=str(key)), partition_key=key, **_id(rng))
     return draw_reaction(rng, stream)
 
 
 def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Envelope:
-    """Return a reaction, some with follow-ups in their own line, in another, or in none."""
+    """Draw a reaction, sometimes with follow-ups with the same key, another key or no key."""
     key = _key(rng, stream)
     follow_ups = rng.choices(
         ((), ((ANY, None),), ((LINE, key or _key(rng, LINE)),), ((LINE, _key(rng, LINE)),)), (7, 1, 1, 1)
@@ -185,7 +185,7 @@ def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Enve
 
 
 def draw_call(rng: random.Random, stream: str) -> Envelope:
-    """Return a call whose target misbehaves at first, now and then."""
+    """Draw a call. Sometimes its target fails at first."""
     calls = (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED)
     event_type = rng.choices(calls, (4, 4, 1, 1, 2))[0]
     answers = tuple(rng.choice(STEPS) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
@@ -196,7 +196,7 @@ def draw_call(rng: random.Random, stream: str) -> Envelope:
 
 
 def _id(rng: random.Random) -> dict[str, Any]:
-    """Return an id of ours, or none: only the former may be published again after they were handled."""
+    """Return a given event id, or none. Only an event with a given id may be published again later."""
     return {"event_id": uuid4()} if rng.random() < _GIVEN_SHARE else {}
 
 

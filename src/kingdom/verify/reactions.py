@@ -1,4 +1,4 @@
-"""The reactions of the processes under test: they write records, take dedup keys and publish, and leave traces."""
+"""The reactions of the processes under test. They write records, take dedup keys, publish, and log what they did."""
 
 import asyncio
 import random
@@ -7,39 +7,49 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from kingdom.bus import Acked, Defer, Dispatcher, Outcome, Received, Record, Transaction, close_effect
+from kingdom.bus import Acked, Defer, Dispatcher, Event, Outcome, Record, Transaction, close_effect
 from kingdom.errors import Permanent, Transient
 from kingdom.verify.history import History
-from kingdom.verify.script import Stagehand, die
-from kingdom.verify.workload import CALLED_AND_CLOSED, CLOSED, FLEETING, REACTED, TALLY, TOLD, Job, applied, describe
+from kingdom.verify.script import ScriptRunner, die
+from kingdom.verify.workload import (
+    BROADCAST,
+    CALLED_AND_CLOSED,
+    CLOSED,
+    FLEETING,
+    REACTED,
+    TALLY,
+    Job,
+    applied,
+    describe,
+)
 
 _ONCE_FOR = timedelta(hours=1)
 _FLEETING_FOR = timedelta(milliseconds=1)
 
 
 class Reactions:
-    """The reactions of one worker process; `trouble` is its chance to fail by itself."""
+    """The reactions of one worker process. `trouble` is the probability that one fails by itself."""
 
-    def __init__(self, history: History, stagehand: Stagehand, rng: random.Random, *, trouble: float) -> None:
+    def __init__(self, history: History, scripts: ScriptRunner, rng: random.Random, *, trouble: float) -> None:
         self._history = history
-        self._stagehand = stagehand
+        self._scripts = scripts
         self._rng = rng
         self._trouble = trouble
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Add the reactions to the table of handlers."""
+        """Register the reactions."""
         dispatcher.reaction(REACTED)(self._react)
-        dispatcher.reaction(TOLD)(self._react)
+        dispatcher.reaction(BROADCAST)(self._react)
         dispatcher.reaction(CLOSED)(self._close)
 
-    async def _react(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+    async def _react(self, event: Event[Job], transaction: Transaction) -> Outcome | None:
         stream, name = event.envelope.stream, str(event.envelope.event_id)
         with self._history.handling(stream=stream, event=name, token=event.fence):
             return await self._handle(event, transaction)
 
-    async def _handle(self, event: Received[Job], transaction: Transaction) -> Outcome | None:
+    async def _handle(self, event: Event[Job], transaction: Transaction) -> Outcome | None:
         job, stream, name = event.payload, event.envelope.stream, str(event.envelope.event_id)
-        await self._stagehand.act(job.script, name, f"react:{event.attempt}")
+        await self._scripts.run(job.script, name, f"react:{event.attempt}")
         if job.fate == "poison":
             die()
         if job.fate == "doomed":
@@ -59,11 +69,11 @@ class Reactions:
             won = await transaction.once("verify.contest", job.contest, _ONCE_FOR)
             facts |= {"contest": job.contest, "won": won}
         if job.fleeting:
-            facts |= await self._leave_something_fleeting(transaction, f"{stream}/{name}", job.fleeting)
+            facts |= await self._write_expiring(transaction, f"{stream}/{name}", job.fleeting)
         await self._apply(event, transaction, facts)
         return None
 
-    async def _apply(self, event: Received[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
+    async def _apply(self, event: Event[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
         job = event.payload
         tally = await transaction.get(TALLY.name, job.tally)
         if tally is None:
@@ -78,13 +88,13 @@ class Reactions:
         trace = applied(event, self._history.process, tally=job.tally, follow_ups=described, **facts)
         await transaction.append(trace)
 
-    async def _close(self, event: Received[Job], transaction: Transaction) -> None:
-        """Close a call that its target had only taken on."""
+    async def _close(self, event: Event[Job], transaction: Transaction) -> None:
+        """Close a call that its target has only accepted."""
         closed = await close_effect(transaction, CALLED_AND_CLOSED.name, event.payload.call, Acked())
         await transaction.append(applied(event, self._history.process, closes=event.payload.call, closed=closed))
 
-    async def _leave_something_fleeting(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:
-        """Leave a record and a dedup key to the next retention, of which it may take only what is over."""
+    async def _write_expiring(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:
+        """Write a record and a dedup key. The next retention may remove only the expired ones."""
         await transaction.once("verify.fleeting", name, _FLEETING_FOR)
         await transaction.put(Record(kind=FLEETING.name, id=name, state=state, doc={}))
         return {"record": name, "state": state}

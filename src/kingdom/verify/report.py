@@ -1,4 +1,4 @@
-"""What a trial has shown."""
+"""The report of a trial."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import SECOND_NS, Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.violation import Violation, ViolationKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One thing the nemesis did, in seconds after the first action of the history."""
+class InjectedFault:
+    """One injected fault, in seconds after the first action of the history."""
 
     at_seconds: float
     kind: str
@@ -19,7 +19,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TrialReport:
     """The summary of a checked history."""
 
     seed: int
@@ -27,31 +27,31 @@ class Report:
     drained_seconds: float
     actions: Mapping[str, int]
     statuses: Mapping[str, int]
-    faults: Sequence[Fault]
-    findings: Sequence[Finding]
+    faults: Sequence[InjectedFault]
+    violations: Sequence[Violation]
 
     @property
     def ok(self) -> bool:
-        """Tell whether nothing went wrong."""
-        return not self.findings
+        """Return whether there is no violation."""
+        return not self.violations
 
     @property
     def faults_by_kind(self) -> dict[str, int]:
-        """Return how often each kind of fault struck."""
+        """Return the number of faults of each kind."""
         return dict(Counter(fault.kind for fault in self.faults))
 
     @property
-    def findings_by_kind(self) -> dict[str, int]:
-        """Return how often each kind of thing went wrong, zeros too."""
-        found = Counter(finding.kind for finding in self.findings)
-        return {kind.value: found[kind] for kind in Kind}
+    def violations_by_kind(self) -> dict[str, int]:
+        """Return the number of violations of each kind, including zeros."""
+        found = Counter(violation.kind for violation in self.violations)
+        return {kind.value: found[kind] for kind in ViolationKind}
 
 
-def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> Report:
-    """Check the evidence and sum it up."""
+def build_report(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: float) -> TrialReport:
+    """Check the evidence and return the report."""
     start = evidence.history[0].at if evidence.history else 0
     faults = [
-        Fault(
+        InjectedFault(
             at_seconds=(entry.at - start) / SECOND_NS,
             kind=entry.facts["kind"],
             detail=", ".join(f"{name} {value}" for name, value in entry.facts.items() if name != "kind"),
@@ -59,12 +59,12 @@ def judge(evidence: Evidence, *, seed: int, seconds: float, drained_seconds: flo
         for entry in evidence.history
         if entry.what == "fault"
     ]
-    return Report(
+    return TrialReport(
         seed=seed,
         seconds=seconds,
         drained_seconds=drained_seconds,
         actions=dict(sorted(Counter(entry.what for entry in evidence.history).items())),
         statuses=dict(sorted(Counter(event.status for event in evidence.events).items())),
         faults=faults,
-        findings=check(evidence),
+        violations=check(evidence),
     )

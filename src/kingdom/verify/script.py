@@ -1,4 +1,4 @@
-"""The script of a job: a process stops, dies or waits at a named point, so that a trial need not wait for luck."""
+"""The script of a job: its process stops, dies or waits at a named point, independent of chance."""
 
 import asyncio
 import os
@@ -10,24 +10,24 @@ from pathlib import Path
 _LOOK_EVERY_SECONDS = 0.02
 
 
-class Stagehand:
-    """Carries out scripts in one process; what was done is remembered in a directory all processes see."""
+class ScriptRunner:
+    """Runs the scripts of one process. A shared directory remembers which steps are done."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def act(self, script: Mapping[str, str], subject: str, point: str) -> None:
-        """Do what a script says about a point; stopping and dying happen once, waiting lasts until the gate opens."""
-        self.act_at_once(script, subject, point)
+    async def run(self, script: Mapping[str, str], subject: str, point: str) -> None:
+        """Run the step of a script at a point. It stops or dies once; it waits until the gate opens."""
+        self.run_now(script, subject, point)
         if script.get(point) == "wait":
             while not self._gate(subject).exists():  # noqa: ASYNC110 - another process opens it
                 await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
-    def act_at_once(self, script: Mapping[str, str], subject: str, point: str) -> None:
-        """Stop or die where a script says so, once."""
+    def run_now(self, script: Mapping[str, str], subject: str, point: str) -> None:
+        """Stop or die, once, if the script says so."""
         match script.get(point):
             case "stop" if self._first(f"{subject}.{point}"):
-                # To this thread: one that is sent to the process may let this thread run on for a while.
+                # Signal this thread: after a signal to the process, the thread could continue for a while.
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case "die" if self._first(f"{subject}.{point}"):
                 die()
@@ -35,7 +35,7 @@ class Stagehand:
                 pass
 
     def open_gate(self, subject: str) -> None:
-        """Let those who wait go on."""
+        """Let waiting processes continue."""
         self._gate(subject).touch()
 
     def _gate(self, subject: str) -> Path:
@@ -50,5 +50,5 @@ class Stagehand:
 
 
 def die() -> None:
-    """End this process as a crash would: at once, with nothing tidied up."""
+    """End this process like a crash, immediately and without cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The world outside: a small HTTP server that does a call with one identifier once, and counts what it did."""
+"""The outside system: a small HTTP server that executes calls and records what it did."""
 
 import asyncio
 import contextlib
@@ -11,21 +11,21 @@ import msgspec
 from kingdom.verify.history import History
 
 LOOPBACK = "127.0.0.1"
-# The caller gives up after this time; the slow answers below take longer.
-PATIENCE_SECONDS = 0.5
+# The caller gives up after this time. The slow responses below take longer.
+CALL_TIMEOUT_SECONDS = 0.5
 _LATENCY_SECONDS = 0.03
 _SILENCE_SECONDS = 0.7
 _LATENESS_SECONDS = 1.2
-# After this time it shows everything it ever took.
+# After this time the target shows every call that it has executed.
 SETTLES_SECONDS = 2.5
 _REQUEST_SECONDS = 30.0
 
 STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently", "accept_late")
-_CREATED, _TAKEN_ON, _MULTIPLE = 201, 202, 300
+_CREATED, _ACCEPTED, _MULTIPLE = 201, 202, 300
 
 
 class CallTarget:
-    """Accepts calls by key; the request's own script says how the first, second … request of a key is treated."""
+    """Executes calls by key. The script in a request says how the first, second … request of a key is treated."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -35,21 +35,21 @@ class CallTarget:
         self._identifiers: set[str] = set()
         self._fences: dict[str, int] = defaultdict(int)
         self.port = 0
-        # Called with the key of what is only taken on: an event must close it later.
-        self.on_taken: Callable[[str], None] = _nobody_closes
+        # Called with the key of a call that is only accepted. An event must close it later.
+        self.on_accepted: Callable[[str], None] = _ignore
 
     async def start(self) -> None:
         """Listen on a free port of this host."""
         self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def settle_down(self) -> None:
-        """Wait until every request that came in has been decided."""
+    async def wait_for_requests(self) -> None:
+        """Wait until every received request is answered."""
         if self._connections:
             await asyncio.wait(set(self._connections), timeout=_REQUEST_SECONDS)
 
     async def stop(self) -> None:
-        """Stop listening and drop what is open."""
+        """Stop listening and drop open connections."""
         if self._server:
             self._server.close()
         for task in set(self._connections):
@@ -62,7 +62,7 @@ class CallTarget:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
         try:
-            # A caller that was stopped in the middle of a request comes back much later.
+            # A caller that was stopped during a request continues much later.
             async with asyncio.timeout(_REQUEST_SECONDS):
                 path, body = await _read_request(reader)
             status, answer, headers = await (self._find(body) if path == "/findings" else self._call(body))
@@ -70,7 +70,7 @@ class CallTarget:
                 writer.write(_response(status, answer, headers))
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, ValueError):
-            # The caller was killed, or gave up; what was accepted stays accepted.
+            # The caller was killed or gave up. An executed call stays executed.
             return
         finally:
             writer.close()
@@ -102,35 +102,35 @@ class CallTarget:
                 await asyncio.sleep(_LATENESS_SECONDS)
         status = self._accept(body)
         taken_on = body.get("taken_on") and status < _MULTIPLE
-        return _TAKEN_ON if taken_on else status, {}, {}
+        return _ACCEPTED if taken_on else status, {}, {}
 
     def _accept(self, body: dict[str, Any]) -> int:
         key, identifier, fence = body["key"], body["identifier"], body["fence"]
         facts = {"key": key, "identifier": identifier, "fence": fence, "event": body["event"], "stream": body["stream"]}
-        if body["honours"] == "fence":
+        if body["idempotency"] == "fence":
             if fence < self._fences[key]:
                 self._history.write("fenced_off", **facts)
                 return 412
             self._fences[key] = fence
-        elif body["honours"] == "identifier" and identifier in self._identifiers:
+        elif body["idempotency"] == "identifier" and identifier in self._identifiers:
             self._history.write("deduplicated", **facts)
             return 200
         self._identifiers.add(identifier)
         self._history.write("accepted", **facts)
         if body.get("taken_on"):
-            self.on_taken(key)
+            self.on_accepted(key)
         return _CREATED
 
     async def _find(self, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
         key, fence = body["key"], body["fence"]
-        if body["honours"] == "fence":
+        if body["idempotency"] == "fence":
             if fence < self._fences[key]:
                 return 412, {}, {}
             self._fences[key] = fence
         return 200, {"happened": body["identifier"] in self._identifiers}, {}
 
 
-def _nobody_closes(_key: str) -> None:
+def _ignore(_key: str) -> None:
     return
 
 
@@ -151,15 +151,15 @@ def _content_length(head: str) -> int:
     return int(fields.get("content-length", "0"))
 
 
-class Request:
-    """One POST to the target: connected first, so that sending is a single step that nothing can interrupt."""
+class TargetRequest:
+    """One POST to the target. It connects first, so that sending is a single step."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> "Request":
+    async def connect(cls, port: int) -> "TargetRequest":
         """Open the connection."""
         return cls(*await asyncio.open_connection(LOOPBACK, port))
 
@@ -169,7 +169,7 @@ class Request:
         head = f"POST {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Length: {len(encoded)}\r\n\r\n"
         self._writer.write(head.encode("latin-1") + encoded)
 
-    async def answer(self) -> tuple[int, dict[str, str], dict[str, Any]]:
+    async def response(self) -> tuple[int, dict[str, str], dict[str, Any]]:
         """Return status, headers and body."""
         try:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")

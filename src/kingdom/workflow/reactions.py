@@ -1,8 +1,7 @@
-"""ONE table: what follows from each event.
+"""The engine: one table from each received event to its reaction.
 
-Statuses are derived in the transaction that changes them, and a run is one record: so WorkStarted, TaskCompleted,
-WorkCompleted, WorkflowCompleted and their like are said by the very step that acts on them (`proceed`), and stand in
-the log for whoever watches. What arrives from outside a step, from a host or about one, arrives here.
+The engine receives only events from or about hosts and resources. Events such as WorkStarted or TaskCompleted are
+emitted by the step that also acts on them (`proceed`), so they are only logged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,25 +10,19 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.app import Application
-from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
-from kingdom.bus.record import Query, RecordKind
+from kingdom.bus.record import RecordKind, RecordQuery
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.errors import NotFound
-from kingdom.workflow.displacement import (
-    displace_runs,
-    displace_stranded_runs,
-    host_for,
-    settle_with_lost_host,
-    waits_for_host,
-)
-from kingdom.workflow.model import answers, events, progress
-from kingdom.workflow.model.catalogue import EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.steps import answer_handlers
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.records import (
     ACTIVE,
     ENGINE,
@@ -38,94 +31,103 @@ from kingdom.workflow.records import (
     MCP_SERVERS,
     TEMPLATES,
     WORKFLOWS,
-    announce,
-    each,
+    each_record,
     load_workflow,
     log_entry,
-    save,
+    publish_events,
+    save_resource,
     save_step,
 )
-from kingdom.workflow.streams import REGISTRY, TOPOLOGY, WORKFLOW_STREAM
-from kingdom.workflow.verdicts import Verdict, load_verdict, save_verdict
+from kingdom.workflow.relocation import (
+    choose_host_for,
+    displace_runs,
+    displace_stranded_runs,
+    finish_stop_on_lost_host,
+    waits_for_host,
+)
+from kingdom.workflow.streams import REGISTRY_STREAM, TOPOLOGY, WORKFLOW_STREAM
+from kingdom.workflow.verdicts import PetitionVerdict, load_verdict, save_verdict
 
-# Each takes a step of one run.
+# Each handler takes one step of a run.
 ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
-    answers.WorkTreeCreated: progress.work_tree_created,
-    answers.WorkTreeFailed: progress.work_tree_failed,
-    answers.WorkTreeReleased: progress.work_tree_released,
-    answers.WorkTreeReleaseFailed: progress.work_tree_release_failed,
-    answers.WorkSpaceCreated: progress.work_space_created,
-    answers.AgentStarted: progress.agent_started,
-    answers.AgentStopped: progress.agent_stopped,
-    answers.AgentError: progress.agent_error,
-    answers.AgentAsked: progress.agent_asked,
-    answers.AgentSpent: progress.agent_spent,
-    answers.AgentPetitioned: progress.agent_petitioned,
-    answers.QueryResponded: progress.query_responded,
-    answers.QueryFailed: progress.query_failed,
-    answers.QueryReconciled: progress.query_reconciled,
-    answers.ReportGenerated: progress.report_generated,
-    answers.ReportFailed: progress.report_failed,
-    answers.WorkVerified: progress.work_verified,
-    answers.VerifyFailed: progress.verify_failed,
-    answers.CheckpointCreated: progress.checkpoint_created,
-    answers.CheckpointFailed: progress.checkpoint_failed,
-    answers.RolledBack: progress.rolled_back,
-    answers.RollBackFailed: progress.roll_back_failed,
+    answers.WorkTreeCreated: answer_handlers.on_work_tree_created,
+    answers.WorkTreeFailed: answer_handlers.on_work_tree_failed,
+    answers.WorkTreeReleased: answer_handlers.on_work_tree_released,
+    answers.WorkTreeReleaseFailed: answer_handlers.on_work_tree_release_failed,
+    answers.WorkSpaceCreated: answer_handlers.on_work_space_created,
+    answers.AgentStarted: answer_handlers.on_agent_started,
+    answers.AgentStopped: answer_handlers.on_agent_stopped,
+    answers.AgentError: answer_handlers.on_agent_error,
+    answers.AgentAsked: answer_handlers.on_agent_asked,
+    answers.AgentSpent: answer_handlers.on_agent_spent,
+    answers.AgentPetitioned: answer_handlers.on_agent_petitioned,
+    answers.QueryResponded: answer_handlers.on_query_responded,
+    answers.QueryFailed: answer_handlers.on_query_failed,
+    answers.QueryReconciled: answer_handlers.on_query_reconciled,
+    answers.ReportGenerated: answer_handlers.on_report_generated,
+    answers.ReportFailed: answer_handlers.on_report_failed,
+    answers.WorkVerified: answer_handlers.on_work_verified,
+    answers.VerifyFailed: answer_handlers.on_verify_failed,
+    answers.CheckpointCreated: answer_handlers.on_checkpoint_created,
+    answers.CheckpointFailed: answer_handlers.on_checkpoint_failed,
+    answers.RolledBack: answer_handlers.on_rolled_back,
+    answers.RollBackFailed: answer_handlers.on_roll_back_failed,
 }
 
 
-async def find_placement(received: Received[events.WorkflowDisplaced], transaction: Transaction) -> None:
-    """Place a run anew; one that no host can take waits for its own."""
+async def place_displaced_run(received: Event[events.WorkflowDisplaced], transaction: Transaction) -> None:
+    """Place a displaced run on a host. If no host can take it, it waits for its own."""
     lost = received.payload
     record, workflow = await load_workflow(transaction, lost.workflow_id)
-    over = Placement(host=lost.host, epoch=lost.epoch)
-    if workflow.placement != over or workflow.status in workflow.machine.final or workflow.deleted_at:
+    lost_placement = Placement(host=lost.host, epoch=lost.epoch)
+    if workflow.placement != lost_placement or workflow.status in workflow.machine.final or workflow.deleted_at:
         return
     step = Step(workflow, at=received.envelope.occurred_at)
-    host = await host_for(transaction, workflow)
+    host = await choose_host_for(transaction, workflow)
     if host and waits_for_host(workflow):
         place(step, Placement(host=host.id, epoch=lost.epoch + 1))
     else:
-        await settle_with_lost_host(transaction, step)
+        await finish_stop_on_lost_host(transaction, step)
     if step.events:
         await save_step(transaction, step, record, ENGINE)
 
 
-async def host_began_anew(received: Received[events.HostRegistered], transaction: Transaction) -> None:
-    """Let what ran on a host before go on, and what was left by lost hosts go on there."""
+async def host_restarted(received: Event[events.HostRegistered], transaction: Transaction) -> None:
+    """Displace the earlier runs of a host, and the runs of lost hosts that it can take."""
     host = received.payload
-    own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} began anew")
+    own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} restarted")
     await displace_stranded_runs(transaction, taken=own)
 
 
-async def host_lost(received: Received[events.HostLost], transaction: Transaction) -> None:
-    """Let the runs of a lost host find another one."""
+async def host_lost(received: Event[events.HostLost], transaction: Transaction) -> None:
+    """Displace the runs of a lost host."""
     lost = received.payload
     await displace_runs(transaction, lost.host, lost.epoch, f"{lost.host} is lost")
 
 
-async def host_runs_left(received: Received[events.HostRunsLeft], transaction: Transaction) -> None:
-    """Go on with the runs of a host that has too many for one transaction."""
+async def host_runs_left(received: Event[events.HostRunsLeft], transaction: Transaction) -> None:
+    """Displace the next runs of a host with too many runs for one transaction."""
     left = received.payload
     await displace_runs(transaction, left.host, left.epoch, left.reason, left.after)
 
 
-async def git_deleted(received: Received[events.GitDeleted], transaction: Transaction) -> None:
-    """Take a deleted Git out of every template."""
+async def git_deleted(received: Event[events.GitDeleted], transaction: Transaction) -> None:
+    """Remove a deleted Git from every template."""
     git_id = received.payload.git_id
-    await _cascade(transaction, GITS, git_id, lambda template: template.without_git(git_id))
+    await _update_templates(transaction, GITS, git_id, lambda template: template.without_git(git_id))
 
 
-async def mcp_server_unregistered(received: Received[events.McpServerUnregistered], transaction: Transaction) -> None:
-    """Take an unregistered McpServer out of every template."""
+async def mcp_server_unregistered(received: Event[events.McpServerUnregistered], transaction: Transaction) -> None:
+    """Remove an unregistered McpServer from every template."""
     server_id = received.payload.mcp_server_id
-    await _cascade(transaction, MCP_SERVERS, server_id, lambda template: template.without_mcp_server(server_id))
+    await _update_templates(
+        transaction, MCP_SERVERS, server_id, lambda template: template.without_mcp_server(server_id)
+    )
 
 
-REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awaitable[None]]] = {
-    events.WorkflowDisplaced: find_placement,
-    events.HostRegistered: host_began_anew,
+REACTIONS: Mapping[type[DomainEvent], Callable[[Event[Any], Transaction], Awaitable[None]]] = {
+    events.WorkflowDisplaced: place_displaced_run,
+    events.HostRegistered: host_restarted,
     events.HostLost: host_lost,
     events.HostRunsLeft: host_runs_left,
     events.GitDeleted: git_deleted,
@@ -133,8 +135,8 @@ REACTIONS: Mapping[type[DomainEvent], Callable[[Received[Any], Transaction], Awa
 }
 
 
-async def take_step(received: Received[answers.HostAnswer], transaction: Transaction) -> None:
-    """Let what a host says take its run a step further; of what does not count only the cost does, and it is logged."""
+async def apply_answer(received: Event[answers.HostAnswer], transaction: Transaction) -> None:
+    """Apply the answer of a host to its run. Of a stale answer only the cost counts, and it is logged."""
     answer, envelope = received.payload, received.envelope
     try:
         record, workflow = await load_workflow(transaction, envelope.aggregate_id)
@@ -149,44 +151,45 @@ async def take_step(received: Received[answers.HostAnswer], transaction: Transac
     if step.ignored:
         await transaction.append(log_entry(envelope, answer.host, ignored=step.ignored))
         if workflow.cost_usd != known_cost:
-            step.say(events.WorkflowCostCorrected(workflow_id=workflow.id, cost_usd=workflow.cost_usd))
+            step.emit(events.WorkflowCostCorrected(workflow_id=workflow.id, cost_usd=workflow.cost_usd))
             await save_step(transaction, step, record, ENGINE)
         return
     await transaction.append(log_entry(envelope, answer.host))
-    await save_step(transaction, step, record, ENGINE, heard=answer)
+    await save_step(transaction, step, record, ENGINE, answer=answer)
 
 
 def engine() -> Application:
-    """Return the engine as a worker runs it."""
+    """Return the engine as an application for a worker."""
     dispatcher = Dispatcher()
     for answer in ANSWERS:
-        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(take_step)
+        dispatcher.reaction(EVENT_TYPES[answer], stream=WORKFLOW_STREAM.name, reads=WORKFLOWS.name)(apply_answer)
     for event, reaction in REACTIONS.items():
-        stream = WORKFLOW_STREAM if event is events.WorkflowDisplaced else REGISTRY
+        stream = WORKFLOW_STREAM if event is events.WorkflowDisplaced else REGISTRY_STREAM
         dispatcher.reaction(EVENT_TYPES[event], stream=stream.name)(reaction)
     return Application(TOPOLOGY, dispatcher, KINDS)
 
 
 async def _refuse_undecided(transaction: Transaction, petition: answers.AgentPetitioned, step: Step) -> None:
-    """Let an agent know of a petition that nobody will decide on; what was decided before stays so."""
-    reason = step.ignored or ("" if step.workflow.asker else "nobody decides on petitions of a run started by hand")
+    """Refuse a petition that will never be decided, unless it has a verdict already."""
+    by_hand = "petitions are decided only for runs of a General, and a person started this run"
+    reason = step.ignored or ("" if step.workflow.requester else by_hand)
     if reason and await load_verdict(transaction, petition.petition_id) is None:
-        await save_verdict(transaction, petition.petition_id, Verdict(granted=False, reason=reason))
+        await save_verdict(transaction, petition.petition_id, PetitionVerdict(granted=False, reason=reason))
 
 
-async def _cascade(
+async def _update_templates(
     transaction: Transaction,
     kind: RecordKind,
-    thing_id: str,
+    resource_id: str,
     change: Callable[[WorkflowTemplate], tuple[WorkflowTemplate, events.WorkflowTemplateUpdated | None]],
 ) -> None:
-    """Change every template that refers to a deleted thing, unless it was made again meanwhile."""
-    thing = await transaction.get(kind.name, thing_id)
-    if thing and thing.state == ACTIVE:
+    """Remove a deleted resource from every template, unless it was created again in the meantime."""
+    resource = await transaction.get(kind.name, resource_id)
+    if resource and resource.state == ACTIVE:
         return
-    async for record in each(transaction, Query(kind=TEMPLATES.name, state=ACTIVE)):
+    async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
         template = msgspec.convert(record.doc, WorkflowTemplate)
-        changed, said = change(template)
-        if said:
-            await save(transaction, changed, record)
-            await announce(transaction, [said], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)
+        changed, event = change(template)
+        if event:
+            await save_resource(transaction, changed, record)
+            await publish_events(transaction, [event], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)

@@ -1,4 +1,4 @@
-"""Where runs and what they are made from are kept, and how a step becomes one transaction."""
+"""The record kinds of runs and resources, and how a step becomes one transaction."""
 
 import asyncio
 import random
@@ -12,38 +12,38 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind, read_document
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
 from kingdom.errors import Conflict, NotFound
-from kingdom.workflow.model import events
-from kingdom.workflow.model.answers import AgentPetitioned, HostAnswer, QueryFailed
-from kingdom.workflow.model.catalogue import COMMAND_TYPES, EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WORKFLOW, WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.usage import Used
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.streams import told_stream
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.messages.answers import AgentPetitioned, HostAnswer, QueryFailed
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES, EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.registered_resource import RegisteredResource
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.streams import requester_stream
 
 DELETED = "DELETED"
-# Nothing may begin to use it while it is looked whether somebody does.
+# No run can start to use a resource while its deletion checks for users.
 DELETING = "DELETING"
 ACTIVE = "ACTIVE"
-# Who says what the engine does by itself.
+# The actor of what the engine does by itself.
 ENGINE = "engine"
 _PAGE = 100
 _RERUNS_MAX = 50
 _RERUN_PAUSE_SECONDS = 0.05
 _KEPT = timedelta(days=90)
-# What an agent wrote is kept as long as the longest run may need it.
+# Documents of agents are kept as long as the longest run may need them.
 _DOCUMENTS_KEPT = timedelta(days=365)
 _LOST_HOSTS_KEPT = timedelta(days=30)
-# A checkout stays for a look at it after its run has ended.
+# After the end of a run, people can still inspect its checkouts for this long.
 TREES_KEPT = timedelta(hours=24)
-_RELEASED_AGAIN_AFTER = timedelta(hours=24)
+_RELEASE_RETRY_AFTER = timedelta(hours=24)
 
 
 def _states(folder: str, *states: str) -> dict[str, str]:
@@ -68,18 +68,18 @@ MCP_SERVERS = RecordKind(
     final=frozenset({DELETED}),
     retention=_KEPT,
 )
-# A lost host may come back, which stops the clock of its retention.
+# A lost host that returns is no longer subject to retention.
 HOSTS = RecordKind(
     name="host",
     directories=_states("hosts", *HostStatus),
     final=frozenset({HostStatus.LOST}),
     retention=_LOST_HOSTS_KEPT,
 )
-# Texts that agents wrote, each for good: a report or the answer to a query, readable wherever the store is.
+# Immutable texts of agents: reports and answers to queries.
 DOCUMENTS = RecordKind(
     name="document", directories=_states("documents", ACTIVE), final=frozenset({ACTIVE}), retention=_DOCUMENTS_KEPT
 )
-# What a host has taken on, until it has answered.
+# Commands that a host has accepted, until it has answered.
 ACCEPTED, ANSWERED = "ACCEPTED", "ANSWERED"
 COMMANDS = RecordKind(
     name="command",
@@ -87,7 +87,7 @@ COMMANDS = RecordKind(
     final=frozenset({ANSWERED}),
     retention=timedelta(days=1),
 )
-# What was decided on each petition, by the id that its host gave it; kept for as long as an agent may ask.
+# The verdict on each petition, kept as long as its agent may ask for it.
 UNDECIDED, DECIDED = "UNDECIDED", "DECIDED"
 VERDICTS = RecordKind(
     name="verdict",
@@ -97,8 +97,8 @@ VERDICTS = RecordKind(
 )
 KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS)
 
-# Of these whoever asked for a run is told.
-TOLD: frozenset[type[DomainEvent]] = frozenset(
+# The requester of a run gets these events.
+REQUESTER_EVENTS: frozenset[type[DomainEvent]] = frozenset(
     {
         AgentPetitioned,
         QueryFailed,
@@ -113,29 +113,29 @@ TOLD: frozenset[type[DomainEvent]] = frozenset(
     }
 )
 
-Thing = TypeVar("Thing", WorkflowTemplate, Git, McpServer)
+Resource = TypeVar("Resource", WorkflowTemplate, Git, McpServer)
 _T = TypeVar("_T")
-_KIND_OF: dict[type, RecordKind] = {WorkflowTemplate: TEMPLATES, Git: GITS, McpServer: MCP_SERVERS}
+_RECORD_KINDS: dict[type, RecordKind] = {WorkflowTemplate: TEMPLATES, Git: GITS, McpServer: MCP_SERVERS}
 _HINTS = {
-    WORKFLOWS.name: "`kingdom workflow list` shows those there are",
-    TEMPLATES.name: "`kingdom template list` shows those there are",
-    GITS.name: "`kingdom git create` makes it known",
-    MCP_SERVERS.name: "`kingdom mcp create` makes it known",
+    WORKFLOWS.name: "see `kingdom workflow list`",
+    TEMPLATES.name: "see `kingdom template list`",
+    GITS.name: "register it with `kingdom git create`",
+    MCP_SERVERS.name: "register it with `kingdom mcp create`",
 }
 
 
 async def load_workflow(transaction: Transaction, workflow_id: str) -> tuple[Record, Workflow]:
-    """Return a run as it is stored, for a step."""
+    """Return a run and its record."""
     record = await _existing(transaction, WORKFLOWS.name, workflow_id)
     return record, Workflow.read(record.doc)
 
 
 async def save_step(
-    transaction: Transaction, step: Step, record: Record | None, actor: str, heard: HostAnswer | None = None
+    transaction: Transaction, step: Step, record: Record | None, actor: str, answer: HostAnswer | None = None
 ) -> None:
-    """Store what a step made of its run, log and publish what it said, and send its commands: all or nothing.
+    """Store the run of a step, log and publish its events, and send its commands.
 
-    Whoever asked for the run is told of it too, and of what was `heard` from its host.
+    The requester of the run gets its events, and the `answer` of the host that caused the step.
     """
     workflow = step.workflow
     await transaction.put(
@@ -144,16 +144,16 @@ async def save_step(
             id=workflow.id,
             version=record.version if record else 0,
             state=DELETED if workflow.deleted_at else workflow.status,
-            # An ended run has nothing to do for its host, whose runs shall stay few.
+            # An ended run needs nothing from its host, so the host does not list it.
             owner=workflow.placement.host if workflow.placement and not _is_over(workflow) else None,
             due_at=_due(step),
             doc=workflow.document(),
         )
     )
-    await announce(transaction, step.events, aggregate="Workflow", key=workflow.id, actor=actor)
-    if workflow.asker:
-        told = [event for event in (heard, *step.events) if type(event) in TOLD]
-        await transaction.publish(*(_for_asker(event, workflow) for event in told if event))
+    await publish_events(transaction, step.events, aggregate="Workflow", key=workflow.id, actor=actor)
+    if workflow.requester:
+        events_for_requester = [event for event in (answer, *step.events) if type(event) in REQUESTER_EVENTS]
+        await transaction.publish(*(_requester_envelope(event, workflow) for event in events_for_requester if event))
     await transaction.publish(
         *(
             COMMAND_TYPES[type(command)].envelope(
@@ -168,28 +168,28 @@ async def save_step(
     )
 
 
-async def announce(
-    transaction: Transaction, said: Iterable[DomainEvent], *, aggregate: str, key: str, actor: str
+async def publish_events(
+    transaction: Transaction, domain_events: Iterable[DomainEvent], *, aggregate: str, key: str, actor: str
 ) -> None:
-    """Log events about one thing, and publish them for whoever subscribes."""
-    envelopes = [event_envelope(event, aggregate, key) for event in said]
+    """Log events of one aggregate and publish them to their subscribers."""
+    envelopes = [event_envelope(event, aggregate, key) for event in domain_events]
     await transaction.append(*(log_entry(envelope, actor) for envelope in envelopes))
     await transaction.publish(*envelopes)
 
 
 def event_envelope(event: DomainEvent, aggregate: str, key: str) -> Envelope:
-    """Return a domain event as the bus carries it, in the order of its thing."""
+    """Return the envelope of a domain event, ordered by its aggregate."""
     event_type = EVENT_TYPES[type(event)]
     return event_type.envelope(event, aggregate_type=aggregate, aggregate_id=key, partition_key=key)
 
 
-def _for_asker(event: DomainEvent, workflow: Workflow) -> Envelope:
+def _requester_envelope(event: DomainEvent, workflow: Workflow) -> Envelope:
     envelope = event_envelope(event, "Workflow", workflow.id)
-    return msgspec.structs.replace(envelope, stream=told_stream(workflow.asker))
+    return msgspec.structs.replace(envelope, stream=requester_stream(workflow.requester))
 
 
 def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
-    """Return a domain event as the log keeps it."""
+    """Return the log entry of a domain event."""
     return LogEntry(
         type=envelope.type,
         actor=actor,
@@ -201,27 +201,27 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
     )
 
 
-async def load(transaction: Transaction, kind: type[Thing], thing_id: str) -> tuple[Record, Thing]:
-    """Return a template, Git or McpServer as it is stored, also one that was deleted."""
-    record = await _existing(transaction, _KIND_OF[kind].name, thing_id)
+async def load_resource(transaction: Transaction, kind: type[Resource], resource_id: str) -> tuple[Record, Resource]:
+    """Return a template, Git or McpServer and its record, including deleted ones."""
+    record = await _existing(transaction, _RECORD_KINDS[kind].name, resource_id)
     return record, read_document(record.doc, kind)
 
 
-async def save(transaction: Transaction, thing: Thing, record: Record | None) -> None:
+async def save_resource(transaction: Transaction, resource: Resource, record: Record | None) -> None:
     """Store a template, Git or McpServer."""
     await transaction.put(
         Record(
-            kind=_KIND_OF[type(thing)].name,
-            id=thing.id,
+            kind=_RECORD_KINDS[type(resource)].name,
+            id=resource.id,
             version=record.version if record else 0,
-            state=_state(thing),
-            doc=msgspec.to_builtins(thing),
+            state=_state(resource),
+            doc=msgspec.to_builtins(resource),
         )
     )
 
 
-async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
-    """Yield every record that a query matches, page by page, by id."""
+async def each_record(transaction: Transaction, query: RecordQuery) -> AsyncIterator[Record]:
+    """Yield every record of a query in the order of ids, page by page."""
     after = query.after or ""
     while True:
         page = await transaction.find(replace(query, after=after, limit=_PAGE))
@@ -232,19 +232,19 @@ async def each(transaction: Transaction, query: Query) -> AsyncIterator[Record]:
         after = page[-1].id
 
 
-async def change(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
-    """Act in a transaction of its own, again from the start where somebody changed the same records first."""
+async def run_transaction(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
+    """Act in a new transaction and repeat it after a conflict; with a given transaction act in that one."""
     if isinstance(where, Transaction):
         return await act(where)
     for _ in range(_RERUNS_MAX):
         try:
             async with where.transaction() as transaction:
-                answer = await act(transaction)
+                result = await act(transaction)
         except Conflict:
-            # Whoever was faster may be one of many.
-            await asyncio.sleep(random.uniform(0, _RERUN_PAUSE_SECONDS))  # noqa: S311 - spreads load, hides nothing
+            # Many writers may compete, so the pause is random.
+            await asyncio.sleep(random.uniform(0, _RERUN_PAUSE_SECONDS))  # noqa: S311 - spreads load, no security
         else:
-            return answer
+            return result
     async with where.transaction() as transaction:
         return await act(transaction)
 
@@ -256,10 +256,10 @@ async def _existing(transaction: Transaction, kind: str, record_id: str) -> Reco
     return record
 
 
-def _state(thing: WorkflowTemplate | Git | McpServer) -> str:
-    if thing.deleted:
+def _state(resource: WorkflowTemplate | Git | McpServer) -> str:
+    if resource.deleted:
         return DELETED
-    return DELETING if isinstance(thing, Used) and thing.deleting else ACTIVE
+    return DELETING if isinstance(resource, RegisteredResource) and resource.deleting else ACTIVE
 
 
 def _is_over(workflow: Workflow) -> bool:
@@ -267,16 +267,16 @@ def _is_over(workflow: Workflow) -> bool:
 
 
 def _due(step: Step) -> datetime | None:
-    """Return when the engine has something to do for a run by the clock."""
+    """Return when the timers of the engine have work for a run."""
     workflow = step.workflow
     return workflow.parked_until if workflow.status is WorkflowStatus.AWAITING else _release_due(step)
 
 
 def _release_due(step: Step) -> datetime | None:
-    """Return when the checkouts of an ended run may go, or are tried again that could not be removed."""
+    """Return when the checkouts of an ended run are released, or when a failed release is retried."""
     workflow = step.workflow
     kept = any(tree.status is WorkTreeStatus.READY for tree in workflow.work_trees)
     if workflow.ended_at and kept and not workflow.deleted_at:
         return workflow.ended_at + TREES_KEPT
     left = any(tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing for tree in workflow.work_trees)
-    return step.at + _RELEASED_AGAIN_AFTER if left and _is_over(workflow) else None
+    return step.at + _RELEASE_RETRY_AFTER if left and _is_over(workflow) else None

@@ -1,4 +1,4 @@
-"""Gits and MCP servers in the store: they become known, are looked at with who uses them, and go."""
+"""Gits and MCP servers in the store: create, list, show with their users, and delete."""
 
 import re
 import shlex
@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import LeaveOut, Query, Record, RecordKind, hide, readable
+from kingdom.bus.record import OnUnreadable, Record, RecordKind, RecordQuery, ignore_unreadable, read_documents
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git, unique_name
-from kingdom.workflow.model.machine import WORKFLOW
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.git import Git, unique_name
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW
 from kingdom.workflow.records import (
     ACTIVE,
     DELETED,
@@ -24,218 +24,234 @@ from kingdom.workflow.records import (
     MCP_SERVERS,
     TEMPLATES,
     WORKFLOWS,
-    Thing,
-    announce,
-    change,
-    each,
-    load,
-    save,
+    Resource,
+    each_record,
+    load_resource,
+    publish_events,
+    run_transaction,
+    save_resource,
 )
 
-_Used = TypeVar("_Used", Git, McpServer)
+_Registered = TypeVar("_Registered", Git, McpServer)
 ID_PATTERN = "^[a-z0-9][a-z0-9._-]{0,59}$"
 
 
-class Users(msgspec.Struct, frozen=True, kw_only=True):
-    """Who would miss a thing: the runs that use it keep it from being deleted, the templates only lose it."""
+class ResourceUsers(msgspec.Struct, frozen=True, kw_only=True):
+    """The users of a resource. Workflows prevent its deletion; templates only lose the reference."""
 
     workflows: tuple[str, ...]
     templates: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResourceKind(Generic[_Registered]):
+    """What differs between the kinds of registered resources."""
+
+    type: type[_Registered]
+    records: RecordKind
+    label: str
+    delete_operation: str
+    delete: Callable[[_Registered, Collection[str]], tuple[_Registered, DomainEvent]]
+    ids_in_workflow: Callable[[Workflow], Collection[str]]
+    remove_from_template: Callable[[WorkflowTemplate, str], tuple[WorkflowTemplate, DomainEvent | None]]
+
+
+_GIT = _ResourceKind(
+    type=Git,
+    records=GITS,
+    label="git",
+    delete_operation="delete",
+    delete=Git.delete,
+    ids_in_workflow=Workflow.git_ids,
+    remove_from_template=WorkflowTemplate.without_git,
+)
+_MCP_SERVER = _ResourceKind(
+    type=McpServer,
+    records=MCP_SERVERS,
+    label="mcp server",
+    delete_operation="unregister",
+    delete=McpServer.unregister,
+    ids_in_workflow=Workflow.mcp_server_ids,
+    remove_from_template=WorkflowTemplate.without_mcp_server,
+)
+
+
 async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
-    """Make a repository known, unless events that name it work in another one already."""
+    """Register a repository, unless another Git has the same repository name in events."""
 
     async def act(transaction: Transaction) -> Git:
-        found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-        for other in readable(found, Git):
-            if other.is_of(git.repo) and other.id != git.id:
-                asked = f"events of {git.repo} work in it, so {git.id} cannot be of {git.repo} too"
+        found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+        for other in read_documents(found, Git):
+            if other.matches(git.repo) and other.id != git.id:
+                asked = f"events of {git.repo} use it, so {git.id} cannot have the repository name {git.repo} too"
                 allowed = (f"delete {other.id} first", f'create {git.id} with --repo "", for no events')
                 raise IllegalTransition(f"git {other.id}", ACTIVE, asked, allowed)
-        return await _create(transaction, GITS, git, git.created(), actor)
+        return await _create(transaction, GITS, git, git.created_event(), actor)
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
-    """Forget a repository that no run uses; templates lose it when the engine hears of it."""
-    deletion = _Deletion(
-        kind=Git,
-        thing="git",
-        operation="delete",
-        is_used_by=lambda run: git_id in run.git_ids(),
-        end=lambda git: git.delete(()),
-    )
-    return await _delete(bus, deletion, git_id, actor)
+    """Delete a repository that no run uses. The engine then removes it from the templates."""
+    return await _delete(bus, _GIT, git_id, actor)
 
 
-async def list_gits(bus: Bus, leave_out: LeaveOut = hide) -> list[Git]:
-    """Return every repository that is known."""
-    return await list_things(bus, GITS, Git, leave_out)
+async def list_gits(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[Git]:
+    """Return every registered repository."""
+    return await list_resources(bus, GITS, Git, leave_out)
 
 
-async def show_git(bus: Bus, git_id: str) -> tuple[Git, Users]:
-    """Return a repository, also one that was deleted, and who uses it."""
-    async with bus.transaction() as transaction:
-        _, git = await load(transaction, Git, git_id)
-        return git, Users(
-            workflows=await _workflows_with(transaction, lambda run: git_id in run.git_ids()),
-            templates=await _templates_with(transaction, lambda template: template.without_git(git_id)[1] is not None),
-        )
+async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
+    """Return a repository and its users; includes deleted ones."""
+    return await _show(bus, _GIT, git_id)
 
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
-    """Return what finds the id of the Git of a repository."""
-    found = [record async for record in each(transaction, Query(kind=GITS.name, state=ACTIVE))]
-    gits = list(readable(found, Git))
+    """Return a function that finds the Git id of a repository name."""
+    found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+    gits = list(read_documents(found, Git))
 
     def find(repo: str) -> str:
         for git in gits:
-            if git.is_of(repo):
+            if git.matches(repo):
                 return git.id
         create = f"kingdom git create {unique_name(repo)} ADDRESS --repo {shlex.quote(repo)}"
-        raise NotFound(f"no Git is known for {repo}: `{create}` makes it known")
+        raise NotFound(f"no Git is registered for {repo}: register it with `{create}`")
 
     return find
 
 
 async def register_mcp_server(bus: Bus, server: McpServer, *, actor: str) -> McpServer:
-    """Make an MCP server known."""
-    return await _create(bus, MCP_SERVERS, server, server.registered(), actor)
+    """Register an MCP server."""
+    return await _create(bus, MCP_SERVERS, server, server.registered_event(), actor)
 
 
 async def unregister_mcp_server(bus: Bus, server_id: str, *, actor: str) -> McpServer:
-    """Forget an MCP server that no run uses; templates lose it when the engine hears of it."""
-    deletion = _Deletion(
-        kind=McpServer,
-        thing="mcp server",
-        operation="unregister",
-        is_used_by=lambda run: server_id in run.mcp_server_ids(),
-        end=lambda server: server.unregister(()),
-    )
-    return await _delete(bus, deletion, server_id, actor)
+    """Unregister an MCP server that no run uses. The engine then removes it from the templates."""
+    return await _delete(bus, _MCP_SERVER, server_id, actor)
 
 
-async def list_mcp_servers(bus: Bus, leave_out: LeaveOut = hide) -> list[McpServer]:
-    """Return every MCP server that is known."""
-    return await list_things(bus, MCP_SERVERS, McpServer, leave_out)
+async def list_mcp_servers(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[McpServer]:
+    """Return every registered MCP server."""
+    return await list_resources(bus, MCP_SERVERS, McpServer, leave_out)
 
 
-async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, Users]:
-    """Return an MCP server, also one that was unregistered, and who uses it."""
-    async with bus.transaction() as transaction:
-        _, server = await load(transaction, McpServer, server_id)
-        return server, Users(
-            workflows=await _workflows_with(transaction, lambda run: server_id in run.mcp_server_ids()),
-            templates=await _templates_with(
-                transaction, lambda template: template.without_mcp_server(server_id)[1] is not None
-            ),
-        )
+async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, ResourceUsers]:
+    """Return an MCP server and its users; includes unregistered ones."""
+    return await _show(bus, _MCP_SERVER, server_id)
 
 
-async def free_place(
-    transaction: Transaction, kind: RecordKind, thing_id: str, instead: Collection[str] = ()
+async def check_new_id(
+    transaction: Transaction, kind: RecordKind, resource_id: str, alternatives: Collection[str] = ()
 ) -> Record | None:
-    """Return the deleted record that a new thing takes the place of, if any; refuses an id that is taken or unfit.
+    """Refuse an id that is invalid or in use; return the deleted record that a new resource replaces, if any.
 
-    `instead` names what else can be done with the one that is there.
+    `alternatives` names further operations on the existing resource, for the error message.
     """
-    if not re.fullmatch(ID_PATTERN, thing_id):
+    if not re.fullmatch(ID_PATTERN, resource_id):
         raise Misconfigured(
-            f"{thing_id!r} cannot be the id of a {kind.name}: use 1 to 60 lower-case letters, digits, '-', '_' and '.',"
-            " a letter or digit first"
+            f"{resource_id!r} cannot be the id of a {kind.name}: use 1 to 60 lower-case letters, digits, '-', '_' and"
+            " '.', and start with a letter or digit"
         )
-    record = await transaction.get(kind.name, thing_id)
+    record = await transaction.get(kind.name, resource_id)
     if record is not None and record.state == ACTIVE:
-        asked = "another one cannot have its id, so choose another id or delete this one first"
-        raise IllegalTransition(f"{kind.name} {thing_id}", ACTIVE, asked, ("delete", "show", *instead))
+        asked = "the id is in use, so choose another id or delete this one first"
+        raise IllegalTransition(f"{kind.name} {resource_id}", ACTIVE, asked, ("delete", "show", *alternatives))
     return record
 
 
-async def list_things(bus: Bus, kind: RecordKind, of: type[Thing], leave_out: LeaveOut) -> list[Thing]:
-    """Return all of one kind that are not deleted and can be read."""
+async def list_resources(bus: Bus, kind: RecordKind, of: type[Resource], leave_out: OnUnreadable) -> list[Resource]:
+    """Return every readable resource of one kind that is not deleted."""
     async with bus.transaction() as transaction:
-        found = [record async for record in each(transaction, Query(kind=kind.name))]
-    return list(readable((record for record in found if record.state != DELETED), of, leave_out))
+        found = [record async for record in each_record(transaction, RecordQuery(kind=kind.name))]
+    return list(read_documents((record for record in found if record.state != DELETED), of, leave_out))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Deletion(Generic[_Used]):
-    """How a kind of thing goes."""
+async def _create(
+    where: Bus | Transaction, kind: RecordKind, resource: Resource, event: DomainEvent, actor: str
+) -> Resource:
+    async def act(transaction: Transaction) -> Resource:
+        record = await check_new_id(transaction, kind, resource.id)
+        await save_resource(transaction, resource, record)
+        await publish_events(transaction, [event], aggregate=type(resource).__name__, key=resource.id, actor=actor)
+        return resource
 
-    kind: type[_Used]
-    thing: str
-    operation: str
-    is_used_by: Callable[[Workflow], bool]
-    end: Callable[[_Used], tuple[_Used, DomainEvent]]
+    return await run_transaction(where, act)
 
 
-async def _delete(bus: Bus, deletion: _Deletion[_Used], thing_id: str, actor: str) -> _Used:
-    """Delete a thing that no run uses.
+async def _show(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str) -> tuple[_Registered, ResourceUsers]:
+    async with bus.transaction() as transaction:
+        _, resource = await load_resource(transaction, kind.type, resource_id)
+        users = ResourceUsers(
+            workflows=await _workflows_with(transaction, kind, resource_id),
+            templates=await _templates_with(transaction, kind, resource_id),
+        )
+        return resource, users
 
-    Runs only read what they begin to use, so that many can start at once, and the deletion has to look for them: it
-    first keeps new ones out, then looks, and looks again when all is done. A start that had read before the first of
-    these and is stored after the last fails when its host shall use what is deleted.
+
+async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, actor: str) -> _Registered:
+    """Delete a resource that no run uses.
+
+    Runs only read the resources they use, so many runs can start at once, and a deletion has to look for them. It first
+    blocks new users, then looks for users, and looks again afterwards. A start that read the resource before the first
+    step and is stored after the last one fails later, when its host needs the deleted resource.
     """
 
     async def begin(transaction: Transaction) -> None:
-        record, thing = await load(transaction, deletion.kind, thing_id)
-        await save(transaction, thing.begin_to_go(deletion.thing, deletion.operation), record)
+        record, resource = await load_resource(transaction, kind.type, resource_id)
+        await save_resource(transaction, resource.mark_deleting(kind.label, kind.delete_operation), record)
 
-    async def conclude(transaction: Transaction) -> tuple[_Used, tuple[str, ...]]:
-        record, thing = await load(transaction, deletion.kind, thing_id)
-        if not thing.deleting:
-            thing.refuse_while_used(deletion.thing, deletion.operation, ())
-            asked = f"cannot {deletion.operation} it, since somebody else decided on it meanwhile"
-            raise IllegalTransition(f"{deletion.thing} {thing_id}", ACTIVE, asked, (deletion.operation, "show"))
-        users = await _workflows_with(transaction, deletion.is_used_by)
+    async def conclude(transaction: Transaction) -> tuple[_Registered, tuple[str, ...]]:
+        record, resource = await load_resource(transaction, kind.type, resource_id)
+        if not resource.deleting:
+            resource.refuse_while_used(kind.label, kind.delete_operation, ())
+            asked = f"cannot {kind.delete_operation} it, since another request changed it in the meantime"
+            raise IllegalTransition(f"{kind.label} {resource_id}", ACTIVE, asked, (kind.delete_operation, "show"))
+        users = await _workflows_with(transaction, kind, resource_id)
         if users:
-            await save(transaction, thing.stay(), record)
-            return thing, users
-        gone, said = deletion.end(thing)
-        await save(transaction, gone, record)
-        await announce(transaction, [said], aggregate=deletion.kind.__name__, key=thing_id, actor=actor)
-        return gone, ()
+            await save_resource(transaction, resource.restore(), record)
+            return resource, users
+        deleted, event = kind.delete(resource, ())
+        await save_resource(transaction, deleted, record)
+        await publish_events(transaction, [event], aggregate=kind.type.__name__, key=resource_id, actor=actor)
+        return deleted, ()
 
     async def look_again(transaction: Transaction) -> tuple[str, ...]:
-        record, thing = await load(transaction, deletion.kind, thing_id)
-        users = await _workflows_with(transaction, deletion.is_used_by)
-        if thing.deleted and users:
-            await save(transaction, thing.stay(), record)
-        return users if thing.deleted else ()
+        record, resource = await load_resource(transaction, kind.type, resource_id)
+        users = await _workflows_with(transaction, kind, resource_id)
+        if resource.deleted and users:
+            await save_resource(transaction, resource.restore(), record)
+        return users if resource.deleted else ()
 
-    await change(bus, begin)
-    thing, users = await change(bus, conclude)
+    await run_transaction(bus, begin)
+    resource, users = await run_transaction(bus, conclude)
     if not users:
-        users = await change(bus, look_again)
-    thing.stay().refuse_while_used(deletion.thing, deletion.operation, users)
-    return thing
+        users = await run_transaction(bus, look_again)
+    resource.restore().refuse_while_used(kind.label, kind.delete_operation, users)
+    return resource
 
 
-async def _create(where: Bus | Transaction, kind: RecordKind, thing: Thing, said: DomainEvent, actor: str) -> Thing:
-    async def act(transaction: Transaction) -> Thing:
-        record = await free_place(transaction, kind, thing.id)
-        await save(transaction, thing, record)
-        await announce(transaction, [said], aggregate=type(thing).__name__, key=thing.id, actor=actor)
-        return thing
-
-    return await change(where, act)
-
-
-async def _workflows_with(transaction: Transaction, has: Callable[[Workflow], bool]) -> tuple[str, ...]:
-    """Return the runs that keep something from being deleted."""
+async def _workflows_with(
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
+) -> tuple[str, ...]:
+    """Return the runs that use a resource and prevent its deletion."""
     users: list[str] = []
-    # State by state one would miss a run that changes its state meanwhile.
-    async for record in each(transaction, Query(kind=WORKFLOWS.name)):
+    # One query for all states, since a run could change its state between two queries.
+    async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
             workflow = Workflow.read(record.doc)
-            if workflow.is_using and has(workflow):
+            if workflow.uses_resources and resource_id in kind.ids_in_workflow(workflow):
                 users.append(workflow.id)
     return tuple(users)
 
 
-async def _templates_with(transaction: Transaction, has: Callable[[WorkflowTemplate], bool]) -> tuple[str, ...]:
-    query = Query(kind=TEMPLATES.name, state=ACTIVE)
-    found = [record async for record in each(transaction, query)]
-    return tuple(record.id for record in found if has(msgspec.convert(record.doc, WorkflowTemplate)))
+async def _templates_with(
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
+) -> tuple[str, ...]:
+    """Return the templates that refer to a resource."""
+    users: list[str] = []
+    async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
+        template = msgspec.convert(record.doc, WorkflowTemplate)
+        if kind.remove_from_template(template, resource_id)[1] is not None:
+            users.append(record.id)
+    return tuple(users)

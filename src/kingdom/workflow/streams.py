@@ -1,14 +1,14 @@
-"""The streams of the engine: what it listens to, and where the commands for a host go."""
+"""The streams of the engine: its input, the commands for hosts, and the events for requesters."""
 
 from datetime import timedelta
 
 from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.stream import Stream, Topology
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.catalogue import EVENT_TYPES
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 
 _RETRY = RetryPolicy(cap=timedelta(seconds=60))
-# All that is said of a run, in its order: the key is the run's id.
+# All events of a run, in order. The key is the run id.
 WORKFLOW_STREAM = Stream(
     name="workflow",
     ordered=True,
@@ -18,8 +18,8 @@ WORKFLOW_STREAM = Stream(
         | {events.WorkflowDisplaced.__name__}
     ),
 )
-# All that is said of what runs are made from and run on: the key is the thing's id.
-REGISTRY = Stream(
+# Events of resources and hosts. The key is the id of the resource or host.
+REGISTRY_STREAM = Stream(
     name="registry",
     ordered=True,
     retry=_RETRY,
@@ -34,18 +34,18 @@ REGISTRY = Stream(
         )
     ),
 )
-# What a host shall do, in the order of each run; a command that no code understands shall not hold up a stop.
+# Commands for a host, ordered by run. Stops have their own stream, so an unprocessable command cannot block them.
 COMMAND_STREAM = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
-CONTROL = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
-# What whoever asked for a run is told of it, in the order of each run.
-TOLD_STREAM = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
+CONTROL_STREAM = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
+# Events for the requester of a run, ordered by run.
+REQUESTER_STREAM = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
 
 
-def told_stream(asker: str) -> str:
-    """Return the stream by which somebody is told of the runs that they asked for."""
-    return f"run.{asker}"
+def requester_stream(requester: str) -> str:
+    """Return the stream with the events for a requester of runs."""
+    return f"run.{requester}"
 
 
-ENGINE_STREAMS = (WORKFLOW_STREAM.name, REGISTRY.name)
-STREAMS = (WORKFLOW_STREAM, REGISTRY, COMMAND_STREAM, CONTROL, TOLD_STREAM)
+ENGINE_STREAMS = (WORKFLOW_STREAM.name, REGISTRY_STREAM.name)
+STREAMS = (WORKFLOW_STREAM, REGISTRY_STREAM, COMMAND_STREAM, CONTROL_STREAM, REQUESTER_STREAM)
 TOPOLOGY = Topology(STREAMS)

@@ -1,6 +1,6 @@
-"""Templates as YAML files: what may stand in one, how it becomes a template, and back.
+"""Templates as YAML files: their format, and the conversion in both directions.
 
-A task may be just its query, a reference just the id; a Git without `baseBranch` is meant with its default branch.
+Shorthand: a task can be just its query, and a reference just an id. A Git without `baseBranch` uses its default branch.
 """
 
 from typing import Annotated, Any
@@ -9,67 +9,69 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.errors import Misconfigured
-from kingdom.workflow.model.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
 from kingdom.workflow.registry import ID_PATTERN
 from kingdom.workflow.templates import slug
 from kingdom.yaml_file import read_yaml, write_yaml
 
 _Id = Annotated[str, Meta(pattern=ID_PATTERN)]
-_Words = Annotated[str, Meta(min_length=1)]
+_Text = Annotated[str, Meta(min_length=1)]
 _Seconds = Annotated[int, Meta(gt=0)]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """Something that a file says; a field that nobody knows is an error."""
+class TemplateFileEntry(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """An entry of a template file. Unknown fields are errors."""
 
 
-class SectionEntry(Entry, frozen=True, kw_only=True):
-    """One heading that a report shall have, and what belongs under it."""
+class SectionEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """A heading of a report, and a description of what belongs under it."""
 
-    title: _Words
+    title: _Text
     description: str = ""
 
 
-class TaskEntry(Entry, frozen=True, kw_only=True):
-    """One step: a prompt, and the outline of the document that it shall leave, if any."""
+class TaskEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """A prompt, and the outline of the report to write, if any."""
 
-    query: _Words
+    query: _Text
     report_outline: tuple[SectionEntry, ...] = ()
     timeout_seconds: _Seconds | None = None
 
 
-class GitRefEntry(Entry, frozen=True, kw_only=True):
-    """A repository, and the branch that work on it starts from: its default branch unless another is named."""
+class GitRefEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """A repository and the branch to start from; the default branch if none is named."""
 
     git_id: _Id
     base_branch: str = ""
 
 
-class McpServerRefEntry(Entry, frozen=True, kw_only=True):
-    """An MCP server, and the environment variables that differ from its own."""
+class McpServerRefEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """An MCP server, and environment variables that override its own."""
 
     mcp_server_id: _Id
     env: dict[str, str] = {}
 
 
-class WorkEntry(Entry, frozen=True, kw_only=True):
-    """One agent session: its steps in order, its model, its resources, and the commands that must succeed after it."""
+class WorkEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """One agent session: its tasks in order, its model, its resources, and commands that must succeed after it."""
 
-    name: _Words
-    tasks: Annotated[tuple[TaskEntry | _Words, ...], Meta(min_length=1)]
+    name: _Text
+    tasks: Annotated[tuple[TaskEntry | _Text, ...], Meta(min_length=1)]
     instructions: str = ""
     model: str = ""
     git_refs: tuple[GitRefEntry | _Id, ...] = ()
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] = ()
-    verify: tuple[_Words, ...] = ()
+    verify: tuple[_Text, ...] = ()
     pause_after: bool = False
     timeout_seconds: _Seconds | None = None
 
 
-class PolicyEntry(Entry, frozen=True, kw_only=True):
-    """What may be done without asking: how many failures of one work are met with another attempt, and the money.
+class PolicyEntry(TemplateFileEntry, frozen=True, kw_only=True):
+    """Limits of a run: the number of retries per work, and the budget.
 
-    A run that has cost `budgetUsd` asks a person for as much again, or with `overBudget: stop` it fails.
+    A run that has cost `budgetUsd` asks a person for the same amount again, or fails with `overBudget: stop`.
     """
 
     retries: Annotated[int, Meta(ge=0)] = 0
@@ -77,11 +79,11 @@ class PolicyEntry(Entry, frozen=True, kw_only=True):
     over_budget: OverBudget = OverBudget.ASK
 
 
-class TemplateFile(Entry, frozen=True, kw_only=True):
-    """A workflow to be; the id is made from the name unless it is given."""
+class TemplateFile(TemplateFileEntry, frozen=True, kw_only=True):
+    """A template. The id is derived from the name unless it is given."""
 
     id: _Id = ""
-    name: _Words
+    name: _Text
     description: str = ""
     git_refs: tuple[GitRefEntry | _Id, ...] = ()
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] = ()
@@ -89,8 +91,8 @@ class TemplateFile(Entry, frozen=True, kw_only=True):
     works: Annotated[tuple[WorkEntry, ...], Meta(min_length=1)]
 
 
-# What stands under each field, for those that hold more than a value.
-UNDER: dict[str, type[Entry]] = {
+# The entry type of each field that contains entries.
+NESTED_ENTRIES: dict[str, type[TemplateFileEntry]] = {
     "works": WorkEntry,
     "tasks": TaskEntry,
     "reportOutline": SectionEntry,
@@ -98,17 +100,17 @@ UNDER: dict[str, type[Entry]] = {
     "mcpServerRefs": McpServerRefEntry,
     "policy": PolicyEntry,
 }
-# The one field of which each of these may be just the value.
+# The field that a plain string stands for, in each list with shorthand.
 _SHORTHAND = {"tasks": "query", "gitRefs": "gitId", "mcpServerRefs": "mcpServerId"}
 
 
 def read_template(text: str, source: str, *, template_id: str = "") -> WorkflowTemplate:
-    """Read a template; `source` names the file in errors, `template_id` is the id where the file has none."""
-    file = read_yaml(text, source, TemplateFile, UNDER)
+    """Read a template. `source` names the file in errors; `template_id` is the id if the file has none."""
+    file = read_yaml(text, source, TemplateFile, NESTED_ENTRIES)
     chosen = file.id or template_id or slug(file.name)
     if not chosen:
-        raise Misconfigured(f"{source}: no id can be made from the name {file.name!r}: add a field `id`")
-    content = written_out(msgspec.to_builtins(file))
+        raise Misconfigured(f"{source}: no id can be derived from the name {file.name!r}: add a field `id`")
+    content = expand_shorthand(msgspec.to_builtins(file))
     try:
         return msgspec.convert({**content, "id": chosen}, WorkflowTemplate)
     except Misconfigured as error:
@@ -116,7 +118,7 @@ def read_template(text: str, source: str, *, template_id: str = "") -> WorkflowT
 
 
 def write_template(template: WorkflowTemplate) -> str:
-    """Return a template as a file that `read_template` reads back as the same."""
+    """Return the YAML text of a template, so that `read_template` returns an equal template."""
     document = msgspec.to_builtins(template)
     del document["deleted"]
     file = msgspec.to_builtins(msgspec.convert(document, TemplateFile))
@@ -125,14 +127,14 @@ def write_template(template: WorkflowTemplate) -> str:
     return write_yaml(file)
 
 
-def written_out(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file says without shorthand."""
-    written = dict(document)
+def expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a template document without shorthand."""
+    expanded = dict(document)
     for field, key in _SHORTHAND.items():
-        if field in written:
-            written[field] = [{key: each} if isinstance(each, str) else each for each in written[field]]
-    if "gitRefs" in written:
-        written["gitRefs"] = [{"baseBranch": "", **ref} for ref in written["gitRefs"]]
-    if "works" in written:
-        written["works"] = [written_out(work) for work in written["works"]]
-    return written
+        if field in expanded:
+            expanded[field] = [{key: each} if isinstance(each, str) else each for each in expanded[field]]
+    if "gitRefs" in expanded:
+        expanded["gitRefs"] = [{"baseBranch": "", **ref} for ref in expanded["gitRefs"]]
+    if "works" in expanded:
+        expanded["works"] = [expand_shorthand(work) for work in expanded["works"]]
+    return expanded

@@ -1,4 +1,4 @@
-"""Templates in the store: written, made from a run, changed, deleted; what they refer to must be known."""
+"""Templates in the store: create, create from a run, update, delete. Their references must be registered."""
 
 import re
 from collections.abc import Iterable
@@ -7,103 +7,113 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import LeaveOut, hide
+from kingdom.bus.record import OnUnreadable, ignore_unreadable
 from kingdom.errors import NotFound
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, announce, change, load, load_workflow, save
-from kingdom.workflow.registry import free_place, list_things
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.records import (
+    ACTIVE,
+    GITS,
+    MCP_SERVERS,
+    TEMPLATES,
+    load_resource,
+    load_workflow,
+    publish_events,
+    run_transaction,
+    save_resource,
+)
+from kingdom.workflow.registry import check_new_id, list_resources
 
-Known = TypeVar("Known", Git, McpServer)
+_Registered = TypeVar("_Registered", Git, McpServer)
 _HINTS = {Git: (GITS, "kingdom git create"), McpServer: (MCP_SERVERS, "kingdom mcp create")}
 _AGGREGATE = "WorkflowTemplate"
 _ID_LENGTH_MAX = 60
 
 
 async def create_template(bus: Bus, template: WorkflowTemplate, *, actor: str) -> WorkflowTemplate:
-    """Store a new template; a Git without a base branch is meant with its default branch."""
-    return await change(bus, lambda transaction: _store_new(transaction, template, actor))
+    """Store a new template. A Git reference without a base branch gets the default branch."""
+    return await run_transaction(bus, lambda transaction: _store_new(transaction, template, actor))
 
 
 async def template_from_workflow(
     bus: Bus, workflow_id: str, name: str, *, actor: str, template_id: str = ""
 ) -> WorkflowTemplate:
-    """Store a template with the definitions of a run, under the id that is given or made from the name."""
+    """Store a template with the definitions of a run. The id is given or derived from the name."""
 
     async def act(transaction: Transaction) -> WorkflowTemplate:
         _, workflow = await load_workflow(transaction, workflow_id)
         if workflow.deleted_at:
-            raise NotFound(f"workflow {workflow_id!r} was deleted: `kingdom workflow list` shows those there are")
+            raise NotFound(f"workflow {workflow_id!r} was deleted: see `kingdom workflow list`")
         template, _ = workflow.as_template(template_id or slug(name), name)
         return await _store_new(transaction, template, actor)
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def update_template(bus: Bus, template_id: str, definition: WorkflowTemplate, *, actor: str) -> WorkflowTemplate:
-    """Give a template other content; Workflows made before stay as they are."""
+    """Replace the content of a template. Existing Workflows do not change."""
 
     async def act(transaction: Transaction) -> WorkflowTemplate:
-        record, template = await load(transaction, WorkflowTemplate, template_id)
-        updated, said = template.update(definition)
-        updated = await _resolved(transaction, updated)
-        await save(transaction, updated, record)
-        await announce(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
+        record, template = await load_resource(transaction, WorkflowTemplate, template_id)
+        updated, event = template.update(definition)
+        updated = await _complete_references(transaction, updated)
+        await save_resource(transaction, updated, record)
+        await publish_events(transaction, [event], aggregate=_AGGREGATE, key=template_id, actor=actor)
         return updated
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 async def delete_template(bus: Bus, template_id: str, *, actor: str) -> WorkflowTemplate:
-    """Let a template disappear; Workflows made from it stay."""
+    """Delete a template. Workflows created from it stay."""
 
     async def act(transaction: Transaction) -> WorkflowTemplate:
-        record, template = await load(transaction, WorkflowTemplate, template_id)
-        deleted, said = template.delete()
-        await save(transaction, deleted, record)
-        await announce(transaction, [said], aggregate=_AGGREGATE, key=template_id, actor=actor)
+        record, template = await load_resource(transaction, WorkflowTemplate, template_id)
+        deleted, event = template.delete()
+        await save_resource(transaction, deleted, record)
+        await publish_events(transaction, [event], aggregate=_AGGREGATE, key=template_id, actor=actor)
         return deleted
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
-async def list_templates(bus: Bus, leave_out: LeaveOut = hide) -> list[WorkflowTemplate]:
-    """Return every template that can be used."""
-    return await list_things(bus, TEMPLATES, WorkflowTemplate, leave_out)
+async def list_templates(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[WorkflowTemplate]:
+    """Return every template that is not deleted."""
+    return await list_resources(bus, TEMPLATES, WorkflowTemplate, leave_out)
 
 
 async def show_template(bus: Bus, template_id: str) -> WorkflowTemplate:
-    """Return a template, also one that was deleted."""
+    """Return a template; includes deleted ones."""
     async with bus.transaction() as transaction:
-        return (await load(transaction, WorkflowTemplate, template_id))[1]
+        return (await load_resource(transaction, WorkflowTemplate, template_id))[1]
 
 
 def slug(name: str) -> str:
-    """Return the id that a name stands for."""
+    """Return the id that is derived from a name."""
     return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-._")[:_ID_LENGTH_MAX].rstrip("-._")
 
 
 async def _store_new(transaction: Transaction, template: WorkflowTemplate, actor: str) -> WorkflowTemplate:
-    record = await free_place(transaction, TEMPLATES, template.id, ("update",))
-    template = await _resolved(transaction, template)
-    await save(transaction, template, record)
-    await announce(transaction, [template.created()], aggregate=_AGGREGATE, key=template.id, actor=actor)
+    record = await check_new_id(transaction, TEMPLATES, template.id, ("update",))
+    template = await _complete_references(transaction, template)
+    await save_resource(transaction, template, record)
+    await publish_events(transaction, [template.created_event()], aggregate=_AGGREGATE, key=template.id, actor=actor)
     return template
 
 
-async def _resolved(transaction: Transaction, template: WorkflowTemplate) -> WorkflowTemplate:
-    """Return a template whose references are complete; refuses one that refers to what is not known."""
+async def _complete_references(transaction: Transaction, template: WorkflowTemplate) -> WorkflowTemplate:
+    """Return the template with complete references; refuses references to unknown resources."""
     server_refs = [*template.mcp_server_refs, *(ref for work in template.works for ref in work.mcp_server_refs)]
-    gits = [await _known(transaction, Git, git_id, template) for git_id in template.git_ids()]
+    gits = [await _load_registered(transaction, Git, git_id, template) for git_id in template.git_ids()]
     for server_id in sorted({ref.mcp_server_id for ref in server_refs}):
-        await _known(transaction, McpServer, server_id, template)
+        await _load_registered(transaction, McpServer, server_id, template)
     return with_base_branches(template, gits)
 
 
 def with_base_branches(template: WorkflowTemplate, gits: Iterable[Git]) -> WorkflowTemplate:
-    """Return a template in which a Git without a base branch has its default branch."""
+    """Return the template with the default branch in every Git reference without a base branch."""
     branches = {git.id: git.default_branch for git in gits}
 
     def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:
@@ -113,16 +123,18 @@ def with_base_branches(template: WorkflowTemplate, gits: Iterable[Git]) -> Workf
     return msgspec.structs.replace(template, git_refs=complete(template.git_refs), works=works)
 
 
-async def _known(transaction: Transaction, kind: type[Known], thing_id: str, template: WorkflowTemplate) -> Known:
-    """Return what a template refers to."""
+async def _load_registered(
+    transaction: Transaction, kind: type[_Registered], resource_id: str, template: WorkflowTemplate
+) -> _Registered:
+    """Return a resource that a template refers to; raises NotFound."""
     records, command = _HINTS[kind]
-    record = await transaction.get(records.name, thing_id)
+    record = await transaction.get(records.name, resource_id)
     if record is None or record.state != ACTIVE:
         raise NotFound(
-            f"template {template.id} refers to {records.name} {thing_id!r}, which is not known:"
-            f" `{command} {thing_id} …` makes it known, or take the reference out"
+            f"template {template.id} refers to {records.name} {resource_id!r}, which is not registered:"
+            f" register it with `{command} {resource_id} …`, or remove the reference"
         )
-    thing = msgspec.convert(record.doc, kind)
-    # Written again as it is, so that a deletion at the same moment has to look again.
-    await save(transaction, thing, record)
-    return thing
+    resource = msgspec.convert(record.doc, kind)
+    # This write conflicts with a simultaneous deletion, which then has to check again.
+    await save_resource(transaction, resource, record)
+    return resource

@@ -1,4 +1,4 @@
-"""What was decided on the petitions of agents, where their host finds it and can tell them."""
+"""Verdicts on the petitions of agents, stored for their hosts."""
 
 import msgspec
 
@@ -7,17 +7,17 @@ from kingdom.bus.record import Record
 from kingdom.workflow.records import DECIDED, UNDECIDED, VERDICTS
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a petition is allowed: None as long as a person has to say so; `reason` is meant for the agent."""
+class PetitionVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a petition is granted; None while a person decides. `reason` is for the agent."""
 
     granted: bool | None
     reason: str = ""
 
 
-async def save_verdict(transaction: Transaction, petition_id: str, verdict: Verdict) -> None:
-    """Write a verdict down under the id that the host gave to the petition; what is known already is not written."""
+async def save_verdict(transaction: Transaction, petition_id: str, verdict: PetitionVerdict) -> None:
+    """Store a verdict under the petition id of the host, unless it is stored already."""
     record = await transaction.get(VERDICTS.name, petition_id)
-    if record and msgspec.convert(record.doc, Verdict) == verdict:
+    if record and msgspec.convert(record.doc, PetitionVerdict) == verdict:
         return
     await transaction.put(
         Record(
@@ -30,7 +30,7 @@ async def save_verdict(transaction: Transaction, petition_id: str, verdict: Verd
     )
 
 
-async def load_verdict(transaction: Transaction, petition_id: str) -> Verdict | None:
-    """Return what was decided on a petition; None as long as nobody has looked at it."""
+async def load_verdict(transaction: Transaction, petition_id: str) -> PetitionVerdict | None:
+    """Return the verdict on a petition; None if there is none yet."""
     record = await transaction.get(VERDICTS.name, petition_id)
-    return msgspec.convert(record.doc, Verdict) if record else None
+    return msgspec.convert(record.doc, PetitionVerdict) if record else None

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench.court.house import CHANNEL, House, eventually
-from kingdom.bus import Bus, Cursor, LogEntry, Operations, Query
+from bench.court.court_processes import CHANNEL, CourtProcesses, eventually
+from kingdom.bus import Bus, LogCursor, LogEntry, Operations, RecordQuery
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 from tests.patience import PATIENCE_SECONDS
 
 _PAGE = 1000
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Court:
     """A house with everybody in it, its store, and a person who is in its channel of Slack."""
 
-    house: House
+    house: CourtProcesses
     bus: Bus
     operations: Operations
     person: str
@@ -33,7 +33,7 @@ class Court:
     async def documents(self, kind: type[_D]) -> list[_D]:
         """Return all events, assignments or messages, in the order of their ids."""
         async with self.bus.transaction() as transaction:
-            found = each(transaction, Query(kind=_KINDS[kind].name))
+            found = each_record(transaction, RecordQuery(kind=_KINDS[kind].name))
             return [msgspec.convert(record.doc, kind) async for record in found]
 
     async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:
@@ -84,20 +84,20 @@ class Court:
         messages: list[dict[str, Any]] = state["messages"].get(channel, [])
         return messages
 
-    async def thread(self, task_id: str) -> list[dict[str, Any]]:
+    async def thread(self, assignment_id: str) -> list[dict[str, Any]]:
         """Return the thread of an assignment."""
         messages = await self.told()
-        roots = [each["ts"] for each in messages if f" as {task_id}." in each["text"] and not _is_reply(each)]
+        roots = [each["ts"] for each in messages if f" as {assignment_id}." in each["text"] and not _is_reply(each)]
         return [each for each in messages if each["ts"] in roots or each.get("thread_ts") in roots]
 
-    async def thread_with(self, task_id: str, words: str) -> list[dict[str, Any]]:
+    async def thread_with(self, assignment_id: str, words: str) -> list[dict[str, Any]]:
         """Wait until something was said in the thread of an assignment."""
 
         async def there() -> list[dict[str, Any]]:
-            thread = await self.thread(task_id)
+            thread = await self.thread(assignment_id)
             return thread if any(words in each["text"] for each in thread) else []
 
-        return await wait(there, f"{words!r} in the thread of {task_id}")
+        return await wait(there, f"{words!r} in the thread of {assignment_id}")
 
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""
@@ -125,7 +125,7 @@ async def wait(ready: Callable[[], Awaitable[T | None]], what: str) -> T:
 async def whole_log(operations: Operations) -> list[LogEntry]:
     """Return everything in the log of a store."""
     entries: list[LogEntry] = []
-    cursor = Cursor()
+    cursor = LogCursor()
     while page := await operations.read_log(cursor, _PAGE):
         entries += [logged.entry for logged in page]
         cursor = page[-1].cursor

@@ -8,11 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.court.house import CHANNEL, REPO, ROLES, SECRET, STANDINS, House, opened
+from bench.court.court_processes import CHANNEL, REPO, ROLES, SECRET, STANDINS, CourtProcesses, opened
 from kingdom.bootstrap import directory_of, open_bus, operations_of
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.text_logs import NAMES, path_of
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.text_logs import NAMES, log_path
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait
@@ -93,7 +93,7 @@ async def _have_a_first_day(court: Court) -> None:
     await court.house.kill("chamberlain")
 
 
-def _settings(house: House, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(house: CourtProcesses, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {"time_zone": zone, "heartbeat_seconds": 1, "chamberlain": chamberlain}
     # However early people are warned, everything goes on.
     changes["king"] = {"warning_percent": 70}
@@ -106,24 +106,24 @@ def _settings(house: House, zone: str, chamberlain: Mapping[str, Any]) -> dict[s
     return changes
 
 
-async def _leave_old_things(house: House) -> None:
+async def _leave_old_things(house: CourtProcesses) -> None:
     """Leave what a house has that is older than today."""
     before = utc_now() - timedelta(days=30)
     prompt = house.realm / "state" / "prompts" / OLD_PROMPT
     prompt.parent.mkdir(parents=True, exist_ok=True)
     prompt.write_text("Do something.\n")
     for name in NAMES:
-        log = path_of(house.realm, name)
+        log = log_path(house.realm, name)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("2020-01-01T00:00:00.000Z info king: a long day\n" * int(_LOG_MAX_MB * (1 << 20) / 40))
     os.utime(prompt, (before.timestamp(), before.timestamp()))
-    await FileSigns(house.realm, SILENT_ROLE).give(utc_now() - timedelta(hours=1))
+    await FileHeartbeatWriter(house.realm, SILENT_ROLE).beat(utc_now() - timedelta(hours=1))
     if directory_of(house.url):
         yesterday = (utc_now() - timedelta(days=1)).timestamp()
         os.utime(house.realm / "logs" / "events.log", (yesterday, yesterday))
 
 
-async def _invite_people(house: House) -> str:
+async def _invite_people(house: CourtProcesses) -> str:
     """Have a channel with a person in it, and hooks for all repositories but one; returns the person."""
     person = await house.people("slack", "users", name="dana")
     await house.people("slack", "channels", name=CHANNEL, members=[person["id"]])

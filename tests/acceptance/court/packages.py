@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bench.court.house import House
+from bench.court.court_processes import CourtProcesses
 from kingdom.court.package_files import SHIPPED
 from tests.acceptance.runs import script
 
@@ -20,22 +20,22 @@ QUESTION = "Which colour shall the bike shed have?"
 _MENTIONED = "github.issue.mentioned"
 
 
-def gates(house: House) -> Path:
+def gates(house: CourtProcesses) -> Path:
     """Return the folder in which agents look for the files that they wait for."""
     return house.directory / "gates"
 
 
-def gate(house: House) -> Path:
+def gate(house: CourtProcesses) -> Path:
     """Return the file for which the agents of gen-busy wait."""
     return gates(house) / "first-is-open"
 
 
-def second_gate(house: House) -> Path:
+def second_gate(house: CourtProcesses) -> Path:
     """Return the file for which the agents of gen-lost wait."""
     return gates(house) / "second-is-open"
 
 
-def write_packages(house: House) -> None:
+def write_packages(house: CourtProcesses) -> None:
     """Write every General but the one that comes too late."""
     for name in ("gen-pr", "gen-jira"):
         shutil.copytree(SHIPPED / name, house.directory / "generals" / name)
@@ -66,7 +66,7 @@ def write_packages(house: House) -> None:
     house.write_general("gen-fires", {"schedules": [firing]}, fires)
 
 
-def write_late_package(house: House) -> None:
+def write_late_package(house: CourtProcesses) -> None:
     """Write the General that wants what nobody wanted."""
     house.write_general("gen-late", _hears(_MENTIONED, NOBODYS), _works(_result("Better late."), {"answer": "Done."}))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from kingdom.bus import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent, Message
@@ -91,7 +91,7 @@ async def ticket(court: Court) -> Asked:
     """A ticket is assigned to us; a person approves the plan with a click."""
     opened = await court.house.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
     task = await court.assignment(until="needs_human", key=opened["key"])
-    question = (await court.thread_with(task.id, "Shall it go on?"))[-1]
+    question = (await court.thread_with(task.id, "Continue?"))[-1]
     awaited = await _awaited(court, task.id)
     paths = court.paths()
     await court.house.people(
@@ -222,12 +222,12 @@ async def mention(court: Court, repository: str) -> None:
     await court.house.people("github", "issue", issue)
 
 
-async def _awaited(court: Court, task_id: str) -> dict[str, Any]:
+async def _awaited(court: Court, assignment_id: str) -> dict[str, Any]:
     async def there() -> dict[str, Any] | None:
         entries = await court.document("envoy", "awaiting-responses") or {}
-        return entries.get(task_id)
+        return entries.get(assignment_id)
 
-    return dict(await wait(there, f"an answer to {task_id} is awaited"))
+    return dict(await wait(there, f"an answer to {assignment_id} is awaited"))
 
 
 async def _asked(
@@ -254,7 +254,7 @@ async def _asked(
 async def ended(court: Court, *, status: str = "completed", **fields: object) -> Story:
     """Wait until an event has ended and people know."""
     event = await court.event(until=status, **fields)
-    task = await court.assignment(until=status, id=event.routes[0].task_id)
+    task = await court.assignment(until=status, id=event.routes[0].assignment_id)
     words = f"{task.id} is {status}"
     thread = await court.thread_with(task.id, words)
     (last,) = [each.id for each in await court.documents(Message) if each.content.startswith(words)]

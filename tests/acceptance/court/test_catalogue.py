@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from kingdom.bus import LogEntry
-from kingdom.chronicle.catalogue import CATALOGUE, read
+from kingdom.chronicle.catalog import CATALOG, read_log_entry
 from tests.acceptance.court.court import Court, wait
 from tests.acceptance.court.opening import SILENT_ROLE
 from tests.acceptance.court.packages import TIME_LIMIT
@@ -37,23 +37,23 @@ async def chronicled(
     await wait(lambda: court.said("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
 
     # The Chamberlain does some of it in rounds of his own.
-    for event_type in CATALOGUE.keys() - {entry.type for entry in up_and_down}:
+    for event_type in CATALOG.keys() - {entry.type for entry in up_and_down}:
         await wait(partial(court.log, event_type), f"{event_type} is said")
     return [*await court.log(), *up_and_down]
 
 
 async def test_the_catalogue_is_whole() -> None:
-    assert len(CATALOGUE) == _NUMBER
+    assert len(CATALOG) == _NUMBER
 
 
-@pytest.mark.parametrize("event_type", CATALOGUE)
+@pytest.mark.parametrize("event_type", CATALOG)
 async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry], event_type: str) -> None:
     entries = [entry for entry in chronicled if entry.type == event_type]
     assert entries, f"nobody said {event_type}"
-    actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOGUE[event_type].said_by.split(", "))
+    actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOG[event_type].actor.split(", "))
     strangers = {entry.actor for entry in entries if not entry.actor.startswith((*actors, *_others(event_type)))}
     assert strangers == set()
-    assert [entry.data for entry in entries if read(entry) is None] == []
+    assert [entry.data for entry in entries if read_log_entry(entry) is None] == []
 
 
 async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
@@ -61,9 +61,7 @@ async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
 ) -> None:
     story, _ = review_by_hook
     ids = {story.event.id, story.task.id}
-    told = [
-        each.type for each in await court.log() if each.type in CATALOGUE and ids & set(map(str, each.data.values()))
-    ]
+    told = [each.type for each in await court.log() if each.type in CATALOG and ids & set(map(str, each.data.values()))]
     assert [each for each in told if each != "message.sent"] == [
         "event.detected",
         "task.created",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from tests.acceptance.court import stories
 from tests.acceptance.court.court import Court
 from tests.acceptance.court.opening import opened_court_with
@@ -60,7 +60,7 @@ async def test_claude_reviews_a_pull_request(court: Court) -> None:
     assert [(each["repository"], each["number"]) for each in reviews] == [(REPO, number)]
     assert story.event.outcome == "completed"
     assert [message["text"] for message in story.thread] == [
-        f"gen-pr takes on github.pr.review_requested in {REPO} as {task}.",
+        f"gen-pr starts github.pr.review_requested in {REPO} as {task}.",
         f"{task} is completed: Reviewed without findings.",
     ]
     final, raw = await result(court, task), await result(court, f"{task}-raw")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.court.house import REPO
+from bench.court.court_processes import REPO
 from tests.acceptance.court.court import Court, buttons
 from tests.acceptance.court.opening import POLLED
 from tests.acceptance.court.packages import BROKEN, BUSY, FAILURE, QUESTION, SCHEDULE
@@ -55,7 +55,7 @@ async def test_people_read_of_the_start_and_the_end_in_one_thread(review_by_hook
     story, _ = review_by_hook
     task = story.task.id
     assert texts(story) == [
-        f"gen-pr takes on github.pr.review_requested in {REPO} as {task}.",
+        f"gen-pr starts github.pr.review_requested in {REPO} as {task}.",
         f"{task} is completed: Reviewed without findings.",
     ]
 
@@ -164,7 +164,7 @@ async def test_an_event_that_nobody_wants_is_shown_with_the_reasons(unrouted: Un
     assert (event["status"], event["outcome"], event["reason"]) == (
         "completed",
         "unrouted",
-        "no rule of a General fits it",
+        "no rule of a General matches it",
     )
     assert event["id"] in [each["id"] for each in unrouted.listed]
     reasons = {each["general"]: each["reason"] for each in unrouted.why["considered"]}

@@ -16,7 +16,7 @@ from kingdom.bootstrap import migrate, open_bus, operations_of
 from kingdom.bus import LogEntry
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment
-from kingdom.court.sessions import Session, known_sessions, note_session
+from kingdom.court.sessions import SoldierSession, add_session, list_sessions
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from tests.acceptance.court.court import Court, wait, whole_log
@@ -36,8 +36,8 @@ async def orphaned(court: Court) -> Story:
 
     async def on_the_books() -> str | None:
         async with court.bus.transaction() as transaction:
-            sessions = await known_sessions(transaction)
-        return next((soldier for soldier, session in sessions.items() if session.task_id == task.id), None)
+            sessions = await list_sessions(transaction)
+        return next((soldier for soldier, session in sessions.items() if session.assignment_id == task.id), None)
 
     soldier = await wait(on_the_books, "the session is on the books")
     await _book(court, soldier, task, host="host-gone")
@@ -117,9 +117,11 @@ async def _king_of(pid: int) -> int:
 
 
 async def _book(court: Court, soldier: str, task: Assignment, *, host: str, pid: int | None = None) -> None:
-    session = Session(task_id=task.id, general=task.target_general, host=host, started_at=_a_while_ago(), pid=pid)
+    session = SoldierSession(
+        assignment_id=task.id, general=task.target_general, host=host, started_at=_a_while_ago(), pid=pid
+    )
     async with court.bus.transaction() as transaction:
-        await note_session(transaction, soldier, session)
+        await add_session(transaction, soldier, session)
 
 
 def _a_while_ago() -> datetime:

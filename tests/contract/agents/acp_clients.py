@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profiles import CODEX, OPENCODE, PROFILES
-from kingdom.soldiers.model_url import MODEL_URL
+from kingdom.soldiers.agents.acp.client import AcpAgentClient
+from kingdom.soldiers.agents.acp.profiles import CODEX, OPENCODE, PROFILES
+from kingdom.soldiers.agents.model_url import MODEL_URL
 from kingdom.soldiers.sandbox.prices import Price
 
 AGENTS = Path(__file__).parents[3] / ".agents"
 MODEL = "dear-1"
 ENVIRONMENT = {MODEL_URL: "{model}"}
 LIMIT = "You've hit your usage limit. Upgrade to Pro, or try again at {date:%b %d, %Y} 12:00 AM."
-# As the stub of the model counts.
+# The prices of the model stub.
 PRICES = {"dear": Price(input=1000.0, output=1000.0, cache_read=1000.0)}
 
 
@@ -23,9 +23,9 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.agents, missing]
 
 
-def codex() -> AcpAgents:
-    return AcpAgents(CODEX, directory=AGENTS, prices=PRICES)
+def codex() -> AcpAgentClient:
+    return AcpAgentClient(CODEX, directory=AGENTS, prices=PRICES)
 
 
-def opencode() -> AcpAgents:
-    return AcpAgents(OPENCODE, directory=AGENTS, prices=PRICES)
+def opencode() -> AcpAgentClient:
+    return AcpAgentClient(OPENCODE, directory=AGENTS, prices=PRICES)

@@ -1,4 +1,4 @@
-"""The clients that the contract is kept by, and what their agents cannot help doing in their own way."""
+"""The clients under the contract, and the unavoidable differences of their agents."""
 
 import shutil
 import sys
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from tests.contract.agents import acp_clients
 from tests.fakes.instant_agent import InstantAgents
 
-# Python and these tests, for an MCP server that agents start.
+# Python and these tests, for the MCP server that agents start.
 _SHOWN = tuple(Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2]))
 _ERRORS = {status: f"the script asks for error {status}" for status in (400, 401, 429, 500, 529)}
 
 
 class Told(Enum):
-    """When an agent tells what a response of the model has cost."""
+    """When an agent reports the cost of a model response."""
 
     AT_ONCE = auto()
     AFTER_ITS_TOOLS = auto()
@@ -61,17 +61,19 @@ class Kind:
     def sandbox(self, *writable: Path, socket: Path | None) -> Sandbox | None:
         if not self.sandboxed:
             return None
-        return Sandbox(profile=Profile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS)
+        return Sandbox(
+            profile=SandboxProfile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS
+        )
 
 
 CLAUDE = Kind(
-    make=ClaudeAgents,
+    make=ClaudeAgentClient,
     model="claude-opus-5-5",
     environment={
         "ANTHROPIC_BASE_URL": "{model}",
         "ANTHROPIC_API_KEY": "none",
         "CLAUDE_CODE_MAX_RETRIES": "1",
-        # It would take the first error 400 for a complaint about these, and ask again without them.
+        # It would read the first error 400 as a complaint about these, and retry without them.
         "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
     },
     impatient={"API_TIMEOUT_MS": "1500"},
@@ -100,7 +102,7 @@ CODEX = Kind(
         529: "529",
     },
     cost_told=Told.AFTER_ITS_TOOLS,
-    # Its adapter hears although the agent does not.
+    # Its adapter reacts even if the agent does not.
     goes_deaf=False,
     checks_mcp_servers=False,
 )
@@ -112,15 +114,15 @@ OPENCODE = Kind(
     mcp_tool="{server}_{tool}",
     crash="SIGKILL",
     limit=acp_clients.LIMIT,
-    # On the others it insists for more than a minute.
+    # It retries the others for more than a minute.
     errors={status: _ERRORS[status] for status in (400, 401)},
     cost_told=Told.AFTER_THE_TURN,
     in_order=False,
     checks_mcp_servers=False,
 )
 KINDS = {
-    "scripted": Kind(make=ScriptedAgents, sandboxed=True),
-    "scripted, not contained": Kind(make=lambda: ScriptedAgents(contained=False)),
+    "scripted": Kind(make=ScriptedAgentClient, sandboxed=True),
+    "scripted, not contained": Kind(make=lambda: ScriptedAgentClient(contained=False)),
     "instant": Kind(make=InstantAgents),
     "claude": CLAUDE,
     "codex": CODEX,

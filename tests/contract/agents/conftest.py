@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import program_agent
-from kingdom.soldiers.claude import agent as claude_agent
-from kingdom.soldiers.claude import transport
+from kingdom.soldiers.agents import program_agent
+from kingdom.soldiers.agents.claude import agent as claude_agent
+from kingdom.soldiers.agents.claude import transport
 from tests.contract.agents.clients import EVERY_KIND, KINDS
 from tests.contract.agents.stage import Stage, open_stage
 from tests.patience import PATIENCE_SECONDS
@@ -16,15 +16,15 @@ from tests.patience import PATIENCE_SECONDS
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for agents as long as for everything else, however busy the machine is."""
+    """Wait for agents as long as for everything else, even on a busy machine."""
     for module, name in (
-        (transport, "_PATIENCE_SECONDS"),
+        (transport, "_ANSWER_SECONDS"),
         (claude_agent, "_MCP_SECONDS"),
-        (claude_agent, "_RECORD_SECONDS"),
+        (claude_agent, "_SESSION_FILE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, PATIENCE_SECONDS)
-    monkeypatch.setattr(program_agent, "_INSISTING_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
-    # What the SDK gives Claude Code to introduce itself.
+    monkeypatch.setattr(program_agent, "_INTERRUPT_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
+    # The time that the SDK gives Claude Code to initialize.
     monkeypatch.setenv("CLAUDE_CODE_STREAM_CLOSE_TIMEOUT", str(round(PATIENCE_SECONDS * 1000)))
 
 
@@ -44,7 +44,7 @@ def process_stage(stage: Stage) -> Stage:
 
 @pytest.fixture
 def model_stage(stage: Stage) -> Stage:
-    """A stage on which agents ask a model."""
+    """A stage on which agents call a model."""
     if not stage.kind.has_model:
         pytest.skip(f"agents of the client {stage.client.name} have no model")
     return stage

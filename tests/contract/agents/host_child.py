@@ -1,4 +1,4 @@
-"""A process that lets an agent work for it, until it is killed: it tells the session, and then nothing more."""
+"""A process that runs an agent until it is killed; it prints the session and nothing else."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A client with a place of its own, and the agents that a test starts with it."""
+"""A client with its own folder, and the agents that a test starts with it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kingdom.soldiers.agent import Agent, AgentClient, Launch, Prompt, Spent, Update
-from kingdom.soldiers.process_table import state
-from kingdom.soldiers.sandbox.sandbox import PORT, Sandbox
-from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agents.port import Agent, AgentClient, CostUpdate, Launch, Prompt, TurnUpdate
+from kingdom.soldiers.processes.process_table import process_state
+from kingdom.soldiers.sandbox.sandbox import MODEL_PROXY_PORT, Sandbox
 from tests.contract.agents.clients import Kind
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
@@ -23,12 +23,12 @@ from tests.patience import PATIENCE_SECONDS
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 AT_ONCE = timedelta()
 A_WHILE = timedelta(seconds=PATIENCE_SECONDS)
-# Some agents use a processor for ten seconds before they begin.
+# Some agents need ten seconds of a processor to start.
 LONG_SECONDS = 2 * PATIENCE_SECONDS
 
 
 class Stage:
-    """Starts agents in one work space with one transcript, and ends them all."""
+    """Starts agents in one WorkSpace with one transcript, and ends them all."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Stage:
             environment=self.environment,
             mcp_servers=(),
             sandbox=self._sandbox,
-            voice=HouseVoice(self.work_space, _no_verdict) if self.kind.has_model else None,
+            tools=HostTools(self.work_space, _no_verdict) if self.kind.has_model else None,
         )
         return replace(launch, **options)
 
@@ -80,7 +80,7 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(kind: Kind, folder: Path, mark: str = "") -> AsyncIterator[Stage]:
-    """Give a stage for a kind of agents, with a model if they ask one; nothing of them is left afterwards."""
+    """Provide a stage for a kind of agents, with a model if they need one; end all processes afterwards."""
     mark = mark or uuid4().hex
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ModelStub(unix=folder / "model")) if kind.has_model else None
@@ -98,13 +98,13 @@ async def open_stage(kind: Kind, folder: Path, mark: str = "") -> AsyncIterator[
 
 
 def stage_for(kind: Kind, folder: Path, mark: str, url: str) -> Stage:
-    """Return a stage whose agents carry a mark and ask the model at an address, if they ask one."""
+    """Return a stage whose agents carry a mark and call the model at an address, if they need one."""
     environment = {**ENVIRONMENT, MARK: mark}
     sandbox = None
     if kind.has_model or kind.sandboxed:
         home = folder / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)
-        reached = f"http://127.0.0.1:{PORT}" if kind.sandboxed else url
+        reached = f"http://127.0.0.1:{MODEL_PROXY_PORT}" if kind.sandboxed else url
         found = {name: value.format(model=reached) for name, value in kind.environment.items()}
         environment |= {"HOME": str(home), "TMPDIR": str(home / "tmp"), **found}
         sandbox = kind.sandbox(folder / "work space", home, socket=folder / "model" if kind.has_model else None)
@@ -115,36 +115,36 @@ async def _no_verdict(_: str) -> None:
     return None
 
 
-async def updates_of(agent: Agent, prompt: Prompt) -> list[Update]:
-    """Return everything that an agent tells about a prompt, but for signs of life without news."""
-    told: list[Update] = []
-    spent = Spent(0.0)
+async def updates_of(agent: Agent, prompt: Prompt) -> list[TurnUpdate]:
+    """Return all updates of an agent for a prompt, except signs of life without news."""
+    told: list[TurnUpdate] = []
+    spent = CostUpdate(0.0)
     async with asyncio.timeout(LONG_SECONDS):
         async for update in agent.send(prompt):
             if update == spent:
                 continue
-            spent = update if isinstance(update, Spent) else spent
+            spent = update if isinstance(update, CostUpdate) else spent
             told.append(update)
     return told
 
 
-async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[Update]:
-    """Let an agent follow a script, and return what it tells."""
+async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[TurnUpdate]:
+    """Let an agent follow a script, and return its updates."""
     return await updates_of(agent, Prompt(id=prompt_id, text=scripted(*steps), **options))
 
 
-def only(told: Iterable[Update], *kinds: type[Update]) -> list[Update]:
+def only(told: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnUpdate]:
     """Return the updates of some kinds."""
     return [update for update in told if isinstance(update, kinds)]
 
 
 async def until_deaf(stage: Stage) -> None:
-    """Wait until an agent is stopped, if that is how it goes deaf."""
+    """Wait until an agent is stopped, if it goes deaf by stopping its process."""
 
     async def stopped() -> bool:
         sought = f"{MARK}={stage.mark}".encode()
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-        return any(state(int(entry.name)) == b"T" and sought in _environment_of(entry) for entry in processes)
+        return any(process_state(int(entry.name)) == b"T" and sought in _environment_of(entry) for entry in processes)
 
     if stage.kind.has_model:
         await eventually(stopped)
@@ -157,7 +157,7 @@ def _environment_of(process: Path) -> list[bytes]:
 
 
 async def until_exists(path: Path) -> None:
-    """Wait until a file is there."""
+    """Wait until a file exists."""
 
     async def there() -> bool:
         return path.exists()

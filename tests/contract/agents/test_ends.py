@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import AgentGone, Answered, Petitioned, Prompt
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.agents.port import AgentGone, PetitionRequest, Prompt, TurnAnswer
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
 from tests.fakes.scripts import scripted
@@ -27,7 +27,7 @@ async def test_a_busy_agent_may_finish_its_turn_within_the_grace(stage: Stage) -
     stop = asyncio.create_task(agent.stop(A_WHILE))
     await asyncio.sleep(0)
     (stage.work_space / "go").touch()
-    assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == Answered("in time", 0.0)
+    assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == TurnAnswer("in time", 0.0)
     await asyncio.wait_for(stop, PATIENCE_SECONDS)
     assert await agent.ended() == "exit code 0"
 
@@ -70,7 +70,7 @@ async def test_a_stopped_agent_takes_no_prompt(stage: Stage) -> None:
     await agent.stop(AT_ONCE)
     with pytest.raises(AgentGone):
         await follow(agent)
-    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is Finding.ABSENT
+    assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is TranscriptFinding.ABSENT
 
 
 async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> None:
@@ -96,12 +96,12 @@ async def test_a_stopped_session_is_continued_by_a_new_agent(stage: Stage) -> No
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == Answered("done", 0.0)
+    assert told[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told_again(stage: Stage) -> None:
     agent = await stage.start()
-    petitions = [Petitioned("github.comment", {"text": text}) for text in ("one", "two")]
+    petitions = [PetitionRequest("github.comment", {"text": text}) for text in ("one", "two")]
     asking: list[dict[str, Any]] = [{"petition": petition.kind, "body": petition.body} for petition in petitions]
     turn = asyncio.create_task(
         follow(agent, *asking, {"write": "began"}, {"wait_for": "go"}, {"petition": "github.close"}, prompt_id="t1#1")
@@ -111,20 +111,20 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
     with pytest.raises(AgentGone):
         await turn
     found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
-    assert (found.finding, found.petitions) == (Finding.UNFINISHED, tuple(petitions))
+    assert (found.finding, found.petitions) == (TranscriptFinding.UNFINISHED, tuple(petitions))
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert only(told, Petitioned, Answered) == [Petitioned("github.close", {}), Answered("done", 0.0)]
+    assert only(told, PetitionRequest, TurnAnswer) == [PetitionRequest("github.close", {}), TurnAnswer("done", 0.0)]
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).petitions == tuple(petitions)
     later = await stage.client.inspect(stage.launch(agent.session), "t1#2")
-    assert (later.finding, later.petitions) == (Finding.ANSWERED, (Petitioned("github.close", {}),))
+    assert (later.finding, later.petitions) == (TranscriptFinding.ANSWERED, (PetitionRequest("github.close", {}),))
 
 
 async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"petition": "github.comment"}, {"hang": True})))
     async with asyncio.timeout(PATIENCE_SECONDS):
-        petition = await anext(update async for update in updates if isinstance(update, Petitioned))
+        petition = await anext(update async for update in updates if isinstance(update, PetitionRequest))
     assert (await stage.client.inspect(stage.launch(), "t1#1")).petitions == (petition,)
     await updates.aclose()

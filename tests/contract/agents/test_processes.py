@@ -1,4 +1,4 @@
-"""Agents that are processes: killed with all they started, or with the host that started them, and gone on with."""
+"""Agents that are processes: killed with all they started or with their host, and continued."""
 
 import asyncio
 import os
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import Agent, AgentFailed, AgentGone, Answered, Prompt
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, TurnAnswer
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, updates_of
 from tests.integration.processes import child
 from tests.integration.soldiers.processes import cancel_while_it_starts, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-# A tool that has a session of its own, and a daemon.
+# A tool with its own session, and a daemon.
 TOOL = "setsid sleep 912 & sleep 913"
 
 
@@ -40,15 +40,15 @@ async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
 
 
 async def go_on(stage: Stage, session: str) -> None:
-    """Let a new agent finish what another was killed over; what was done is not done again."""
-    assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is Finding.UNFINISHED
+    """Let a new agent finish the work of a killed one without repeating finished steps."""
+    assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(session)
     assert again.session == session
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == Answered("done", 0.0)
+    assert told[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
-    assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is Finding.ANSWERED
-    assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == Answered("next", 0.0)
+    assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is TranscriptFinding.ANSWERED
+    assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
 
 
 @needs_bubblewrap
@@ -102,7 +102,7 @@ async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> Non
     await agent.interrupt()
     with pytest.raises(AgentFailed, match="interrupted"):
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, prompt_id="t2#1"))[-1] == TurnAnswer("done", 0.0)
     assert "sleep 914" not in marked(process_stage.mark)
 
 

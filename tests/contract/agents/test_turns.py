@@ -1,22 +1,22 @@
-"""What every AgentClient owes: turns, sessions that go on, and the truth about both."""
+"""What every AgentClient guarantees: turns, sessions that continue, and correct inspection of both."""
 
 import asyncio
 
 import pytest
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
+    AgentMessage,
+    CostUpdate,
     Inspection,
-    Petitioned,
+    PetitionRequest,
     Prompt,
-    Said,
-    Spent,
-    ToolCalled,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
 )
-from kingdom.workflow.model.answers import Finding
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.clients import Told
 from tests.contract.agents.stage import Stage, follow, only, until_exists, updates_of
 from tests.fakes.scripts import scripted
@@ -33,19 +33,19 @@ async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) 
         {"cost": 0.25},
         {"answer": "all is well"},
     )
-    used = next(update for update in told if isinstance(update, ToolCalled))
+    used = next(update for update in told if isinstance(update, ToolUse))
     awaited = [
-        Said("I begin."),
+        AgentMessage("I begin."),
         used,
-        Petitioned("github.comment", {"text": "fine"}),
-        Spent(0.25),
-        Answered("all is well", 0.25),
+        PetitionRequest("github.comment", {"text": "fine"}),
+        CostUpdate(0.25),
+        TurnAnswer("all is well", 0.25),
     ]
     found = [update for update in told if update in awaited]
     assert found == awaited if stage.kind.in_order else sorted(found, key=repr) == sorted(awaited, key=repr)
     assert (used.tool, used.detail.partition(" ")[0]) == (stage.kind.write_tool, stage.kind.written)
     assert told[-1] == awaited[-1]
-    assert len(only(told, Answered)) == 1
+    assert len(only(told, TurnAnswer)) == 1
     assert (stage.work_space / "a.txt").read_text() == "a"
 
 
@@ -54,15 +54,19 @@ async def test_one_agent_takes_prompt_after_prompt_in_one_session(stage: Stage) 
     first = await follow(agent, {"cost": 1.0}, {"answer": "one"}, prompt_id="t1#1")
     second = await follow(agent, {"cost": 0.5}, {"append": "log", "text": "2"}, {"answer": "two"}, prompt_id="t2#1")
     third = await follow(agent, {"append": "log", "text": "3"}, {"answer": "three"}, prompt_id="t3#1")
-    assert (first[-1], second[-1], third[-1]) == (Answered("one", 1.0), Answered("two", 0.5), Answered("three", 0.0))
+    assert (first[-1], second[-1], third[-1]) == (
+        TurnAnswer("one", 1.0),
+        TurnAnswer("two", 0.5),
+        TurnAnswer("three", 0.0),
+    )
     assert (stage.work_space / "log").read_text() == "23"
 
 
 async def test_the_cost_of_a_turn_adds_up(stage: Stage) -> None:
     agent = await stage.start()
     told = await follow(agent, {"cost": 0.1}, {"write": "a.txt"}, {"cost": 0.2})
-    spent = [Spent(0.3)] if stage.kind.cost_told is Told.AFTER_THE_TURN else [Spent(0.1), Spent(0.3)]
-    assert only(told, Spent, Answered) == [*spent, Answered("done", 0.3)]
+    spent = [CostUpdate(0.3)] if stage.kind.cost_told is Told.AFTER_THE_TURN else [CostUpdate(0.1), CostUpdate(0.3)]
+    assert only(told, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
 
 
 async def test_a_failed_turn_tells_why_and_what_it_cost_and_the_agent_lives_on(stage: Stage) -> None:
@@ -70,7 +74,7 @@ async def test_a_failed_turn_tells_why_and_what_it_cost_and_the_agent_lives_on(s
     with pytest.raises(AgentFailed, match="no access") as caught:
         await follow(agent, {"cost": 0.5}, {"fail": "no access"}, prompt_id="t1#1")
     assert caught.value.cost_usd == 0.5
-    assert (await follow(agent, prompt_id="t1#2"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, prompt_id="t1#2"))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_a_second_prompt_at_once_is_refused_and_does_not_disturb_the_first(stage: Stage) -> None:
@@ -80,16 +84,16 @@ async def test_a_second_prompt_at_once_is_refused_and_does_not_disturb_the_first
     with pytest.raises(AgentFailed, match=r"t2#1 .* busy with t1#1"):
         await follow(agent, prompt_id="t2#1")
     (stage.work_space / "go").touch()
-    assert (await first)[-1] == Answered("done", 0.0)
+    assert (await first)[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_go_on(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"ask": "Which?", "choices": ["x", "y"]}, {"answer": "so {reply}"})
     told = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
-    assert told[-1] == Asked("Which?", ("x", "y"), 1.0)
+    assert told[-1] == TurnQuestion("Which?", ("x", "y"), 1.0)
     told = await updates_of(agent, Prompt(id="t1#2", text="The reply", reply="y"))
-    assert only(told, Answered, Asked) == [Answered("so y", 0.0)]
+    assert only(told, TurnAnswer, TurnQuestion) == [TurnAnswer("so y", 0.0)]
     assert (stage.work_space / "log").read_text() == "a"
 
 
@@ -97,7 +101,7 @@ async def test_a_question_without_a_reply_is_asked_again(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"ask": "Which?"}, prompt_id="t1#1")
     told = await updates_of(agent, Prompt(id="t1#2", text="go on", continues=True))
-    assert told == [Asked("Which?", (), 0.0)]
+    assert told == [TurnQuestion("Which?", (), 0.0)]
 
 
 async def test_an_interrupt_ends_the_turn_and_the_agent_takes_the_next_prompt(stage: Stage) -> None:
@@ -108,7 +112,7 @@ async def test_an_interrupt_ends_the_turn_and_the_agent_takes_the_next_prompt(st
     with pytest.raises(AgentFailed, match="interrupted") as caught:
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
     assert caught.value.cost_usd == 0.5
-    assert (await follow(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, prompt_id="t2#1"))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_an_interrupt_before_the_turn_has_begun_is_not_lost(stage: Stage) -> None:
@@ -123,15 +127,15 @@ async def test_an_interrupt_before_the_turn_has_begun_is_not_lost(stage: Stage) 
 async def test_an_interrupt_without_a_turn_changes_nothing(stage: Stage) -> None:
     agent = await stage.start()
     await agent.interrupt()
-    assert (await follow(agent))[-1] == Answered("done", 0.0)
+    assert (await follow(agent))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_closing_the_updates_interrupts_the_turn(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"say": "hello"}, {"hang": True})))
-    assert await anext(updates) == Said("hello")
+    assert await anext(updates) == AgentMessage("hello")
     await updates.aclose()
-    assert (await follow(agent, {"answer": "next"}, prompt_id="t2#1"))[-1] == Answered("next", 0.0)
+    assert (await follow(agent, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
 
 
 async def test_a_crashed_agent_makes_send_raise_and_ended_tells_the_code(stage: Stage) -> None:
@@ -149,13 +153,13 @@ async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> N
     steps = ({"append": "log", "text": "a"}, {"crash": 3, "first_time_only": True}, {"append": "log", "text": "b"})
     with pytest.raises(AgentGone):
         await follow(agent, *steps, prompt_id="t1#1")
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(agent.session)
     assert again.session == agent.session
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == Answered("done", 0.0)
+    assert told[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is Finding.ANSWERED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is TranscriptFinding.ANSWERED
 
 
 async def test_a_prompt_that_does_not_continue_begins_its_script_anew(stage: Stage) -> None:
@@ -163,13 +167,13 @@ async def test_a_prompt_that_does_not_continue_begins_its_script_anew(stage: Sta
     steps = ({"append": "log", "text": "a"}, {"fail": "once", "first_time_only": True})
     with pytest.raises(AgentFailed):
         await follow(agent, *steps, prompt_id="t1#1")
-    assert (await follow(agent, *steps, prompt_id="t1#2"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, *steps, prompt_id="t1#2"))[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "aa"
 
 
 async def test_a_prompt_that_continues_nothing_begins_its_own_script(stage: Stage) -> None:
     agent = await stage.start()
-    assert (await follow(agent, {"answer": "mine"}, continues=True))[-1] == Answered("mine", 0.0)
+    assert (await follow(agent, {"answer": "mine"}, continues=True))[-1] == TurnAnswer("mine", 0.0)
 
 
 async def test_a_session_that_nobody_has_heard_of_cannot_be_continued(stage: Stage) -> None:
@@ -184,20 +188,20 @@ async def test_without_a_session_a_new_one_begins_and_has_its_own_name(stage: St
 
 async def test_inspect_tells_the_truth_from_the_transcript_alone(stage: Stage) -> None:
     launch = stage.launch()
-    assert (await stage.client.inspect(launch, "t1#1")).finding is Finding.NO_TRANSCRIPT
+    assert (await stage.client.inspect(launch, "t1#1")).finding is TranscriptFinding.NO_TRANSCRIPT
     agent = await stage.start()
     await follow(agent, {"cost": 0.5}, {"answer": "yes"}, prompt_id="t1#1")
     with pytest.raises(AgentFailed):
         await follow(agent, {"cost": 0.25}, {"fail": "no"}, prompt_id="t2#1")
-    answered = Inspection(finding=Finding.ANSWERED, text="yes", cost_usd=0.5)
+    answered = Inspection(finding=TranscriptFinding.ANSWERED, text="yes", cost_usd=0.5)
     assert await stage.client.inspect(launch, "t1#1") == answered
-    assert await stage.client.inspect(launch, "t2#1") == Inspection(finding=Finding.UNFINISHED, cost_usd=0.25)
-    assert await stage.client.inspect(launch, "t3#1") == Inspection(finding=Finding.ABSENT)
+    assert await stage.client.inspect(launch, "t2#1") == Inspection(finding=TranscriptFinding.UNFINISHED, cost_usd=0.25)
+    assert await stage.client.inspect(launch, "t3#1") == Inspection(finding=TranscriptFinding.ABSENT)
 
 
 async def test_a_prompt_is_in_the_transcript_before_anything_is_done_about_it(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"say": "hello"}, {"hang": True})))
     await anext(updates)
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
     await updates.aclose()

@@ -1,6 +1,6 @@
 """A stub of the vendors' model APIs, so that the real coding agents work offline and do as a script says.
 
-The script travels in the prompt, in the language of the scripted agent (kingdom.soldiers.scripted.script), and the
+The script travels in the prompt, in the language of the scripted agent (`soldiers.agents.scripted.script`), and the
 conversation that comes with every request tells which of its steps are done: fifty agents can share one stub, and
 a session that is resumed goes on where it was. Only `first_time_only` and `times` need memory.
 

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from kingdom.soldiers.scripted.script import KINDS
+from kingdom.soldiers.agents.scripted.script import KINDS
 
 Step = dict[str, Any]
 

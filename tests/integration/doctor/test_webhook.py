@@ -10,8 +10,8 @@ import pytest
 from bench.servers import LOOPBACK, free_port
 from kingdom.bootstrap import open_bus
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import FileSigns
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.heartbeat import FileHeartbeatWriter
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.realm import Realm, read_realm
 from kingdom.roles import declared
 from tests.integration.doctor.scene import look, look_at, write_settings
@@ -36,7 +36,7 @@ async def sentinel_listening(file: Path) -> AsyncIterator[None]:
     application = declared(Realm())
     assert realm.sentinel.github is not None
     async with open_bus(realm.database_url, application.topology, application.kinds) as bus:
-        receiver = Receiver(bus, realm.sentinel.github)
+        receiver = WebhookReceiver(bus, realm.sentinel.github)
         await receiver.start()
         try:
             yield
@@ -50,58 +50,58 @@ async def test_a_free_port_is_well(tmp_path: Path) -> None:
     assert found["webhook"].found == "the Sentinel does not run"
 
 
-async def test_an_occupied_port_is_told_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever has it takes calls, and never answers.
-    monkeypatch.setattr("kingdom.doctor.webhook._ANSWER_SECONDS", 0.2)
+async def test_an_occupied_port_is_reported_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The program on this port accepts connections and never answers.
+    monkeypatch.setattr("kingdom.doctor.webhook._RESPONSE_SECONDS", 0.2)
     with occupied() as port:
         found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, port))
     assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")
-    assert f"{LOOPBACK}:{port} is taken by process {os.getpid()} " in found["webhook-port"].found
-    assert "set sentinel.github.webhook.port to another" in found["webhook-port"].fix
+    assert f"{LOOPBACK}:{port} is in use by process {os.getpid()} " in found["webhook-port"].found
+    assert "set sentinel.github.webhook.port to another port" in found["webhook-port"].fix
 
 
-async def test_an_address_that_this_machine_does_not_have_is_told(tmp_path: Path) -> None:
-    # Nobody has an address of this block: it is kept for examples.
+async def test_an_address_that_this_machine_does_not_have_is_reported(tmp_path: Path) -> None:
+    # No machine has an address of this block, which is reserved for documentation.
     for host in ("192.0.2.1", "nowhere.invalid"):
-        finding = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host=host))
-        assert (finding.status, f"no address {host}" in finding.found) == ("fail", True)
-        assert finding.fix == "set sentinel.github.webhook.host to 127.0.0.1"
+        report = await look_at("webhook-port", config=with_webhook(tmp_path, free_port(), host=host))
+        assert (report.status, f"no address {host}" in report.found) == ("fail", True)
+        assert report.fix == "set sentinel.github.webhook.host to 127.0.0.1"
 
 
 async def test_a_sentinel_that_listens_takes_a_signed_ping(tmp_path: Path) -> None:
     file = with_webhook(tmp_path, free_port())
     async with sentinel_listening(file):
         found = await look("webhook-port", "webhook", config=file)
-    assert [finding.status for finding in found.values()] == ["ok", "ok"]
-    assert found["webhook"].found == "the Sentinel takes a signed ping"
+    assert [report.status for report in found.values()] == ["ok", "ok"]
+    assert found["webhook"].found == "the Sentinel accepts a signed ping"
 
 
-async def test_a_sentinel_with_other_secrets_is_told(tmp_path: Path) -> None:
+async def test_a_sentinel_with_other_secrets_is_reported(tmp_path: Path) -> None:
     port = free_port()
     async with sentinel_listening(with_webhook(tmp_path, port)):
-        finding = await look_at("webhook", config=with_webhook(tmp_path, port, secrets=["changed"]))
-    assert (finding.status, "other secrets" in finding.found) == ("fail", True)
+        report = await look_at("webhook", config=with_webhook(tmp_path, port, secrets=["changed"]))
+    assert (report.status, "other secrets" in report.found) == ("fail", True)
 
 
-async def test_a_sentinel_that_runs_and_does_not_listen_is_told(tmp_path: Path) -> None:
+async def test_a_sentinel_that_runs_and_does_not_listen_is_reported(tmp_path: Path) -> None:
     file = with_webhook(tmp_path, free_port())
     async with sentinel_listening(file):
         pass
-    await FileSigns(tmp_path / "realm", "sentinel").give(utc_now())
-    finding = await look_at("webhook", config=file)
-    assert (finding.status, "does not listen" in finding.found) == ("fail", True)
+    await FileHeartbeatWriter(tmp_path / "realm", "sentinel").beat(utc_now())
+    report = await look_at("webhook", config=file)
+    assert (report.status, "does not listen" in report.found) == ("fail", True)
 
 
-async def test_a_place_for_messages_where_nobody_listens_is_told(tmp_path: Path) -> None:
+async def test_a_place_for_messages_where_nobody_listens_is_reported(tmp_path: Path) -> None:
     def told_at(port: int) -> Path:
         return write_settings(tmp_path, envoy={"webhook": {"url": f"http://{LOOPBACK}:{port}/hook", "secret": "s"}})
 
-    finding = await look_at("envoy-webhook", config=told_at(free_port()))
-    assert (finding.status, "nobody listens" in finding.found) == ("fail", True)
+    report = await look_at("envoy-webhook", config=told_at(free_port()))
+    assert (report.status, "no server listens" in report.found) == ("fail", True)
     with occupied() as port:
         assert (await look_at("envoy-webhook", config=told_at(port))).status == "ok"
 
 
-async def test_webhooks_without_a_secret_are_told(tmp_path: Path) -> None:
+async def test_webhooks_without_a_secret_are_reported(tmp_path: Path) -> None:
     found = await look("webhook-port", "webhook", config=with_webhook(tmp_path, free_port(), secrets=[]))
     assert (found["webhook-port"].status, found["webhook"].status) == ("fail", "skipped")

@@ -28,7 +28,7 @@ _writing = threading.Lock()
 
 
 def _write(*messages: Message | str) -> None:
-    """Write messages at once."""
+    """Write messages without buffering."""
     lines = (each if isinstance(each, str) else json.dumps({"jsonrpc": "2.0", **each}) for each in messages)
     text = "".join(f"{line}\n" for line in lines)
     with _writing:
@@ -93,7 +93,7 @@ def _answer(request: Message) -> None:
             error = {"code": -32603, "message": "Internal error", "data": {"details": "no such thread"}}
             _write({"id": request["id"], "error": error})
         case "session/load":
-            # At once, for whoever loads a session waits only a moment for what it tells.
+            # At once, because the client waits only a moment for the replay of a session.
             _write({"id": request["id"], "result": {}}, _saying(params["sessionId"], "what I said before"))
         case "session/prompt":
             _cancelled.clear()

@@ -1,24 +1,24 @@
-"""A folder in which agents that speak ACP are started, and the steps that they are told to take."""
+"""A folder for ACP agents, and the steps that their prompts contain."""
 
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile
-from kingdom.soldiers.agent import Agent, Prompt, Update
+from kingdom.soldiers.agents.acp.client import AcpAgentClient
+from kingdom.soldiers.agents.acp.profile import AcpProfile
+from kingdom.soldiers.agents.port import Agent, Prompt, TurnUpdate
+from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.soldiers.sandbox.prices import Price
 from kingdom.soldiers.sandbox.vendors import Vendor
-from kingdom.soldiers.transcript import read_entries
 from tests.contract.agents.stage import ENVIRONMENT, Stage, updates_of
 from tests.integration.soldiers import acp_program
 
-PLAIN = Profile(
+PLAIN = AcpProfile(
     name="plain",
     vendor=Vendor.OPENAI,
     program=sys.executable,
-    install="plain",
+    npm_packages="plain",
     model="best",
     url="http://127.0.0.1:1",
     arguments=("-I", acp_program.__file__),
@@ -38,13 +38,13 @@ class Scene:
         self.home.mkdir()
         self._stages: list[Stage] = []
 
-    def stage(self, profile: Profile) -> Stage:
+    def stage(self, profile: AcpProfile) -> Stage:
         environment = {**ENVIRONMENT, "HOME": str(self.home)}
-        stage = Stage(AcpAgents(profile), self.folder, environment)
+        stage = Stage(AcpAgentClient(profile), self.folder, environment)
         self._stages.append(stage)
         return stage
 
-    async def start(self, profile: Profile = PLAIN, session: str | None = None, **options: Any) -> Agent:
+    async def start(self, profile: AcpProfile = PLAIN, session: str | None = None, **options: Any) -> Agent:
         return await self.stage(profile).start(session, **{"model": "best", **options})
 
     def requests(self, method: str) -> list[Any]:
@@ -81,5 +81,5 @@ def end(**fields: Any) -> dict[str, Any]:
     return {"end": {"stopReason": "end_turn", **fields}}
 
 
-async def take(agent: Agent, *all_steps: dict[str, Any], prompt_id: str = "t1#1", **options: Any) -> list[Update]:
+async def take(agent: Agent, *all_steps: dict[str, Any], prompt_id: str = "t1#1", **options: Any) -> list[TurnUpdate]:
     return await updates_of(agent, Prompt(id=prompt_id, text=steps(*all_steps), **options))

@@ -1,4 +1,4 @@
-"""The real Claude Code, started by hand for a single prompt."""
+"""The real Claude Code, started directly for a single prompt."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import claude_agent_sdk
 
-from kingdom.soldiers.process import start_program
+from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
@@ -34,6 +34,6 @@ async def ask_claude(
         lines = [line async for line in program.lines()]
     finally:
         code = await program.kill()
-    assert code == 0, (lines, program.last_words())
+    assert code == 0, (lines, program.stderr_tail())
     result: dict[str, Any] = json.loads(lines[-1])
     return result

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.contract.backends import BackendUnderTest
 from tests.integration.soldiers.host_scene import HostScene, opened
 from tests.integration.soldiers.sources import make_source
@@ -23,8 +23,8 @@ async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Host
 @pytest.fixture
 def patient_with_claude(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for Claude Code as long as for everything else, however busy the machine is."""
-    for name in ("transport._PATIENCE_SECONDS", "agent._MCP_SECONDS", "agent._RECORD_SECONDS"):
-        monkeypatch.setattr(f"kingdom.soldiers.claude.{name}", PATIENCE_SECONDS)
+    for name in ("transport._ANSWER_SECONDS", "agent._MCP_SECONDS", "agent._SESSION_FILE_SECONDS"):
+        monkeypatch.setattr(f"kingdom.soldiers.agents.claude.{name}", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -38,5 +38,5 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trees(host: Path) -> Trees:
-    return Trees(host / "repositories", pause=timedelta(milliseconds=10))
+def trees(host: Path) -> RunCheckouts:
+    return RunCheckouts(host / "repositories", pause=timedelta(milliseconds=10))

@@ -15,14 +15,14 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Launch, Prompt
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT
-from kingdom.soldiers.kinds import KINDS, quarters_of
-from kingdom.soldiers.quarters import Lodging
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.agents.port import AgentFailed, Launch, Prompt, TurnAnswer
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
+from kingdom.soldiers.host.host import ENVIRONMENT
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.workplace.agent_environment import Workplace
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.contract.agents.stage import AT_ONCE, updates_of
 from tests.integration.soldiers.registries import write_registries
 from tests.integration.soldiers.web import make_certificate, server_context
@@ -43,7 +43,7 @@ def furnish(folder: Path) -> None:
 
 
 def serve(folder: Path) -> Callable[[], None]:
-    """Serve registries on all addresses, and return what ends that."""
+    """Serve registries on all addresses; return what stops them."""
     certificate = make_certificate(folder / "tls", *ADDRESSES)
     (folder / "www").mkdir()
     write_registries(folder / "www", f"https://{NAMED}")
@@ -56,19 +56,19 @@ def serve(folder: Path) -> Callable[[], None]:
 
 
 async def run_agent(folder: Path, command: str, path: list[str]) -> str:
-    """Return what an agent answers that is a shell with one command."""
+    """Return the answer of an agent that runs one shell command."""
     settings = SoldierSettings(
         agent="command", command=("/bin/sh", "-e", "-s"), path=(*path,), egress=(NAMED, "*.example.org")
     )
-    folders = Folders(folder / "host")
-    folders.make()
-    space = folders.space("general", "space")
+    folders = HostFolders(folder / "host")
+    folders.create()
+    space = folders.work_space("general", "space")
     space.mkdir(parents=True)
     (space / "cert.pem").write_bytes((folder / "tls" / "cert.pem").read_bytes())
-    lodging = Lodging(
-        quarters=quarters_of(settings, lambda _: None, set()),
+    workplace = Workplace(
+        agent_environment=build_agent_environment(settings, lambda _: None, set()),
         folders=folders,
-        trees=Trees(folders.repositories),
+        run_checkouts=RunCheckouts(folders.repositories),
         workflow_id="wf-1",
         space=space,
         checkouts=(),
@@ -83,26 +83,26 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
             session=None,
             transcript=folders.transcript("s1"),
             errors=folders.errors("s1"),
-            environment={**lodging.environment_inside(), **dict.fromkeys(trust, str(space / "cert.pem"))},
+            environment={**workplace.program_environment(), **dict.fromkeys(trust, str(space / "cert.pem"))},
             mcp_servers=(),
-            sandbox=lodging.sandbox(None, await lodging.open_egress(stack)),
+            sandbox=workplace.sandbox(None, await workplace.open_egress(stack)),
         )
-        started = await KINDS["command"].client(settings).start(launch)
+        started = await AGENT_KINDS["command"].client(settings).start(launch)
         stack.push_async_callback(started.stop, AT_ONCE)
         try:
             end = (await updates_of(started, Prompt(id="t1#1", text=command)))[-1]
         except AgentFailed as error:
             return f"failed: {error}"
-    return end.text if isinstance(end, Answered) else str(end)
+    return end.text if isinstance(end, TurnAnswer) else str(end)
 
 
 def main() -> None:
-    """Do all of it."""
+    """Set up the network, run the agent and print the result."""
     folder, command, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     furnish(folder)
     stop = serve(folder)
     said = asyncio.run(run_agent(folder, command, path))
-    log = Folders(folder / "host").egress_log("wf-1")
+    log = HostFolders(folder / "host").egress_log("wf-1")
     attempts = [[each.outcome, each.host, each.reason] for each in read_attempts(log)]
     sys.stdout.write(json.dumps({"said": said, "attempts": attempts}))
     stop()
@@ -110,7 +110,7 @@ def main() -> None:
 
 class _Handler(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _run(*argv: str) -> None:

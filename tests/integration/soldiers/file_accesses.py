@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-# Below the folder of a host, as `kingdom.soldiers.folders` lays it out: a WorkSpace, a HOME, a checkout, and both a
-# WorkSpace and a checkout on their way out.
+# Below the folder of a host (see `kingdom.soldiers.workplace.host_folders`): a WorkSpace, a HOME, a checkout, and both
+# a WorkSpace and a checkout that are being removed.
 _CHANGEABLE = re.compile(
     r"(workspace/[^/]+/[^/]+|runs/[^/]+/(home|trees/[^./][^/]*|trees/\.[^/]+/removed-[^/]+|[^/]+-space[^/]*))/(?P<name>.+)"
 )
@@ -41,8 +41,8 @@ _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
 }
 _LOOKS = ("access", "lstat", "readlink", "stat", "statvfs")
 _HOUSE = ("kingdom.", "tests.")
-# Who writes whole files does it for another module.
-_HELPERS = {__name__, "kingdom.whole_file"}
+# This module writes files on behalf of its caller.
+_HELPERS = {__name__, "kingdom.atomic_write"}
 _SANDBOX = "bwrap"
 
 
@@ -60,7 +60,7 @@ def note_accesses(directory: Path, notes: Path) -> None:
 
 
 def noted_accesses(notes: Path) -> set[Access]:
-    """Return what was noted."""
+    """Return the recorded accesses."""
     return {Access(**json.loads(line)) for line in notes.read_text().splitlines()}
 
 
@@ -140,7 +140,7 @@ class _Observer:
 
 
 def _module() -> str:
-    """Return the nearest module of the house that led here."""
+    """Return the nearest Kingdom module on the stack."""
     return next((name for name in _modules() if name.startswith(_HOUSE) and name not in _HELPERS), "nobody")
 
 
@@ -148,7 +148,7 @@ def _modules() -> Iterator[str]:
     """Yield the modules of all callers, the nearest first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        # A module that was started as a program tells its name only there.
+        # A module that runs as a program has its name only here.
         spec = frame.f_globals.get("__spec__")
         yield spec.name if spec else frame.f_globals.get("__name__", "")
         frame = frame.f_back

@@ -3,13 +3,13 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
 Hindrance = Callable[[], Awaitable[None]]
 
 
 async def nothing() -> None:
-    """Hinder nobody."""
+    """Do nothing."""
 
 
 class HinderedAgents(AgentClient):
@@ -48,7 +48,7 @@ class _HinderedAgent(Agent):
         self._before_stop = before_stop
         self._graces = graces
 
-    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         return self._agent.send(prompt)
 
     async def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a test can hold up what a host is about to commit, or shorten what it grants to agents."""
+"""Barriers that hold up a host's commits, and agents with shorter grace periods."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.wrapped_bus import WrappedBus
 from kingdom.bus import Bus, Delivery, Transaction
-from kingdom.soldiers.agent import Agent, AgentClient, Inspection, Launch, Prompt, Update
-from kingdom.workflow.model.commands import Command
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
+from kingdom.workflow.model.messages.commands import HostCommand
 from kingdom.workflow.records import ACCEPTED, COMMANDS
 from tests.patience import PATIENCE_SECONDS
 
@@ -17,12 +17,12 @@ BeforeCommit = Callable[[Transaction], Awaitable[None]]
 
 
 def says(transaction: Transaction, event_type: str) -> bool:
-    """Tell whether a transaction publishes an event of a type."""
+    """Return whether a transaction publishes an event of a type."""
     return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
 
 
-def accepts(transaction: Transaction, command: type[Command]) -> bool:
-    """Tell whether a transaction takes on a command of a type."""
+def accepts(transaction: Transaction, command: type[HostCommand]) -> bool:
+    """Return whether a transaction accepts a command of a type."""
     records = (put.record for put in transaction.changes.puts.values())
     return any(
         record.kind == COMMANDS.name and record.state == ACCEPTED and record.doc["type"] == command.__name__
@@ -107,7 +107,7 @@ class _ImpatientAgent(Agent):
     def when_ended(self, call: Callable[[Any], None]) -> None:
         self._ending.add_done_callback(call)
 
-    def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
+    def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         return self._agent.send(prompt)
 
     async def interrupt(self) -> None:

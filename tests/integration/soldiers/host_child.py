@@ -12,15 +12,15 @@ from typing import Any
 
 from kingdom.bootstrap import open_bus
 from kingdom.bus import Bus, Transaction
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.outfit import Outfit
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host import host as hosting
+from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.reactions import engine
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, says
@@ -40,21 +40,23 @@ async def run(options: dict[str, Any]) -> None:
         host = SoldierHost(
             _freezing_at(bus, *options["freezes_at"]) if "freezes_at" in options else bus,
             options["name"],
-            ScriptedAgents(),
-            Folders(Path(options["directory"])),
+            ScriptedAgentClient(),
+            HostFolders(Path(options["directory"])),
             slots=options["slots"],
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
-            quarters=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
+            agent_environment=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
         say("ready")
         await host.run()
 
 
-def _confined_with(files: Path) -> Quarters:
+def _confined_with(files: Path) -> AgentEnvironment:
     """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
-    return Quarters(profile=Profile.STRICT, path=(files,), outfit=Outfit(files=files), disk_mib=1000)
+    return AgentEnvironment(
+        profile=SandboxProfile.STRICT, path=(files,), checkout_setup=CheckoutSetup(files=files), disk_mib=1000
+    )
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:

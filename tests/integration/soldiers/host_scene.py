@@ -15,32 +15,33 @@ from typing import Any
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import Bus, Cursor, LogEntry, Query, Record, Transaction, Worker
+from kingdom.bus import Bus, LogCursor, LogEntry, Record, RecordQuery, Transaction, Worker
 from kingdom.clock import utc_now
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import ENVIRONMENT, SoldierHost
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.soldiers.transcript import Entry, read_entries
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
+from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.resources.template import RunPolicy, TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, change, load, save
+from kingdom.workflow.records import ACCEPTED, COMMANDS, WORKFLOWS, load_resource, run_transaction, save_resource
 from kingdom.workflow.registry import create_git
-from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY
+from kingdom.workflow.streams import ENGINE_STREAMS, REGISTRY_STREAM
 from kingdom.workflow.templates import create_template
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 from tests.contract.backends import BackendUnderTest
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.processes import Child, child
 from tests.integration.running import eventually
@@ -57,7 +58,7 @@ _POLL = timedelta(milliseconds=20)
 _WATCH_EVERY = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.01
 _LOG_PAGE = 1000
-OUTLINE = (Section(title="Report", description="What was done."),)
+OUTLINE = (ReportSection(title="Report", description="What was done."),)
 
 
 def task(*steps: dict[str, Any], **definition: Any) -> TaskDefinition:
@@ -112,9 +113,9 @@ class HostScene:
         self._numbers = itertools.count(1)
         self._running: dict[SoldierHost, asyncio.Task[None]] = {}
 
-    def folders(self, host: str = "host-a") -> Folders:
+    def folders(self, host: str = "host-a") -> HostFolders:
         """Return where a host keeps what it works with."""
-        return Folders(self.folder / host)
+        return HostFolders(self.folder / host)
 
     async def know_repository(self, name: str = APP) -> None:
         """Make a repository and make it known."""
@@ -125,15 +126,15 @@ class HostScene:
         """Let every host have the checkpoints of the others."""
         remote = make_bare(self.folder / "checkpoints.git")
         async with self.bus.transaction() as transaction:
-            record, git = await load(transaction, Git, APP)
-            await save(transaction, msgspec.structs.replace(git, checkpoint_remote=str(remote)), record)
+            record, git = await load_resource(transaction, Git, APP)
+            await save_resource(transaction, msgspec.structs.replace(git, checkpoint_remote=str(remote)), record)
 
     async def start_host(
         self,
         name: str = "host-a",
         *,
         client: AgentClient | None = None,
-        quarters: Quarters = UNCONFINED,
+        agent_environment: AgentEnvironment = UNCONFINED,
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
@@ -145,12 +146,12 @@ class HostScene:
         host = SoldierHost(
             wrap(bus),
             name,
-            client or ScriptedAgents(),
+            client or ScriptedAgentClient(),
             self.folders(name),
             slots=slots,
             lease=lease,
             environment={**ENVIRONMENT, MARK: self.mark},
-            quarters=quarters,
+            agent_environment=agent_environment,
         )
         self._running[host] = asyncio.create_task(host.run())
         self._stack.push_async_callback(self.stop_host, host)
@@ -208,7 +209,7 @@ class HostScene:
 
         async def heard() -> bool:
             stats = await self.operations.stats()
-            return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY.name)
+            return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY_STREAM.name)
 
         await eventually(registered)
         await eventually(heard)
@@ -229,13 +230,13 @@ class HostScene:
         await eventually(lost)
 
     async def create_run(
-        self, *works: WorkDefinition, policy: Policy | None = None, git_refs: Iterable[GitRef] | None = None
+        self, *works: WorkDefinition, policy: RunPolicy | None = None, git_refs: Iterable[GitRef] | None = None
     ) -> Workflow:
         """Make a run of some Works on the one repository, or on others."""
         number = next(self._numbers)
         refs = (GitRef(git_id=APP, base_branch="main"),) if git_refs is None else tuple(git_refs)
         definition = WorkflowTemplate(
-            id=f"template-{number}", name=f"Run {number}", works=works, git_refs=refs, policy=policy or Policy()
+            id=f"template-{number}", name=f"Run {number}", works=works, git_refs=refs, policy=policy or RunPolicy()
         )
         await create_template(self.bus, definition, actor=ANNA)
         return await lifecycle.create(self.bus, definition.id, actor=ANNA)
@@ -276,7 +277,7 @@ class HostScene:
             assert record.due_at
             await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
 
-        await change(self.bus, act)
+        await run_transaction(self.bus, act)
 
     async def record(self, workflow: Workflow) -> bytes:
         """Return all that is stored of a run as bytes, with its version."""
@@ -288,7 +289,7 @@ class HostScene:
         """Return what was logged of a run, of some types if any are named."""
         names = [kind.__name__ for kind in types]
         entries: list[LogEntry] = []
-        cursor = Cursor()
+        cursor = LogCursor()
         while page := await self.operations.read_log(cursor, _LOG_PAGE, workflow.id):
             entries += [logged.entry for logged in page]
             cursor = page[-1].cursor
@@ -307,7 +308,7 @@ class HostScene:
     async def accepted(self) -> list[Record]:
         """Return the commands that hosts have taken on and not answered."""
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=COMMANDS.name, state=ACCEPTED))
+            return await transaction.find(RecordQuery(kind=COMMANDS.name, state=ACCEPTED))
 
     async def until_all_answered(self) -> None:
         """Wait until no host has anything left to do."""
@@ -319,7 +320,7 @@ class HostScene:
         await eventually(answered)
         await self.settle()
 
-    def transcript(self, work: Work, host: str = "host-a") -> list[Entry]:
+    def transcript(self, work: Work, host: str = "host-a") -> list[TranscriptEntry]:
         """Return what the session of a Work has noted."""
         assert work.agent.session is not None
         soldier_id = work.agent.session.partition("/")[0]
@@ -331,7 +332,7 @@ class HostScene:
 
     def tree(self, workflow: Workflow, host: str = "host-a") -> Path:
         """Return the first checkout of a run."""
-        return self.folders(host).tree(workflow.id, workflow.work_trees[0].id)
+        return self.folders(host).checkout(workflow.id, workflow.work_trees[0].id)
 
     def bare(self, host: str = "host-a", name: str = APP) -> Path:
         """Return the repository behind the checkouts of a host."""
@@ -340,7 +341,7 @@ class HostScene:
     def space(self, workflow: Workflow, work: Work, host: str = "host-a") -> Path:
         """Return the WorkSpace of a Work."""
         assert work.work_space_id is not None
-        return self.folders(host).space(workflow.general, work.work_space_id)
+        return self.folders(host).work_space(workflow.general, work.work_space_id)
 
     def processes(self, words: str = "") -> list[str]:
         """Return the command lines of all that agents run, and of agents themselves, with certain words."""
@@ -364,7 +365,7 @@ async def opened(backend: BackendUnderTest, folder: Path) -> AsyncIterator[HostS
 @asynccontextmanager
 async def _engine_at_work(bus: Bus) -> AsyncIterator[None]:
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS, poll=_POLL, grace=timedelta(seconds=5))
-    working, watching = asyncio.create_task(worker.run()), asyncio.create_task(watch(bus, _WATCH_EVERY))
+    working, watching = asyncio.create_task(worker.run()), asyncio.create_task(run_timers(bus, _WATCH_EVERY))
     try:
         yield
     finally:

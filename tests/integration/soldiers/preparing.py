@@ -4,12 +4,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree
 
 
 async def prepare(host: Path, source: Path, numbers: range) -> None:
-    trees = Trees(host / "repositories")
+    trees = RunCheckouts(host / "repositories")
     await asyncio.gather(*(trees.prepare([a_tree(host, source, f"tree{number}")]) for number in numbers))
 
 

@@ -45,7 +45,7 @@ async def until_runs(mark: str, words: str) -> None:
 
 
 async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words: str) -> None:
-    """Cancel something that starts a marked process when that runs these words already, and nobody has heard of it."""
+    """Cancel a start when its marked process already runs these words, but the caller does not know it yet."""
     acting = asyncio.ensure_future(act)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not marked(mark):  # noqa: ASYNC110 - nobody tells of a process

@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
+from kingdom.soldiers.processes.program import start_program
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from tests.integration.processes import say
 from tests.integration.soldiers.processes import MARK
 
@@ -16,7 +16,7 @@ async def run(folder: Path, mark: str) -> None:
         cwd=folder,
         environment={"PATH": "/usr/bin:/bin", MARK: mark},
         errors=None,
-        sandbox=Sandbox(profile=Profile.STRICT, writable=(folder,)),
+        sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(folder,)),
     )
     say("ready")
     await asyncio.Event().wait()

@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kingdom.soldiers.repository import clone_name
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.repository import clone_name
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 
 
 def run(*arguments: str, cwd: Path) -> str:
@@ -35,7 +35,7 @@ def make_bare(path: Path) -> Path:
     return path
 
 
-def a_tree(host: Path, source: Path, name: str = "tree1", **changes: object) -> Tree:
+def a_tree(host: Path, source: Path, name: str = "tree1", **changes: object) -> CheckoutSpec:
     """Describe a checkout of a repository below the directory of a host."""
     values: dict[str, object] = {
         "id": f"wf1-{name}",
@@ -47,7 +47,7 @@ def a_tree(host: Path, source: Path, name: str = "tree1", **changes: object) -> 
         "path": host / "trees" / name,
         **changes,
     }
-    make: Callable[..., Tree] = Tree
+    make: Callable[..., CheckoutSpec] = CheckoutSpec
     return make(**values)
 
 
@@ -57,7 +57,9 @@ def files_of(path: Path) -> dict[str, str]:
     return {str(file.relative_to(path)): file.read_text() for file in found}
 
 
-async def checkpointed(trees: Trees, wanted: Sequence[Tree], checkpoint_id: str, message: str) -> dict[str, str]:
+async def checkpointed(
+    trees: RunCheckouts, wanted: Sequence[CheckoutSpec], checkpoint_id: str, message: str
+) -> dict[str, str]:
     """Commit, and keep that as a checkpoint."""
     await trees.commit(wanted, message)
     return await trees.checkpoint(wanted, checkpoint_id)
@@ -78,6 +80,6 @@ def processes_in(path: Path) -> list[str]:
     return found
 
 
-def bare(host: Path, tree: Tree) -> Path:
+def bare(host: Path, tree: CheckoutSpec) -> Path:
     """Return the clone that a checkout belongs to."""
     return host / "repositories" / clone_name(tree.git_id, tree.url)

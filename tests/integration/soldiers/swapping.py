@@ -1,4 +1,4 @@
-"""A process of an agent that keeps putting a link in the place of a folder or a file, and back; it needs no house."""
+"""A process of an agent that keeps replacing a folder or file with a link, and back; imports nothing of Kingdom."""
 
 import os
 import sys

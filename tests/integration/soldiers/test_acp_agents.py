@@ -1,4 +1,4 @@
-"""Real agents of several vendors, in the sandbox and with nothing but the gate to reach their model."""
+"""Real agents of several vendors in the sandbox, with only the model proxy to reach their model."""
 
 import asyncio
 import json
@@ -12,29 +12,20 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.acp.client import AcpAgents
-from kingdom.soldiers.acp.profile import Profile as AcpProfile
-from kingdom.soldiers.acp.profiles import PROFILES
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, BudgetSpent, Prompt, ToolCalled
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Profile, Sandbox
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
+from kingdom.soldiers.agents.acp.client import AcpAgentClient
+from kingdom.soldiers.agents.acp.profile import AcpProfile
+from kingdom.soldiers.agents.acp.profiles import PROFILES
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, BudgetSpent, Prompt, ToolUse, TurnAnswer
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.transcript import read_entries
-from kingdom.soldiers.voice.house import HouseVoice
-from kingdom.soldiers.voice.relay import answer
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.acp_clients import AGENTS, MODEL, PRICES, marks
 from tests.contract.agents.clients import Kind
-from tests.contract.agents.stage import (
-    A_WHILE,
-    AT_ONCE,
-    ENVIRONMENT,
-    Stage,
-    follow,
-    only,
-    until_exists,
-    updates_of,
-)
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, follow, only, until_exists, updates_of
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers import mcp_server
@@ -45,13 +36,13 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 
 
 class House:
-    """An agent's place with a gate before its model."""
+    """The surroundings of an agent, with a proxy before its model."""
 
-    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, voice: HouseVoice) -> None:
+    def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, tools: HostTools) -> None:
         self.profile = profile
         self.stage = stage
         self.model = model
-        self.voice = voice
+        self.tools = tools
 
 
 async def _no_verdict(_: str) -> None:
@@ -59,25 +50,25 @@ async def _no_verdict(_: str) -> None:
 
 
 @asynccontextmanager
-async def opened(profile: AcpProfile, folder: Path, confinement: Profile) -> AsyncIterator[House]:
-    """Give a house in which an agent is confined so much; nothing of it is left afterwards."""
+async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile) -> AsyncIterator[House]:
+    """Provide the surroundings of an agent under a sandbox profile; end all processes afterwards."""
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()
-    voice = HouseVoice(space, _no_verdict)
-    on_loopback = confinement is Profile.OFF
+    tools = HostTools(space, _no_verdict)
+    on_loopback = confinement is SandboxProfile.OFF
     async with ModelStub() as model:
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
-        handler = partial(answer, voice)
-        async with Gate(folder / "gate", [upstream], voice=handler, on_loopback=on_loopback) as gate:
-            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=gate.socket, limits=AGENT_LIMITS)
-            sandbox = replace(sandbox, url=gate.url) if on_loopback else sandbox
+        handler = partial(answer_tool_call, tools)
+        async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as proxy:
+            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=proxy.socket, limits=AGENT_LIMITS)
+            sandbox = replace(sandbox, url=proxy.url) if on_loopback else sandbox
             environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
-            client = AcpAgents(profile, directory=AGENTS, prices=PRICES)
+            client = AcpAgentClient(profile, directory=AGENTS, prices=PRICES)
             kind = Kind(make=lambda: client, model=MODEL)
             stage = Stage(client, folder, environment, kind=kind, sandbox=sandbox)
             try:
-                yield House(profile, stage, model, voice)
+                yield House(profile, stage, model, tools)
             finally:
                 await stage.close()
     await until_none(mark)
@@ -88,22 +79,22 @@ EVERY = [pytest.param(profile, id=name, marks=marks(name)) for name, profile in 
 
 @pytest.fixture(params=EVERY)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    async with opened(request.param, tmp_path, Profile.STRICT) as house:
+    async with opened(request.param, tmp_path, SandboxProfile.STRICT) as house:
         yield house
 
 
 @pytest.mark.parametrize("profile", EVERY)
 async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
-    async with opened(profile, tmp_path, Profile.OFF) as house:
-        agent = await house.stage.start(voice=house.voice)
+    async with opened(profile, tmp_path, SandboxProfile.OFF) as house:
+        agent = await house.stage.start(tools=house.tools)
         result = {"status": "success", "summary": "it is done"}
-        assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == Answered("well", 0.0)
+        assert (await follow(agent, {"result": result}, {"answer": "well"}))[-1] == TurnAnswer("well", 0.0)
         assert (house.stage.work_space / "result.json").exists()
 
 
 async def test_an_agent_works_in_the_sandbox_and_never_sees_the_key(house: House) -> None:
     stage = house.stage
-    agent = await stage.start(voice=house.voice, instructions="Always count the sheep.")
+    agent = await stage.start(tools=house.tools, instructions="Always count the sheep.")
     told = await follow(
         agent,
         {"write": "a.txt", "text": "a"},
@@ -112,7 +103,7 @@ async def test_an_agent_works_in_the_sandbox_and_never_sees_the_key(house: House
         {"cost": 0.25},
         {"answer": "all is well"},
     )
-    assert told[-1] == Answered("all is well", 0.25)
+    assert told[-1] == TurnAnswer("all is well", 0.25)
     assert (stage.work_space / "a.txt").read_text() == "a"
     assert (stage.work_space / "uid.txt").read_text() == "1000\n"
     assert json.loads((stage.work_space / "result.json").read_text())["summary"] == "a is written"
@@ -128,15 +119,15 @@ async def test_an_mcp_server_of_the_work_is_called(house: House) -> None:
     shelf = McpServer(
         id="m1",
         name="shelf",
-        transport=Transport.STDIO,
+        transport=McpTransport.STDIO,
         command=(sys.executable, str(house.stage.work_space / "shelf.py"), "stdio"),
     )
     source = Path(mcp_server.__file__).read_text(encoding="utf-8")
     (house.stage.work_space / "shelf.py").write_text(source, encoding="utf-8")
     agent = await house.stage.start(mcp_servers=(shelf,))
     told = await follow(agent, {"call": SHELF[house.profile.name], "args": {"title": "Emma"}}, {"answer": "lent"})
-    assert told[-1] == Answered("lent", 0.0)
-    assert len(only(told, ToolCalled)) == 1
+    assert told[-1] == TurnAnswer("lent", 0.0)
+    assert len(only(told, ToolUse)) == 1
     assert "Emma is lent" in json.dumps(house.model.asked[-1].body)
 
 
@@ -147,13 +138,13 @@ async def test_a_turn_that_spends_its_budget_is_stopped_before_it_goes_on(house:
     with pytest.raises(BudgetSpent) as caught:
         await follow(agent, {"cost": 0.5}, {"write": "a.txt"}, {"hang": True}, budget_usd=0.3)
     assert caught.value.cost_usd == 0.5
-    assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == Answered("more", 0.0)
+    assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == TurnAnswer("more", 0.0)
 
 
 async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> None:
     stage = house.stage
     agent = await stage.start()
-    assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == Answered("first", 0.0)
+    assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == TurnAnswer("first", 0.0)
     steps = ({"write": "began"}, {"wait_for": "go"}, {"append": "log", "text": "b"}, {"answer": "second"})
     turn = asyncio.create_task(follow(agent, {"append": "log", "text": "a"}, *steps, prompt_id="t2#1"))
     await until_exists(stage.work_space / "began")
@@ -165,7 +156,7 @@ async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> N
         again = await stage.start(agent.session)
         assert again.session == agent.session
         told = await updates_of(again, Prompt(id=f"t2#{attempt}", text=scripted({"answer": "second"}), continues=True))
-        assert only(told, Answered) == [Answered("second", 0.0)]
+        assert only(told, TurnAnswer) == [TurnAnswer("second", 0.0)]
         await again.stop(AT_ONCE)
     assert (stage.work_space / "log").read_text() == "ab"
 
@@ -175,7 +166,7 @@ async def test_an_error_of_the_model_fails_the_turn_and_the_agent_lives_on(house
     agent = await house.stage.start()
     with pytest.raises(AgentFailed):
         await follow(agent, {"model_error": status, "times": 20}, prompt_id="t1#1")
-    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == TurnAnswer("again", 0.0)
     entries = read_entries(house.stage.transcript)
     assert [entry["type"] for entry in entries if entry["type"] in ("failed", "answered")] == ["failed", "answered"]
 
@@ -189,11 +180,11 @@ async def test_a_model_that_falls_silent_fails_the_turn(house: House) -> None:
         assert old in text
         text = text.replace(old, new)
     files = {**house.profile.files, "config.toml": text}
-    house.stage.client = AcpAgents(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
+    house.stage.client = AcpAgentClient(replace(house.profile, files=files), directory=AGENTS, prices=PRICES)
     agent = await house.stage.start()
     with pytest.raises(AgentFailed, match="idle timeout"):
         await follow(agent, {"say": "I think"}, {"hang": True}, prompt_id="t1#1")
-    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == Answered("again", 0.0)
+    assert (await follow(agent, {"answer": "again"}, prompt_id="t2#1"))[-1] == TurnAnswer("again", 0.0)
 
 
 @pytest.mark.parametrize("step", [{"model_error": 500}, {"model_error": 529}, {"drop_stream": True}])
@@ -202,4 +193,4 @@ async def test_an_error_that_passes_is_survived(house: House, step: dict[str, ob
         pytest.skip("gemini does not ask again when a stream breaks off: the turn fails")
     agent = await house.stage.start()
     told = await follow(agent, {**step, "times": 1}, {"answer": "survived"})
-    assert told[-1] == Answered("survived", 0.0)
+    assert told[-1] == TurnAnswer("survived", 0.0)

@@ -1,10 +1,10 @@
-"""What is left when an agent that speaks ACP has ended."""
+"""The state after the end of an ACP agent."""
 
 import json
 import re
 from pathlib import Path
 
-from kingdom.soldiers.voice.house import HouseVoice
+from kingdom.soldiers.agent_tools.host_tools import HostTools
 from tests.contract.agents.stage import AT_ONCE
 from tests.integration.soldiers.acp_scene import Scene
 
@@ -14,7 +14,7 @@ async def test_the_voice_is_closed_even_if_the_end_cannot_be_written_down(tmp_pa
         return None
 
     scene = Scene(tmp_path)
-    agent = await scene.start(voice=HouseVoice(tmp_path, no_verdict))
+    agent = await scene.start(tools=HostTools(tmp_path, no_verdict))
     (opened,) = scene.requests("session/new")
     (socket,) = map(Path, re.findall(r'unix:([^"]+)', json.dumps(opened)))
     assert socket.exists()

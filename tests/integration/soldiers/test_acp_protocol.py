@@ -1,4 +1,4 @@
-"""What becomes of what an agent says in ACP, tried with a program that says what it is told to."""
+"""The messages of an ACP agent, tested with a program that sends what its prompt says."""
 
 import asyncio
 import json
@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.acp.profile import CostFrom
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.acp.profile import CostSource
+from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentGone,
-    Answered,
+    AgentMessage,
     BudgetSpent,
+    CostUpdate,
     Prompt,
-    Said,
-    Spent,
-    ToolCalled,
+    ToolUse,
+    TurnAnswer,
     UsageLimited,
 )
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
 from tests.integration.running import eventually
 from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
@@ -40,11 +40,11 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_of_the_launch(scene: Scene) -> None:
     servers = (
-        McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "-v"), env={"A": "b"}),
-        McpServer(id="m2", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
-        McpServer(id="m3", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse"),
+        McpServer(id="m1", name="shelf", transport=McpTransport.STDIO, command=("shelf", "-v"), env={"A": "b"}),
+        McpServer(id="m2", name="web", transport=McpTransport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp"),
+        McpServer(id="m3", name="kingdom", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse"),
     )
-    agent = await scene.start(replace(PLAIN, mode="quiet"), mcp_servers=servers)
+    agent = await scene.start(replace(PLAIN, session_mode="quiet"), mcp_servers=servers)
     assert [request["modeId"] for request in scene.requests("session/set_mode")] == ["quiet"]
     (opened,) = scene.requests("session/new")
     assert opened["cwd"] == str(scene.folder / "work space")
@@ -67,9 +67,15 @@ async def test_the_answer_is_what_was_said_after_the_last_tool(scene: Scene) -> 
         said("done.", "m2"),
         end(),
     )
-    assert [update for update in told if not isinstance(update, Spent)] == [
-        *(Said("I be"), Said("gin."), ToolCalled("bash", "make all"), Said("It is "), Said("done.")),
-        Answered("It is done.", 0.0),
+    assert [update for update in told if not isinstance(update, CostUpdate)] == [
+        *(
+            AgentMessage("I be"),
+            AgentMessage("gin."),
+            ToolUse("bash", "make all"),
+            AgentMessage("It is "),
+            AgentMessage("done."),
+        ),
+        TurnAnswer("It is done.", 0.0),
     ]
     assert [entry["text"] for entry in scene.entries("said")] == ["I begin.", "It is done."]
     assert [entry["text"] for entry in scene.entries("output")] == ["it is made"]
@@ -78,7 +84,7 @@ async def test_the_answer_is_what_was_said_after_the_last_tool(scene: Scene) -> 
 async def test_what_is_no_message_is_passed_over(scene: Scene) -> None:
     agent = await scene.start()
     told = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
-    assert told[-1] == Answered("done", 0.0)
+    assert told[-1] == TurnAnswer("done", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +99,18 @@ async def test_permission_is_given_once_and_never_for_ever(
 ) -> None:
     agent = await scene.start()
     told = await take(agent, {"permission": kinds}, end())
-    assert json.loads(told[-1].text if isinstance(told[-1], Answered) else "") == outcome
-    assert only(told, ToolCalled) == ([ToolCalled("execute", "make")] if "allow_once" in kinds else [])
+    assert json.loads(told[-1].text if isinstance(told[-1], TurnAnswer) else "") == outcome
+    assert only(told, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
 
 
 async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
-    profile = replace(PLAIN, notices=True, failed=("agent", "state", "broken"))
+    profile = replace(PLAIN, has_notices=True, failure_marker=("agent", "state", "broken"))
     agent = await scene.start(profile)
     broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
     with pytest.raises(AgentFailed, match="the model is away"):
         await take(agent, said("half of it", "m1"), broken, said("the model is away\n\n"), end())
     told = await take(agent, said("a warning"), said("fine", "m2"), end(), prompt_id="t2#1")
-    assert only(told, Said, Answered) == [Said("fine"), Answered("fine", 0.0)]
+    assert only(told, AgentMessage, TurnAnswer) == [AgentMessage("fine"), TurnAnswer("fine", 0.0)]
 
 
 async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
@@ -112,7 +118,7 @@ async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
     error = {"code": -32603, "message": "Internal error", "data": {"details": "the model said no"}}
     with pytest.raises(AgentFailed, match="Internal error: the model said no"):
         await take(agent, {"error": error})
-    assert (await take(agent, prompt_id="t2#1"))[-1] == Answered("done", 0.0)
+    assert (await take(agent, prompt_id="t2#1"))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_a_turn_that_the_agent_refuses_has_failed(scene: Scene) -> None:
@@ -134,41 +140,41 @@ async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
     agent = await scene.start()
     usage = {"totalTokens": 0, "inputTokens": 30_000, "cachedReadTokens": 10_000, "outputTokens": 1_000}
     told = await take(agent, used(10_000), used(20_000), end(usage=usage))
-    assert only(told, Spent) == [Spent(0.1), Spent(0.3), Spent(0.31)]
-    assert told[-1] == Answered("", 0.31)
+    assert only(told, CostUpdate) == [CostUpdate(0.1), CostUpdate(0.3), CostUpdate(0.31)]
+    assert told[-1] == TurnAnswer("", 0.31)
     assert scene.entries("answered")[-1]["cacheReadTokens"] == 10_000
 
 
 async def test_a_turn_that_came_to_nothing_costs_nothing_whatever_was_counted(scene: Scene) -> None:
     agent = await scene.start()
-    assert (await take(agent, used(10_000), used(10_000), end()))[-1] == Answered("", 0.0)
+    assert (await take(agent, used(10_000), used(10_000), end()))[-1] == TurnAnswer("", 0.0)
 
 
 async def test_a_model_without_a_price_counts_as_the_dearest(scene: Scene) -> None:
     agent = await scene.start(model="unheard-of")
     usage = {"totalTokens": 0, "inputTokens": 1_000_000, "outputTokens": 0}
-    assert (await take(agent, end(usage=usage)))[-1] == Answered("", 20.0)
+    assert (await take(agent, end(usage=usage)))[-1] == TurnAnswer("", 20.0)
 
 
 async def test_the_tokens_may_stand_beside_the_protocol(scene: Scene) -> None:
-    agent = await scene.start(replace(PLAIN, cost_from=CostFrom.QUOTA))
+    agent = await scene.start(replace(PLAIN, cost_source=CostSource.QUOTA))
     meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
-    assert (await take(agent, end(_meta=meta)))[-1] == Answered("", 0.2)
+    assert (await take(agent, end(_meta=meta)))[-1] == TurnAnswer("", 0.2)
 
 
 async def test_what_a_killed_turn_cost_is_in_the_next_where_the_agent_counts_the_session(scene: Scene) -> None:
-    profile = replace(PLAIN, cost_from=CostFrom.SESSION)
+    profile = replace(PLAIN, cost_source=CostSource.SESSION)
 
     def spent(usd: float) -> dict[str, Any]:
         cost = {"amount": usd, "currency": "USD"}
         return {"update": {"sessionUpdate": "usage_update", "used": 1, "size": 2, "cost": cost}}
 
     agent = await scene.start(profile)
-    assert (await take(agent, spent(0.5), end()))[-1] == Answered("", 0.5)
+    assert (await take(agent, spent(0.5), end()))[-1] == TurnAnswer("", 0.5)
     with pytest.raises(AgentGone):
         await take(agent, {"exit": 3}, prompt_id="t2#1")
     again = await scene.start(profile, agent.session)
-    assert (await take(again, spent(1.25), end(), prompt_id="t3#1"))[-1] == Answered("", 0.75)
+    assert (await take(again, spent(1.25), end(), prompt_id="t3#1"))[-1] == TurnAnswer("", 0.75)
 
 
 async def test_a_turn_that_spends_its_budget_is_cancelled(scene: Scene) -> None:
@@ -202,7 +208,7 @@ async def test_an_agent_that_ends_in_its_turn_is_gone_with_its_last_words(scene:
 
 
 async def test_an_agent_that_is_gone_behind_its_adapter_is_gone(scene: Scene) -> None:
-    agent = await scene.start(replace(PLAIN, gone="server exited"))
+    agent = await scene.start(replace(PLAIN, gone_error="server exited"))
     with pytest.raises(AgentGone, match="server exited"):
         await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
     assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
@@ -229,17 +235,17 @@ async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> No
     await agent.stop(AT_ONCE)
     again = await scene.start(session=agent.session)
     assert again.session != agent.session
-    assert (await take(again))[-1] == Answered("done", 0.0)
+    assert (await take(again))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scene) -> None:
-    profile = replace(PLAIN, loads=True)
+    profile = replace(PLAIN, loads_session=True)
     agent = await scene.start(profile)
     await take(agent)
     await agent.stop(AT_ONCE)
     again = await scene.start(profile, agent.session)
     assert again.session == agent.session
-    assert await take(again, prompt_id="t2#1") == [Said("done"), Answered("done", 0.0)]
+    assert await take(again, prompt_id="t2#1") == [AgentMessage("done"), TurnAnswer("done", 0.0)]
 
 
 async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told_all(scene: Scene) -> None:
@@ -250,16 +256,16 @@ async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told
     with pytest.raises(AgentGone):
         await updates_of(silent, Prompt(id="t1#2", text="", continues=True))
     heard = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
-    assert heard.startswith("Go on with what you were asked")
+    assert heard.startswith("Continue what you were asked")
     assert steps({"exit": 3}) in heard
     again = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):
         await take(again, tool("in_progress", title="x"), {"exit": 3}, prompt_id="t2#1")
     last = await scene.start(session=agent.session)
-    assert (await updates_of(last, Prompt(id="t2#2", text="", continues=True)))[-1] == Answered("done", 0.0)
+    assert (await updates_of(last, Prompt(id="t2#2", text="", continues=True)))[-1] == TurnAnswer("done", 0.0)
     assert "exit" not in scene.requests("session/prompt")[-1]["prompt"][0]["text"]
     found = await scene.stage(PLAIN).client.inspect(scene.stage(PLAIN).launch(), "t2#1")
-    assert found.finding is Finding.UNFINISHED
+    assert found.finding is TranscriptFinding.UNFINISHED
 
 
 async def test_the_files_of_a_profile_are_written_for_each_start(scene: Scene) -> None:
@@ -281,7 +287,7 @@ async def test_a_link_that_an_agent_has_left_is_not_written_through(scene: Scene
 
 
 async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) -> None:
-    profile = replace(PLAIN, loads=True, aside="chats/session-*-$session.jsonl")
+    profile = replace(PLAIN, loads_session=True, conflicting_files="chats/session-*-$session.jsonl")
     agent = await scene.start(profile)
     await take(agent)
     await agent.stop(AT_ONCE)
@@ -298,8 +304,8 @@ async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) ->
     ("changes", "options", "words"),
     [
         ({"program": "not-there"}, {}, "npm install --prefix DIRECTORY plain"),
-        ({}, {"model": 'x"\nbase_url = "y'}, "no name of a model"),
-        ({}, {"environment": ENVIRONMENT}, "has none"),
+        ({}, {"model": 'x"\nbase_url = "y'}, "not a valid model name"),
+        ({}, {"environment": ENVIRONMENT}, "does not set HOME"),
     ],
 )
 async def test_what_is_missing_is_said(
@@ -310,7 +316,7 @@ async def test_what_is_missing_is_said(
 
 
 async def test_an_agent_that_does_not_come_up_is_gone(scene: Scene) -> None:
-    with pytest.raises(AgentGone, match="plain did not come up: exit code"):
+    with pytest.raises(AgentGone, match="plain failed to start: exit code"):
         await scene.start(replace(PLAIN, arguments=("-c", "import sys; sys.exit(4)")))
 
 

@@ -1,4 +1,4 @@
-"""Agents that act while the house works on their checkouts, and what they leave in git directories of their own."""
+"""Agents that change files while Kingdom works on their checkouts, and what they leave in their git directories."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, run
 
 KEY = "the private key of the operator"
@@ -39,7 +39,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def swapping(tree: Tree, victim: Path) -> Iterator[None]:
+def swapping(tree: CheckoutSpec, victim: Path) -> Iterator[None]:
     """Let a process replace a folder of the checkout by a link to the operator's, again and again."""
     (tree.path / "keys").mkdir()
     for number in range(FILES):
@@ -55,8 +55,8 @@ def swapping(tree: Tree, victim: Path) -> Iterator[None]:
             swapper.send_signal(signal.SIGKILL)
 
 
-def leaked(host: Path, tree: Tree) -> bool:
-    """Tell whether the clone or the git directory of the checkout, which the agent reads, has the operator's files."""
+def leaked(host: Path, tree: CheckoutSpec) -> bool:
+    """Return whether the clone or the checkout's git directory, which the agent reads, has the operator's files."""
     for place in (bare(host, tree), git_directory_of(tree.path)):
         listed = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", cwd=place)
         blobs = [line.split()[0] for line in listed.splitlines() if line.endswith(" blob")]
@@ -68,8 +68,8 @@ def leaked(host: Path, tree: Tree) -> bool:
     return False
 
 
-async def leaks_within(trees: Trees, host: Path, tree: Tree, tries: int) -> bool:
-    base = await trees.base_of(tree)
+async def leaks_within(trees: RunCheckouts, host: Path, tree: CheckoutSpec, tries: int) -> bool:
+    base = await trees.base_commit(tree)
     for number in range(tries):
         with suppress(ProgramFailed):
             await (trees.commit([tree], "work") if number % 2 else trees.diff(tree, base))
@@ -83,7 +83,7 @@ async def leaks_within(trees: Trees, host: Path, tree: Tree, tries: int) -> bool
 
 
 async def test_a_folder_that_becomes_a_link_while_the_house_commits_leads_nowhere(
-    trees: Trees, host: Path, source: Path, victim: Path
+    trees: RunCheckouts, host: Path, source: Path, victim: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -95,7 +95,7 @@ async def test_a_folder_that_becomes_a_link_while_the_house_commits_leads_nowher
 async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
     host: Path, source: Path, victim: Path
 ) -> None:
-    trees = Trees(host / "repositories", use=GitUse(sandboxed=False))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(sandboxed=False))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     with swapping(tree, victim):
@@ -103,7 +103,7 @@ async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
 
 
 def link_to(name: str) -> Callable[[Path, Path], None]:
-    """Return what puts a link to a file of the house in the place of a file of git."""
+    """Return a script that replaces a file of git with a link to a file of the operator."""
 
     def lay(own: Path, victim: Path) -> None:
         place = own / name
@@ -152,7 +152,7 @@ LEFT = [
 async def test_nothing_in_the_git_directory_of_an_agent_leads_the_house_elsewhere(
     host: Path, source: Path, tmp_path: Path, leave: Callable[[Path, Path], None], *, sandboxed: bool
 ) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True, sandboxed=sandboxed))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True, sandboxed=sandboxed))
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     victim = tmp_path / "kingdom.yaml"
@@ -167,7 +167,7 @@ async def test_nothing_in_the_git_directory_of_an_agent_leads_the_house_elsewher
     assert run("rev-parse", tree.branch, cwd=bare(host, tree)) == commit
 
 
-def refs(host: Path, tree: Tree) -> list[str]:
+def refs(host: Path, tree: CheckoutSpec) -> list[str]:
     """Return all refs of the clone but the branch of a tree."""
     return [line for line in run("for-each-ref", cwd=bare(host, tree)).splitlines() if not line.endswith(tree.branch)]
 
@@ -209,8 +209,8 @@ def a_file_that_is_too_large(path: Path) -> None:
 
 
 TRAPS = {
-    a_pipe_for_attributes: r"\.gitattributes is no file",
-    a_pipe_for_what_is_ignored: r"folder/\.gitignore is no file",
+    a_pipe_for_attributes: r"\.gitattributes is not a regular file",
+    a_pipe_for_what_is_ignored: r"folder/\.gitignore is not a regular file",
     a_repository_whose_head_is_a_pipe: "nested/ has a .git that git would wait for",
     a_folder_that_cannot_be_read: "shut/ cannot be read",
     a_path_that_is_too_long: "d/d+.*cannot be read",
@@ -220,7 +220,7 @@ TRAPS = {
 
 @pytest.mark.parametrize(("lay", "told"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
 async def test_what_git_would_wait_for_or_leave_out_fails_at_once_by_name(
-    trees: Trees, host: Path, source: Path, lay: Callable[[Path], None], told: str
+    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], told: str
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -228,12 +228,12 @@ async def test_what_git_would_wait_for_or_leave_out_fails_at_once_by_name(
     with pytest.raises(ProgramFailed, match=told):
         await trees.commit([tree], "work")
     with pytest.raises(ProgramFailed, match=told):
-        await trees.diff(tree, await trees.base_of(tree))
+        await trees.diff(tree, await trees.base_commit(tree))
 
 
 @pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not a_pipe_for_attributes])
 async def test_the_same_in_an_ignored_folder_is_nobodys_business(
-    trees: Trees, host: Path, source: Path, lay: Callable[[Path], None]
+    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None]
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -244,7 +244,9 @@ async def test_the_same_in_an_ignored_folder_is_nobodys_business(
     assert run("show", f"{commit}:new.txt", cwd=bare(host, tree)) == "new"
 
 
-async def test_a_file_with_the_times_it_had_is_committed_all_the_same(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_file_with_the_times_it_had_is_committed_all_the_same(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     file = tree.path / "file0.txt"
@@ -252,10 +254,10 @@ async def test_a_file_with_the_times_it_had_is_committed_all_the_same(trees: Tre
     index = git_directory_of(tree.path) / "index"
     file.write_text("like 0\n")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    # As if nothing had happened to it since: only the content tells.
+    # With unchanged times: only the content shows the difference.
     run("update-index", "--assume-unchanged", "file0.txt", cwd=tree.path)
     assert index.exists()
-    assert await trees.differing([tree]) == ["app/file0.txt"]
+    assert await trees.changed_files([tree]) == ["app/file0.txt"]
     commit = (await trees.commit([tree], "work"))[tree.id]
     assert run("show", f"{commit}:file0.txt", cwd=bare(host, tree)) == "like 0"
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []

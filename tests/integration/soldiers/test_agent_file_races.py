@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import work_space
-from kingdom.soldiers.agent_files import AgentFile, files_below
-from kingdom.soldiers.removal import remove_tree
-from kingdom.soldiers.result import read_result
-from kingdom.whole_file import write_whole
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
-from kingdom.workflow.model.work import Work
+from kingdom.soldiers.files.agent_files import AgentFile, list_files_below
+from kingdom.soldiers.files.removal import remove_tree
+from kingdom.soldiers.turns.result import read_result
+from kingdom.soldiers.workplace import work_space
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.run.work import Work
 from tests.integration.soldiers import swapping
 from tests.patience import PATIENCE_SECONDS
 
@@ -38,7 +38,7 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What the host does below a WorkSpace in which something is swapped; either way returns what it has seen."""
+    """Actions of the host below a WorkSpace in which something is swapped; each returns what it read."""
 
     swapped: str
     safely: Callable[[Path], object]
@@ -47,7 +47,7 @@ class Race:
 
 def lay_out(space: Path) -> None:
     work = Work.of("wf-1-w1", WorkDefinition(name="Work", tasks=(TaskDefinition(query="work"),)))
-    work_space.lay_out(space, space.parent / "run", work, [], {f"reports/{next(NUMBERS)}.md": "# Found\n"})
+    work_space.lay_out_work_space(space, space.parent / "run", work, [], {f"reports/{next(NUMBERS)}.md": "# Found\n"})
 
 
 def link_plainly(space: Path) -> None:
@@ -80,10 +80,10 @@ RACES = {
     "write": Race(
         "folder",
         lambda space: AgentFile(space, "folder/deep/new").write(OWN),
-        lambda space: write_whole(space / "folder" / "deep" / "new", OWN),
+        lambda space: write_atomically(space / "folder" / "deep" / "new", OWN),
     ),
     "lay out": Race("reports", lay_out, link_plainly),
-    "list": Race("folder", lambda space: [*files_below(space, leaving_out=".git")], list_plainly),
+    "list": Race("folder", lambda space: [*list_files_below(space, leaving_out=".git")], list_plainly),
     "remove": Race("folder", remove_tree, remove_plainly),
 }
 
@@ -178,7 +178,7 @@ def make_place(place: Path) -> Path:
 
 
 def outside_of(race: Race, place: Path) -> Path:
-    """Return what a link leads to."""
+    """Return the target of a link."""
     return place / "outside" / ("file" if "." in race.swapped else "")
 
 
@@ -196,7 +196,7 @@ def swapping_in(race: Race, place: Path) -> Iterator[Path]:
 
 
 def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContextManager[None] | None = None) -> bool:
-    """Tell whether the host has seen or changed something outside."""
+    """Return whether the host has read or changed something outside."""
     before = contents(place / "outside")
     (place / "space").mkdir(exist_ok=True)
     seen: object = None
@@ -206,6 +206,6 @@ def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContext
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return what a folder holds, with its rights."""
+    """Return the entries of a folder with their permissions."""
     paths = (folder, *folder.rglob("*"))
     return {str(path): (path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths}

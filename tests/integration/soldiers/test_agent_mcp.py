@@ -1,4 +1,4 @@
-"""The agent's tools as a real MCP server: spoken to by the official client and by hand."""
+"""The tools of Kingdom as a real MCP server, tested with the official client and with raw lines."""
 
 import asyncio
 import json
@@ -13,26 +13,28 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from kingdom.soldiers.mcp import validate
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.result import read_result
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.voice.calls import TOOLS
-from kingdom.soldiers.voice.relay import relay_command
-from kingdom.soldiers.voice.voice import SERVER
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.verdicts import Verdict
-from tests.integration.soldiers.voice_house import House, open_house
+from kingdom.soldiers.agent_tools.calls import TOOLS
+from kingdom.soldiers.agent_tools.port import SERVER_NAME
+from kingdom.soldiers.agent_tools.relay import relay_command
+from kingdom.soldiers.mcp_check import check_mcp_server
+from kingdom.soldiers.processes.program import start_program
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
+from kingdom.soldiers.turns.result import read_result
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.verdicts import PetitionVerdict
+from tests.integration.soldiers.tools_host import House, open_house
 from tests.patience import PATIENCE_SECONDS
 
 NAMES = tuple(tool.name for tool in TOOLS)
-COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.agent_mcp import app; app()")
+COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.machine.agent_mcp import app; app()")
 SUCCESS = {"status": "success", "summary": "all good"}
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(tmp_path, tmp_path / "socket", verdict=Verdict(granted=False, reason="not today")) as house:
+    async with open_house(
+        tmp_path, tmp_path / "socket", verdict=PetitionVerdict(granted=False, reason="not today")
+    ) as house:
         yield house
 
 
@@ -50,7 +52,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 
 async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
-    """Say lines to the server, end its input after so many answers; return all that it answered until its own end."""
+    """Send lines to the server, close its input after so many answers, and return all its answers."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -104,7 +106,7 @@ async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house
         assert "error must not be empty" in text
         await called(client, "ask_human", question="Which one?")
     assert house.petitions == [("github.comment", {"body": "hi"})]
-    question = house.voice.end()
+    question = house.tools.end()
     assert question is not None
     assert question.text == "Which one?"
 
@@ -117,9 +119,9 @@ async def test_the_command_line_serves_it_at_the_place_that_the_environment_name
 
 async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> None:
     server = McpServer(
-        id=SERVER, name=SERVER, transport=Transport.STDIO, command=relay_command(house.url), url="", env={}
+        id=SERVER_NAME, name=SERVER_NAME, transport=McpTransport.STDIO, command=relay_command(house.url), url="", env={}
     )
-    assert await validate(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
+    assert await check_mcp_server(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
 async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:
@@ -183,12 +185,12 @@ async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None
     process = await asyncio.create_subprocess_exec(*relay_command(place), stderr=asyncio.subprocess.PIPE)
     _, words = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode == 1
-    assert b"is no place of a voice" in words
+    assert b"is not the address of agent tools" in words
     assert b"Traceback" not in words
 
 
 async def test_a_result_is_reported_out_of_a_strict_sandbox(house: House, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus
-from kingdom.court.general.staff import run_of_root
-from kingdom.court.king.resting import BILLS
+from kingdom.court.general.context import run_id_of_root
+from kingdom.court.king.release import BILLS
 from kingdom.court.quota import MONEY, QUOTAS
 from kingdom.court.streams import TOPOLOGY
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.kinds import KINDS, quarters_of
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.settings import AgentName, ModelSettings, SoldierSettings
-from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import OverBudget
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.resources.template import OverBudget
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BackendUnderTest
 from tests.fakes.model.stub import ModelStub
 from tests.integration.court.general.scene import EVERY_KIND, CourtScene, opened, reports, work
@@ -34,7 +34,7 @@ SUCCESS = reports(status="success", summary="done")
 # One Work is within the budget, the turn of the other goes beyond it and has more to do.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
 DEAR = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
-# A model is asked again for the response that went beyond: what it was to lead to has not happened.
+# A model is asked again for the response that exceeded the budget, because its effect has not happened.
 COST_IN_ALL = {"scripted": 1.5, "claude": 2.0}
 
 
@@ -60,10 +60,10 @@ async def _host(backend: BackendUnderTest, court: CourtScene, settings: SoldierS
         host = SoldierHost(
             bus,
             "host-a",
-            KINDS[settings.agent].client(settings),
-            Folders(court.folder / "host-a"),
+            AGENT_KINDS[settings.agent].client(settings),
+            HostFolders(court.folder / "host-a"),
             slots=2,
-            quarters=quarters_of(settings, lambda _: None, set()),
+            agent_environment=build_agent_environment(settings, lambda _: None, set()),
         )
         running = asyncio.create_task(host.run())
         try:
@@ -89,13 +89,13 @@ async def until_asking(court: CourtScene) -> Assignment:
 
 
 async def run_of(court: CourtScene, root_id: str) -> Workflow:
-    return await lifecycle.show(court.bus, run_of_root(root_id))
+    return await lifecycle.show(court.bus, run_id_of_root(root_id))
 
 
 def told_in_transcripts(court: CourtScene) -> float:
     """Return what the sessions noted to have cost, each turn with its last word."""
     turns: dict[tuple[str, str], float] = {}
-    for transcript in Folders(court.folder / "host-a").sessions.glob("*.json"):
+    for transcript in HostFolders(court.folder / "host-a").sessions.glob("*.json"):
         for entry in read_entries(transcript):
             if "costUsd" in entry:
                 turns[transcript.name, entry["prompt"]] = entry["costUsd"]
@@ -103,11 +103,11 @@ def told_in_transcripts(court: CourtScene) -> float:
 
 
 async def until_ledger_has(court: CourtScene, usd: float) -> None:
-    """Wait until the bills and the money of the day tell of so much."""
+    """Wait until the bills and the spending of the day reach an amount."""
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:
-            bills = await transaction.find(Query(kind=BILLS.name))
+            bills = await transaction.find(RecordQuery(kind=BILLS.name))
             money = await transaction.get(QUOTAS.name, MONEY)
         billed = sum((Decimal(record.doc["usd"]) for record in bills), Decimal(0))
         of_the_day = Decimal(money.doc.get("spent", 0)) if money else None
@@ -127,7 +127,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
     court.has(CHEAP, DEAR, budget_usd=1)
     event_id = await court.happens()
     asking = await until_asking(court)
-    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?")
+    assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     stopped = await run_of(court, asking.id)
     assert stopped.status is WorkflowStatus.AWAITING
     assert stopped.cost_usd == pytest.approx(1.25, abs=1e-4)
@@ -139,7 +139,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
 
     space = stopped.works[1].work_space_id
     assert space
-    (Folders(court.folder / "host-a").space(stopped.general, space) / "may-go").touch()
+    (HostFolders(court.folder / "host-a").work_space(stopped.general, space) / "may-go").touch()
     await court.answer(asking.id, "go on")
     await until_event(court, event_id, EventStatus.COMPLETED)
     completed = await run_of(court, asking.id)

@@ -1,4 +1,4 @@
-"""What is Claude Code's own way, beside what every agent owes."""
+"""Behavior that is specific to Claude Code, beyond the contract of all agents."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from kingdom.clock import utc_now
-from kingdom.soldiers.agent import Answered, Asked, Prompt, ToolCalled, UsageLimited
-from kingdom.soldiers.transcript import Entry, read_entries
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.soldiers.agents.port import Prompt, ToolUse, TurnAnswer, TurnQuestion, UsageLimited
+from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.clients import CLAUDE, MARKS
 from tests.contract.agents.stage import A_WHILE, Stage, follow, open_stage, updates_of
 from tests.fakes.model.stub import Served
 from tests.integration.running import eventually
-from tests.integration.soldiers.test_mcp import serving
+from tests.integration.soldiers.test_mcp_check import serving
 
 pytestmark = MARKS["claude"]
 
@@ -35,12 +35,12 @@ def asked(stage: Stage) -> list[Served]:
     return stage.model.asked
 
 
-def noted(stage: Stage, prompt_id: str) -> list[Entry]:
+def noted(stage: Stage, prompt_id: str) -> list[TranscriptEntry]:
     return [entry for entry in read_entries(stage.transcript) if entry.get("prompt") == prompt_id]
 
 
 def without_end(stage: Stage) -> None:
-    """Make our transcript one of a host that was killed before it could write down how the last turn ended."""
+    """Cut our transcript as if the host was killed before it recorded the end of the last turn."""
     lines = stage.transcript.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if b'"answered"' not in line and b'"ended"' not in line]
     stage.transcript.write_bytes(b"".join(kept))
@@ -73,12 +73,12 @@ async def test_the_model_and_the_instructions_of_the_launch_reach_the_model(stag
 async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> None:
     async with serving("http") as http, serving("sse") as sse:
         servers = (
-            McpServer(id="m1", name="web", transport=Transport.STREAMABLE_HTTP, url=f"{http}/mcp"),
-            McpServer(id="m2", name="stream", transport=Transport.SSE, url=f"{sse}/sse"),
+            McpServer(id="m1", name="web", transport=McpTransport.STREAMABLE_HTTP, url=f"{http}/mcp"),
+            McpServer(id="m2", name="stream", transport=McpTransport.SSE, url=f"{sse}/sse"),
         )
         agent = await stage.start(mcp_servers=servers)
         calls = [{"call": f"mcp__{name}__lend", "args": {"title": name}} for name in ("web", "stream")]
-        assert (await follow(agent, *calls))[-1] == Answered("done", 0.0)
+        assert (await follow(agent, *calls))[-1] == TurnAnswer("done", 0.0)
         await agent.stop(A_WHILE)
     said = str(asked(stage)[-1].body)
     assert "web is lent" in said
@@ -90,7 +90,7 @@ async def test_a_prompt_is_taken_as_it_is_written(stage: Stage) -> None:
     agent = await stage.start()
     for number, text in enumerate(("/clear", "/model haiku", "see @secret.txt")):
         told = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
-        assert told[-1] == Answered(f"I was asked: {text}", 0.0)
+        assert told[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
     assert "do not read this" not in str(asked(stage)[-1].body)
 
 
@@ -116,7 +116,7 @@ async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(s
     await agent.stop(A_WHILE)
     without_end(stage)
     found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
-    assert (found.finding, found.text, found.cost_usd) == (Finding.ANSWERED, "done before the end", 0.25)
+    assert (found.finding, found.text, found.cost_usd) == (TranscriptFinding.ANSWERED, "done before the end", 0.25)
     again = await stage.start(agent.session)
     before = len(asked(stage))
     await follow(again, {"answer": "two"}, prompt_id="t2#1")
@@ -131,7 +131,7 @@ async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing
     (own,) = Path(stage.environment["HOME"]).glob(f".claude/projects/*/{agent.session}.jsonl")
     own.rename(tmp_path / "elsewhere.jsonl")
     own.symlink_to(tmp_path / "elsewhere.jsonl")
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
 async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: Stage) -> None:
@@ -139,7 +139,7 @@ async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: S
     await agent.stop(A_WHILE)
     again = await stage.start(agent.session)
     assert again.session == agent.session
-    assert (await follow(again, {"answer": "first"}))[-1] == Answered("first", 0.0)
+    assert (await follow(again, {"answer": "first"}))[-1] == TurnAnswer("first", 0.0)
 
 
 async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) -> None:
@@ -148,9 +148,9 @@ async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) ->
     before = len(asked(stage))
     again = await stage.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
-    assert (told, len(asked(stage))) == ([Asked("Which?", ("x",), 0.0)], before)
+    assert (told, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
     told = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
-    assert told[-1] == Answered("so x", 0.0)
+    assert told[-1] == TurnAnswer("so x", 0.0)
 
 
 async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage) -> None:
@@ -175,7 +175,7 @@ async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))
     told = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
-    details = [update.detail for update in told if isinstance(update, ToolCalled)]
+    details = [update.detail for update in told if isinstance(update, ToolUse)]
     assert [detail.partition(" ")[0] for detail in details] == ["a.txt"] * 3 + ["true"] * 3
     assert len(set(details)) == 5
     assert max(map(len, details)) < 250

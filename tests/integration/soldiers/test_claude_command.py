@@ -1,18 +1,20 @@
-"""How Claude Code is started."""
+"""The command line and the environment of Claude Code."""
 
 import json
 import os
 from pathlib import Path
 
-from kingdom.soldiers.agent import Launch
-from kingdom.soldiers.claude.command import arguments, environment, mcp_servers
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.soldiers.voice.house import HouseVoice
-from kingdom.workflow.model.mcp import McpServer, Transport
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agents.claude.command import build_arguments, build_environment, mcp_server_configs
+from kingdom.soldiers.agents.port import Launch
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
-STDIO = McpServer(id="m1", name="shelf", transport=Transport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"})
-SSE = McpServer(id="m2", name="stream", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
-HTTP = McpServer(id="m3", name="web", transport=Transport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp")
+STDIO = McpServer(
+    id="m1", name="shelf", transport=McpTransport.STDIO, command=("shelf", "--all"), env={"KEY": "secret"}
+)
+SSE = McpServer(id="m2", name="stream", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse")
+HTTP = McpServer(id="m3", name="web", transport=McpTransport.STREAMABLE_HTTP, url="http://127.0.0.1:1/mcp")
 
 
 def launch(**options: object) -> Launch:
@@ -27,7 +29,7 @@ def launch(**options: object) -> Launch:
         "mcp_servers": (STDIO, SSE, HTTP),
         **options,
     }
-    return Launch(**given)  # type: ignore[arg-type]
+    return Launch(**given)  # type: ignore[arg-type]  # the values differ in type
 
 
 async def no_verdict(_: str) -> None:
@@ -35,19 +37,19 @@ async def no_verdict(_: str) -> None:
 
 
 def test_arguments_name_the_session_the_model_and_the_instructions() -> None:
-    new = arguments(launch(instructions="Be brief."), "s1", resumes=False)
+    new = build_arguments(launch(instructions="Be brief."), "s1", resumes=False)
     assert {"--session-id=s1", "--model=opus", "--append-system-prompt=Be brief."} < set(new)
-    assert "--resume=s1" in arguments(launch(), "s1", resumes=True)
-    assert not any("model" in word for word in arguments(launch(model=""), "s1", resumes=False))
+    assert "--resume=s1" in build_arguments(launch(), "s1", resumes=True)
+    assert not any("model" in word for word in build_arguments(launch(model=""), "s1", resumes=False))
 
 
 def test_secrets_of_mcp_servers_are_not_among_the_arguments() -> None:
-    assert "secret" not in str(arguments(launch(), "s1", resumes=False))
+    assert "secret" not in str(build_arguments(launch(), "s1", resumes=False))
 
 
 def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_the_house() -> None:
-    impostor = McpServer(id="m4", name="kingdom", transport=Transport.SSE, url="http://127.0.0.1:1/sse")
-    assert mcp_servers(launch(mcp_servers=(STDIO, SSE, HTTP, impostor))) == {
+    impostor = McpServer(id="m4", name="kingdom", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse")
+    assert mcp_server_configs(launch(mcp_servers=(STDIO, SSE, HTTP, impostor))) == {
         "shelf": {"type": "stdio", "command": "shelf", "args": ["--all"], "env": {"KEY": "secret"}},
         "stream": {"type": "sse", "url": "http://127.0.0.1:1/sse"},
         "web": {"type": "http", "url": "http://127.0.0.1:1/mcp"},
@@ -55,21 +57,21 @@ def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_t
 
 
 def test_who_has_a_voice_is_offered_the_server_of_the_house() -> None:
-    spoken = arguments(launch(voice=HouseVoice(Path("space"), no_verdict)), "s1", resumes=False)
+    spoken = build_arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
     (configuration,) = [word.partition("=")[2] for word in spoken if word.startswith("--mcp-config=")]
     assert json.loads(configuration)["mcpServers"]["kingdom"]["type"] == "sdk"
-    assert not any(word.startswith("--mcp-config") for word in arguments(launch(), "s1", resumes=False))
+    assert not any(word.startswith("--mcp-config") for word in build_arguments(launch(), "s1", resumes=False))
 
 
 def test_the_launch_has_the_last_word_on_the_environment() -> None:
     chosen = {"HOME": "/home/agent", "DISABLE_TELEMETRY": "0"}
-    found = environment(launch(environment=chosen))
+    found = build_environment(launch(environment=chosen))
     assert {name: found[name] for name in chosen} == chosen
     assert found["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
 
 
 def test_only_root_without_a_sandbox_says_that_there_is_one() -> None:
-    strict = Sandbox(profile=Profile.STRICT)
-    assert "IS_SANDBOX" not in environment(launch(sandbox=strict))
-    for open_launch in (launch(), launch(sandbox=Sandbox(profile=Profile.OFF))):
-        assert ("IS_SANDBOX" in environment(open_launch)) == (os.geteuid() == 0)
+    strict = Sandbox(profile=SandboxProfile.STRICT)
+    assert "IS_SANDBOX" not in build_environment(launch(sandbox=strict))
+    for open_launch in (launch(), launch(sandbox=Sandbox(profile=SandboxProfile.OFF))):
+        assert ("IS_SANDBOX" in build_environment(open_launch)) == (os.geteuid() == 0)

@@ -11,18 +11,18 @@ from uuid import uuid4
 import pytest
 
 from kingdom.errors import Misconfigured
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, Asked, Prompt, Said
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.result import as_reported
-from kingdom.soldiers.sandbox.sandbox import Profile, Sandbox
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, AgentMessage, Prompt, TurnAnswer, TurnQuestion
+from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
+from kingdom.soldiers.turns.result import apply_reported_status
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, until_exists, updates_of
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
 
 # Does what its prompt says, as a shell.
-SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
+SHELL = CommandTemplate(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
 
 
 @pytest.fixture
@@ -32,30 +32,30 @@ def mark() -> str:
 
 @pytest.fixture
 async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
-    stage = Stage(CommandAgents(SHELL), tmp_path, {**ENVIRONMENT, MARK: mark})
+    stage = Stage(CommandAgentClient(SHELL), tmp_path, {**ENVIRONMENT, MARK: mark})
     yield stage
     await stage.close()
     assert not marked(mark)
 
 
 def staged(folder: Path, *argv: str) -> Stage:
-    return Stage(CommandAgents(Command(argv=argv)), folder)
+    return Stage(CommandAgentClient(CommandTemplate(argv=argv)), folder)
 
 
 async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(stage: Stage) -> None:
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="echo one; echo two; printf three > file"))
-    assert told == [Said("one\n"), Said("two\n"), Answered("one\ntwo", 0.0)]
+    assert told == [AgentMessage("one\n"), AgentMessage("two\n"), TurnAnswer("one\ntwo", 0.0)]
     assert (stage.work_space / "file").read_text() == "three"
     found = await stage.client.inspect(stage.launch(), "t1#1")
-    assert (found.finding, found.text) == (Finding.ANSWERED, "one\ntwo")
+    assert (found.finding, found.text) == (TranscriptFinding.ANSWERED, "one\ntwo")
 
 
 async def test_the_prompt_may_be_an_argument_which_no_shell_reads(tmp_path: Path) -> None:
     stage = staged(tmp_path, "printf", "%s of %s", "--prompt=$prompt", "$model")
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="; touch broken; $(touch broken) $model"))
-    assert told[-1] == Answered("--prompt=; touch broken; $(touch broken) $model of free", 0.0)
+    assert told[-1] == TurnAnswer("--prompt=; touch broken; $(touch broken) $model of free", 0.0)
     await agent.stop(AT_ONCE)
     assert not (stage.work_space / "broken").exists()
 
@@ -64,7 +64,7 @@ async def test_the_prompt_may_be_a_file_of_any_length(tmp_path: Path) -> None:
     stage = staged(tmp_path, "wc", "-c", "$prompt_file")
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="x" * 300_000))
-    assert isinstance(told[-1], Answered)
+    assert isinstance(told[-1], TurnAnswer)
     assert told[-1].text.startswith("300000 ")
     await agent.stop(AT_ONCE)
 
@@ -72,7 +72,7 @@ async def test_the_prompt_may_be_a_file_of_any_length(tmp_path: Path) -> None:
 async def test_what_it_says_that_it_spent_is_the_cost(stage: Stage) -> None:
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="echo 'it cost $0.25'; echo 'it cost $0.5'"))
-    assert told[-1] == Answered("it cost $0.25\nit cost $0.5", 0.75)
+    assert told[-1] == TurnAnswer("it cost $0.25\nit cost $0.5", 0.75)
     with pytest.raises(AgentFailed) as caught:
         await updates_of(agent, Prompt(id="t2#1", text="echo 'it cost $0.1'; exit 1"))
     assert caught.value.cost_usd == 0.1
@@ -85,8 +85,8 @@ async def test_a_program_that_fails_tells_its_code_and_its_last_words_and_the_ne
     agent = await stage.start()
     with pytest.raises(AgentFailed, match=r"(?s)exit code 3: I tried\.\nno access"):
         await updates_of(agent, Prompt(id="t1#1", text="echo I tried.; echo no access >&2; exit 3"))
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
-    assert (await updates_of(agent, Prompt(id="t1#2", text="echo better")))[-1] == Answered("better", 0.0)
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
+    assert (await updates_of(agent, Prompt(id="t1#2", text="echo better")))[-1] == TurnAnswer("better", 0.0)
 
 
 async def test_of_a_flood_the_end_is_kept_and_every_cost_is_counted(stage: Stage) -> None:
@@ -95,7 +95,7 @@ async def test_of_a_flood_the_end_is_kept_and_every_cost_is_counted(stage: Stage
     turn = agent.send(Prompt(id="t1#1", text=flood))
     tracemalloc.start()
     try:
-        [last] = [update async for update in turn if isinstance(update, Answered)]
+        [last] = [update async for update in turn if isinstance(update, TurnAnswer)]
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
@@ -112,15 +112,15 @@ async def test_a_transcript_that_cannot_be_written_fails_the_turn_with_its_cost_
     assert caught.value.cost_usd == 0.25
     transcript.rmdir()
     kept.rename(transcript)
-    assert (await updates_of(agent, Prompt(id="t1#2", text="echo next")))[-1] == Answered("next", 0.0)
+    assert (await updates_of(agent, Prompt(id="t1#2", text="echo next")))[-1] == TurnAnswer("next", 0.0)
 
 
 async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -> None:
     agent = await stage.start()
     report = {"status": "needs_human", "summary": "I wonder", "question": "Which?", "choices": ["x"]}
     told = await updates_of(agent, Prompt(id="t1#1", text=f"echo fine; echo '{json.dumps(report)}' > result.json"))
-    assert isinstance(told[-1], Answered)
-    assert as_reported(told[-1], stage.work_space) == Asked("Which?", ("x",), 0.0)
+    assert isinstance(told[-1], TurnAnswer)
+    assert apply_reported_status(told[-1], stage.work_space) == TurnQuestion("Which?", ("x",), 0.0)
 
 
 async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
@@ -131,12 +131,12 @@ async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
     await agent.stop(AT_ONCE)
     with pytest.raises(AgentGone, match="SIGKILL"):
         await turn
-    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is Finding.UNFINISHED
-    reading = Stage(CommandAgents(Command(argv=("cat",))), stage.work_space.parent)
+    assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
+    reading = Stage(CommandAgentClient(CommandTemplate(argv=("cat",))), stage.work_space.parent)
     again = await reading.start(agent.session)
     told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     await again.stop(AT_ONCE)
-    assert isinstance(told[-1], Answered)
+    assert isinstance(told[-1], TurnAnswer)
     assert "An earlier attempt" in told[-1].text
     assert told[-1].text.endswith(work)
     assert again.session == agent.session
@@ -146,7 +146,7 @@ async def test_the_reply_of_a_person_comes_with_all_that_was_asked(tmp_path: Pat
     stage = staged(tmp_path, "cat")
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="Choose one.", reply="the first"))
-    assert told[-1] == Answered("Choose one.\n\nA person has replied: the first", 0.0)
+    assert told[-1] == TurnAnswer("Choose one.\n\nA person has replied: the first", 0.0)
     await agent.stop(AT_ONCE)
 
 
@@ -163,16 +163,16 @@ async def test_an_interrupt_ends_the_turn_and_everything_that_it_started(stage: 
     with pytest.raises(AgentFailed, match="interrupted"):
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
     await until_none(mark)
-    assert (await updates_of(agent, Prompt(id="t2#1", text="echo next")))[-1] == Answered("next", 0.0)
+    assert (await updates_of(agent, Prompt(id="t2#1", text="echo next")))[-1] == TurnAnswer("next", 0.0)
 
 
 async def test_closing_the_updates_ends_the_program(stage: Stage, mark: str) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text="echo hello; sleep 600"))
-    assert await anext(updates) == Said("hello\n")
+    assert await anext(updates) == AgentMessage("hello\n")
     await updates.aclose()
     await until_none(mark)
-    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is Finding.UNFINISHED
+    assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
 async def test_a_second_prompt_at_once_is_refused(stage: Stage) -> None:
@@ -194,7 +194,7 @@ async def test_a_stop_waits_for_the_program_within_the_grace(stage: Stage) -> No
     stop = asyncio.create_task(agent.stop(A_WHILE))
     await asyncio.sleep(0)
     (stage.work_space / "go").touch()
-    assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == Answered("in time", 0.0)
+    assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == TurnAnswer("in time", 0.0)
     await asyncio.wait_for(stop, PATIENCE_SECONDS)
     assert await agent.ended() == "exit code 0"
     with pytest.raises(AgentGone):
@@ -220,6 +220,6 @@ async def test_a_program_that_is_not_there_is_missed_at_the_start(tmp_path: Path
 async def test_the_program_runs_in_the_sandbox_of_the_launch(stage: Stage, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hidden")
-    agent = await stage.start(sandbox=Sandbox(profile=Profile.STRICT, writable=(stage.work_space,)))
+    agent = await stage.start(sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(stage.work_space,)))
     told = await updates_of(agent, Prompt(id="t1#1", text=f"id -u; cat {secret} || echo cannot see it"))
-    assert told[-1] == Answered("1000\ncannot see it", 0.0)
+    assert told[-1] == TurnAnswer("1000\ncannot see it", 0.0)

@@ -1,4 +1,4 @@
-"""What is committed of a checkout, and what is kept of the commits of its agent."""
+"""Commits of a checkout, and the kept commits of its agent."""
 
 import os
 import shutil
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse, git_directory_of
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy, git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, run
 
 
@@ -52,7 +52,7 @@ def a_file_becomes_a_link_and_runs(path: Path) -> None:
     ],
 )
 async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
-    trees: Trees, host: Path, source: Path, change: Callable[[Path], None]
+    trees: RunCheckouts, host: Path, source: Path, change: Callable[[Path], None]
 ) -> None:
     (source / "folder").mkdir()
     (source / "folder" / "file").write_text("in a folder\n")
@@ -66,13 +66,13 @@ async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
     run("add", "--all", cwd=source)
     commits = await trees.commit([tree], "changed")
     assert run("rev-parse", f"{commits[tree.id]}^{{tree}}", cwd=bare(host, tree)) == run("write-tree", cwd=source)
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []
     await trees.roll_back([tree], {}, [tree.id], "r1")
     assert run("status", "--porcelain", cwd=tree.path) == ""
 
 
 async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     (source / ".gitattributes").write_text("*.sh ident\n*.bat eol=crlf\n")
     run("add", "--all", cwd=source)
@@ -86,24 +86,24 @@ async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
     assert "exit 0" not in (tree.path / "run.sh").read_text()
     assert os.access(tree.path / "run.sh", os.X_OK)
     assert (tree.path / "run.bat").read_bytes() == b"exit 1\r\n"
-    assert await trees.differing([tree]) == []
+    assert await trees.changed_files([tree]) == []
     # Git takes both for the same as before.
     (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
     (tree.path / "run.bat").write_text("exit 1\n")
-    assert await trees.differing([tree]) == ["app/run.bat", "app/run.sh"]
+    assert await trees.changed_files([tree]) == ["app/run.bat", "app/run.sh"]
 
 
-async def test_names_that_git_does_not_take_are_told(trees: Trees, host: Path, source: Path) -> None:
+async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".GIT").mkdir()
     (tree.path / ".GIT" / "config").write_text("not for git\n")
-    with pytest.raises(ProgramFailed, match=r"does not take all names: .*\.GIT/config"):
+    with pytest.raises(ProgramFailed, match=r"git refuses some names: .*\.GIT/config"):
         await trees.commit([tree], "work")
 
 
 async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, source: Path) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     for name in ("amended", "stashed first", "stashed second"):
@@ -127,7 +127,7 @@ async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed
     (source / "folder" / "policy").write_text("nobody\n")
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "policy", cwd=source)
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     own = git_directory_of(tree.path) / "objects"
@@ -141,3 +141,18 @@ async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed
     commits = await trees.commit([tree], "work")
     assert run("show", f"{commits[tree.id]}:folder/policy", cwd=bare(host, tree)) == "everybody"
     assert (tree.path / "folder" / "policy").read_text() == "everybody\n"
+
+
+async def test_what_an_agent_committed_and_left_is_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    for name in ("one", "two"):
+        run("commit", "--quiet", "--allow-empty", "-m", name, cwd=tree.path)
+    run("branch", "aside", cwd=tree.path)
+    run("checkout", "--quiet", "--detach", "HEAD~2", cwd=tree.path)
+    (tree.path / "three.txt").write_text("three\n")
+    await trees.commit([tree], "three")
+    assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["three", "first"]
+    (ref,) = await trees.release(tree, "end")
+    assert run("log", "-2", "--format=%s", ref, cwd=bare(host, tree)).splitlines() == ["two", "one"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import disk_quota
-from kingdom.soldiers.disk_quota import DEPTH_MAX, DiskQuota, DiskUse
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.soldiers.files import disk_quota
+from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUsage
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 
@@ -19,7 +19,7 @@ FILL = "dd if=/dev/zero of={}/big.log bs=1M count={} 2>/dev/null"
 
 
 def used(folder: Path) -> int:
-    use = DiskUse()
+    use = DiskUsage()
     use.add(folder)
     return use.bytes
 
@@ -37,8 +37,10 @@ def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: 
     for name in ("a", "deep/b", "deep/deeper/c"):
         write(tmp_path / name)
     assert 3 * MIB <= used(tmp_path) < 4 * MIB
-    assert quota(tmp_path, 4).excess() == ""
-    assert quota(tmp_path, 2).excess().startswith("the run takes 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+    assert quota(tmp_path, 4).describe_excess() == ""
+    assert (
+        quota(tmp_path, 2).describe_excess().startswith("the run uses 3 MiB of disk, and soldiers.disk_mb allows 2: ")
+    )
 
 
 def test_what_takes_no_room_does_not_count(tmp_path: Path) -> None:
@@ -70,16 +72,16 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
         os.close(place)
         place = inner
     os.close(place)
-    assert f"more than {DEPTH_MAX} folders in one another" in quota(tmp_path, 100).excess()
+    assert f"folders nested more than {DEPTH_MAX} deep" in quota(tmp_path, 100).describe_excess()
     monkeypatch.setattr(disk_quota, "FILES_MAX", 50)
-    assert "has more than 50 files" in quota(tmp_path, 100).excess()
+    assert "has more than 50 files" in quota(tmp_path, 100).describe_excess()
 
 
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
     monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
-    await scene.start_host(quarters=Quarters(profile=Profile.OFF, disk_mib=8))
+    await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene
 
 

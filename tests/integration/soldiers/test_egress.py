@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress, EgressProxy
@@ -54,7 +54,7 @@ async def web(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 class Way:
-    """A proxy of a run, and a client that asks it as programs do."""
+    """A proxy of a run, and a client that uses it as programs do."""
 
     def __init__(self, folder: Path, certificate: Path, web_port: int, **options: Any) -> None:
         self.log = folder / "run.egress.jsonl"
@@ -76,7 +76,7 @@ class Way:
     async def ask(
         self, proxy: EgressProxy, host: str = NAMED, *, port: int | None = None, server_name: str | None = None
     ) -> str:
-        """Return what a server says of itself, or the first line of the proxy's answer if that refuses."""
+        """Return the greeting of a server, or the first line of the proxy's answer if it refuses."""
         async with self.connected(proxy, host, port=port, server_name=server_name) as (reader, writer, answer):
             if writer is None:
                 return answer
@@ -88,7 +88,7 @@ class Way:
     async def connected(
         self, proxy: EgressProxy, host: str = NAMED, *, port: int | None = None, server_name: str | None = None
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter | None, str]]:
-        """Give a connection in TLS to a host, or none and the answer of the proxy."""
+        """Provide a TLS connection to a host, or None and the answer of the proxy."""
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         opened = False
         try:
@@ -112,9 +112,9 @@ class Way:
                 await self._until_closed()
 
     async def _until_closed(self) -> None:
-        """Wait until the proxy has written down the end of all that it opened."""
+        """Wait until the proxy has logged the end of every connection."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while self._count("closed") < self._count("opened"):  # noqa: ASYNC110 - a file tells of no change
+            while self._count("closed") < self._count("opened"):  # noqa: ASYNC110 - a file sends no notification
                 await asyncio.sleep(0.001)
 
     def _count(self, wanted: str) -> int:
@@ -159,7 +159,7 @@ async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
 ) -> None:
     way = Way(tmp_path, certificate, web.port, resolve=lambda _: found)
     async with way.proxy() as proxy:
-        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is no public address"
+        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is not a public address"
         assert web.connections == 0
         monkeypatch.setattr(egress, "is_public", lambda _: True)
         assert await way.ask(proxy) == f"hello from {found[0]}"
@@ -183,7 +183,7 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_resolved_once_only
     async with way.proxy() as proxy:
         answers[:] = [INTERNET, INNER]
         assert await way.ask(proxy) == f"hello from {INTERNET}"
-        assert "which is no public address" in await way.ask(proxy)
+        assert "which is not a public address" in await way.ask(proxy)
         answers[:] = [INTERNET, INNER]
         monkeypatch.setattr(Egress, "addresses", resolved_again)
         assert await way.ask(proxy) == f"hello from {INNER}"
@@ -197,7 +197,7 @@ async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
         assert web.heard == []
         monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
         assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
-    reason = f"its TLS asks for another host than the proxy was asked for: {OTHER}"
+    reason = f"its TLS names another host than its CONNECT request: {OTHER}"
     assert way.outcomes()[0] == ("refused", NAMED, reason)
 
 
@@ -216,7 +216,10 @@ async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (b"GET http://files.example.org/ HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 only https is carried, by CONNECT: use an"),
+        (
+            b"GET http://files.example.org/ HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 403 only https is forwarded, by CONNECT: use an",
+        ),
         (b"CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n", b"HTTP/1.1 403 hosts are reached by their full name only"),
         (b"X" * 100_000, b""),
         (b"CONNECT", b""),
@@ -255,7 +258,7 @@ async def test_what_a_client_cannot_keep_out_of_its_requests_is_not_in_the_log(w
 
 
 async def limited(way: Way) -> list[str]:
-    """Return how connections end on which something is sent and answered for as long as that works."""
+    """Send and receive on connections until they end; return the reasons."""
     async with way.proxy() as proxy, way.connected(proxy) as (reader, writer, answer):
         assert writer is not None, answer
         with suppress(OSError, EOFError):
@@ -275,7 +278,7 @@ async def test_a_run_sends_and_receives_no_more_than_it_may_in_all_its_connectio
     few = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))
     [how] = await limited(few)
     assert how.startswith(reason)
-    # The proxy of another program of the run, and of a host that was started again.
+    # The proxy of another program of the run, and the one of a restarted host.
     for way in (few, Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))):
         async with way.proxy() as proxy:
             assert (await way.ask(proxy)).startswith(f"HTTP/1.1 403 {reason}")
@@ -291,7 +294,7 @@ async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certif
             await way.ask(two)
     async with way.proxy() as proxy:
         assert await way.ask(proxy) == f"hello from {INTERNET}"
-    assert ("refused", "", "1 connections of this run are open: more are not allowed at once") in way.outcomes()
+    assert ("refused", "", "this run has 1 open connections, which is the limit") in way.outcomes()
 
 
 @pytest.mark.parametrize(
@@ -326,7 +329,7 @@ async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, 
     async with way.proxy() as proxy:
         for _ in range(20):
             await way.ask(proxy, OTHER)
-        assert "its log of connections is full" in await way.ask(proxy)
+        assert "its connection log is full" in await way.ask(proxy)
     assert 1000 <= way.log.stat().st_size < 1300
     assert web.connections == 0
 
@@ -340,7 +343,7 @@ async def test_nothing_is_left_when_a_proxy_is_closed(way: Way) -> None:
     assert way.outcomes()[-1] == ("closed", NAMED, "its program has ended")
 
 
-# Earlier it is not accepted yet.
+# Before that it is not accepted yet.
 @pytest.mark.parametrize("turns", range(2, 8))
 async def test_nothing_is_left_of_what_came_while_a_proxy_was_being_closed(way: Way, turns: int) -> None:
     async with way.proxy() as proxy:

@@ -1,4 +1,4 @@
-"""pip, npm, cargo and git in a strict sandbox, against registries on public addresses of a network of their own."""
+"""pip, npm, cargo and git in a strict sandbox, with registries on public addresses of a private network."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from tests.integration.soldiers.registries import PACKAGE
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]
-# Who is not root becomes root of a user namespace, which is enough for both others.
+# A normal user becomes root of a user namespace, which may create the other two.
 UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--net", "--mount"]
 
 
 def why_not() -> str:
-    """Return why there can be no network namespace here."""
+    """Return why no network namespace can be created here."""
     for program in ("bwrap", "unshare", "ip", "openssl"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.agents, pytest.mark.skipif(bool(reason := why_not()), 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What an agent said, and what its proxy wrote down."""
+    """The output of an agent and the log of its proxy."""
 
     said: str
     attempts: list[list[str]]
@@ -113,13 +113,13 @@ def test_git_clones_from_named_hosts_and_from_no_other(tmp_path: Path) -> None:
         tmp_path,
         f"{clone.format(NAMED)} one\n{clone.format(BELOW)} two\ncat one/file0.txt two/file0.txt\n"
         f"! {clone.format(OTHER)} three\n! {clone.format(INNER)} four\n"
-        # Past the proxy there is no network at all.
+        # Without the proxy there is no network at all.
         f"! env -u https_proxy -u HTTPS_PROXY {clone.format(NAMED)} five",
     )
     assert len(fetched.said.splitlines()) == 2
     assert fetched.opened() == {NAMED, BELOW}
     assert fetched.refused()[OTHER] == f"{OTHER} is not in soldiers.egress of kingdom.yaml"
-    assert fetched.refused()[INNER] == f"{INNER} leads to 10.1.2.3, which is no public address"
+    assert fetched.refused()[INNER] == f"{INNER} leads to 10.1.2.3, which is not a public address"
 
 
 def _has_pip(python: str) -> bool:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.folders import Folders
+from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import FromBase
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import FromBase
 from tests.integration.processes import child
 from tests.integration.running import eventually
 from tests.integration.soldiers.accesses_child import SESSION
@@ -16,7 +16,7 @@ from tests.integration.soldiers.file_accesses import Access, noted_accesses
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import run as run_git
 
-OPENING = {"kingdom.soldiers.agent_files", "kingdom.soldiers.removal"}
+OPENING = {"kingdom.soldiers.files.agent_files", "kingdom.soldiers.files.removal"}
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -48,7 +48,7 @@ async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: H
 
 async def test_reports_transcripts_settings_and_listings_open_nothing_else(tmp_path: Path) -> None:
     accesses = await accesses_in(tmp_path, plainly=False)
-    assert {access.who for access in accesses} == {"kingdom.soldiers.agent_files"}
+    assert {access.who for access in accesses} == {"kingdom.soldiers.files.agent_files"}
     assert {"result.json", f".claude/projects/p/{SESSION}.jsonl"} <= {access.file for access in accesses}
 
 
@@ -58,9 +58,9 @@ async def test_a_reader_that_opens_a_path_by_itself_is_found(tmp_path: Path) -> 
 
 
 async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
-    """Return what a process opens that deals with files of agents."""
-    folders = Folders(directory)
-    space, home = folders.space("general", "wf-1-w1-space1"), folders.home("wf-1")
+    """Return the accesses of a process that handles files of agents."""
+    folders = HostFolders(directory)
+    space, home = folders.work_space("general", "wf-1-w1-space1"), folders.home("wf-1")
     space.mkdir(parents=True)
     (space / "result.json").write_text("{}")
     own = home / ".claude" / "projects" / "p" / f"{SESSION}.jsonl"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers import git as running_git
-from kingdom.soldiers.git import REMOTE_TRIES, GitFailed, git, retried
-from kingdom.soldiers.repository import Repository
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts import git as running_git
+from kingdom.soldiers.checkouts.git import REMOTE_TRIES, GitFailed, retry_git, run_git
+from kingdom.soldiers.checkouts.repository import Repository
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in
@@ -39,12 +39,12 @@ async def test_a_git_that_takes_too_long_is_killed_with_its_children_and_not_beg
 
     async def begin() -> str:
         begun.append(limit)
-        return await git("stubborn", cwd=tmp_path, home=home, limit=limit)
+        return await run_git("stubborn", cwd=tmp_path, home=home, limit=limit)
 
     for limit in growing_limits():
         begun.clear()
         with pytest.raises(GitFailed, match=f"stubborn took longer than {limit.total_seconds():g} s"):
-            await retried(begin, tries=REMOTE_TRIES)
+            await retry_git(begin, tries=REMOTE_TRIES)
         assert begun == [limit]
         await _until_none_in(tmp_path)
         if (tmp_path / "started").exists():
@@ -52,7 +52,7 @@ async def test_a_git_that_takes_too_long_is_killed_with_its_children_and_not_beg
 
 
 async def test_a_cancelled_git_is_killed_with_its_children(tmp_path: Path, home: Path) -> None:
-    running = asyncio.create_task(git("stubborn", cwd=tmp_path, home=home))
+    running = asyncio.create_task(run_git("stubborn", cwd=tmp_path, home=home))
     await _until_exists(tmp_path / "started")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -62,7 +62,7 @@ async def test_a_cancelled_git_is_killed_with_its_children(tmp_path: Path, home:
 
 async def test_a_git_that_is_cancelled_at_once_leaves_no_process(tmp_path: Path, home: Path) -> None:
     for turns in range(8):
-        running = asyncio.create_task(git("stubborn", cwd=tmp_path, home=home))
+        running = asyncio.create_task(run_git("stubborn", cwd=tmp_path, home=home))
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
@@ -79,7 +79,7 @@ async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp
     os.mkfifo(stuck)
     config = host / "repositories" / ".gitconfig"
     config.write_text(f'[core]\n\tsshCommand = "echo > {tmp_path}/reached; cat {stuck}; :"\n')
-    trees = Trees(host / "repositories")
+    trees = RunCheckouts(host / "repositories")
     first, second = a_tree(host, source), a_tree(host, source, "tree2", git_id="far", url="ssh://example.org/far")
     preparing = asyncio.create_task(trees.prepare([first, second]))
     await _until_exists(tmp_path / "reached")
@@ -90,7 +90,7 @@ async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp
     assert list((host / "trees").iterdir()) == []
     for name in ("app", "far"):
         repository = Repository(host / "repositories" / f"{name}.git", url="", home=host)
-        async with asyncio.timeout(PATIENCE_SECONDS), repository.held():
+        async with asyncio.timeout(PATIENCE_SECONDS), repository.locked():
             pass
 
 
@@ -99,7 +99,7 @@ async def test_variables_of_this_process_do_not_reach_git(
 ) -> None:
     monkeypatch.setenv("GIT_DIR", "elsewhere")
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Somebody")
-    shown = await git("shown", cwd=tmp_path, home=home)
+    shown = await run_git("shown", cwd=tmp_path, home=home)
     assert "elsewhere" not in shown
     assert "Somebody" not in shown
     assert f"HOME={home}\n" in shown
@@ -108,14 +108,14 @@ async def test_variables_of_this_process_do_not_reach_git(
 
 async def test_a_failure_tells_what_git_said_but_no_parameters(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match=r"git rev-parse failed .* not a git repository") as failed:
-        await git("rev-parse", "secret", cwd=tmp_path, home=tmp_path)
+        await run_git("rev-parse", "secret", cwd=tmp_path, home=tmp_path)
     assert failed.value.exit_code == 128
     assert "secret" not in str(failed.value)
 
 
 async def test_a_missing_directory_is_a_failure_of_git(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match="could not be started"):
-        await git("status", cwd=tmp_path / "missing", home=tmp_path)
+        await run_git("status", cwd=tmp_path / "missing", home=tmp_path)
 
 
 async def _until_none_in(path: Path) -> None:

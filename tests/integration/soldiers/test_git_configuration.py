@@ -5,28 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.checkout import git_directory_of
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_source, run
 
 
-def change_it(_: Path, tree: Tree, evil: str) -> None:
+def change_it(_: Path, tree: CheckoutSpec, evil: str) -> None:
     run("config", "filter.evil.clean", evil, cwd=tree.path)
     run("config", "filter.evil.smudge", evil, cwd=tree.path)
 
 
-def change_it_for_one_checkout(_: Path, tree: Tree, evil: str) -> None:
+def change_it_for_one_checkout(_: Path, tree: CheckoutSpec, evil: str) -> None:
     run("config", "extensions.worktreeConfig", "true", cwd=tree.path)
     run("config", "--worktree", "filter.evil.clean", evil, cwd=tree.path)
 
 
-def put_a_link_in_its_place(host: Path, tree: Tree, evil: str) -> None:
+def put_a_link_in_its_place(host: Path, tree: CheckoutSpec, evil: str) -> None:
     change_it(host, tree, evil)
     (bare(host, tree) / "config").rename(host / "config")
     (bare(host, tree) / "config").symlink_to(host / "config")
 
 
-def lead_elsewhere(host: Path, tree: Tree, evil: str) -> None:
+def lead_elsewhere(host: Path, tree: CheckoutSpec, evil: str) -> None:
     elsewhere = host / "elsewhere"
     run("clone", "--quiet", "--bare", str(bare(host, tree)), str(elsewhere), cwd=host)
     run("config", "filter.evil.clean", evil, cwd=elsewhere)
@@ -35,11 +35,11 @@ def lead_elsewhere(host: Path, tree: Tree, evil: str) -> None:
 
 @pytest.mark.parametrize("change", [change_it, change_it_for_one_checkout, put_a_link_in_its_place, lead_elsewhere])
 async def test_a_program_that_an_agent_configures_is_not_run(
-    trees: Trees, host: Path, source: Path, change: Callable[[Path, Tree, str], None]
+    trees: RunCheckouts, host: Path, source: Path, change: Callable[[Path, CheckoutSpec, str], None]
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
-    start = await trees.base_of(tree)
+    start = await trees.base_commit(tree)
     (tree.path / ".gitattributes").write_text("* filter=evil\n")
     change(host, tree, f"touch {host}/was-run; cat")
     (tree.path / "file0.txt").write_text("changed\n")
@@ -52,7 +52,7 @@ async def test_a_program_that_an_agent_configures_is_not_run(
     assert not (host / "was-run").exists()
 
 
-async def test_attributes_of_one_run_do_not_hold_for_another(trees: Trees, host: Path, source: Path) -> None:
+async def test_attributes_of_one_run_do_not_hold_for_another(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     info = bare(host, tree) / "info"
@@ -65,7 +65,7 @@ async def test_attributes_of_one_run_do_not_hold_for_another(trees: Trees, host:
 
 
 async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_what_it_leads_to(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -77,7 +77,9 @@ async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_what_it_
     assert (host / "mine" / "attributes").exists()
 
 
-async def test_an_agent_cannot_lead_a_fetch_elsewhere(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
+async def test_an_agent_cannot_lead_a_fetch_elsewhere(
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
+) -> None:
     await trees.prepare([a_tree(host, source)])
     make_source(tmp_path / "evil", files=1)
     run("config", f"url.{tmp_path}/evil.insteadOf", str(source), cwd=host / "trees" / "tree1")
@@ -86,7 +88,7 @@ async def test_an_agent_cannot_lead_a_fetch_elsewhere(trees: Trees, host: Path, 
     assert files_of(second.path) == files_of(source)
 
 
-async def test_only_a_changed_configuration_is_brought_back(trees: Trees, host: Path, source: Path) -> None:
+async def test_only_a_changed_configuration_is_brought_back(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     config = bare(host, tree) / "config"
@@ -103,12 +105,12 @@ async def test_the_configuration_of_the_user_is_believed(host: Path, source: Pat
     home.mkdir()
     (home / ".gitconfig").write_text(f'[url "{source}"]\n\tinsteadOf = https://git.example.org/app\n')
     tree = a_tree(host, source, url="https://git.example.org/app")
-    await Trees(host / "repositories", home=home).prepare([tree])
+    await RunCheckouts(host / "repositories", home=home).prepare([tree])
     assert files_of(tree.path) == files_of(source)
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a # b; c", "ä b"])
-async def test_an_address_is_written_down_as_it_is(trees: Trees, host: Path, tmp_path: Path, name: str) -> None:
+async def test_an_address_is_written_down_as_it_is(trees: RunCheckouts, host: Path, tmp_path: Path, name: str) -> None:
     source = make_source(tmp_path / name)
     tree = a_tree(host, source, git_id="odd")
     await trees.prepare([tree])

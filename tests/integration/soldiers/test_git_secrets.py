@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.git import GitFailed, git, without_passwords
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.git import GitFailed, extract_passwords, run_git
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, files_of, make_source, run
 
 USER, PASSWORD = "ada@acme", "open sesame %2F"
@@ -19,7 +19,7 @@ ADDRESS = "http://ada%40acme:open%20sesame%20%252F@127.0.0.1"
 
 
 class Guarded(SimpleHTTPRequestHandler):
-    """Serves files to who knows the password, and notes whose arguments hold it meanwhile."""
+    """Serves files to clients with the password, and records processes whose arguments contain it."""
 
     leaks: list[str]
     seen: set[str]
@@ -65,10 +65,10 @@ async def test_the_password_of_an_address_is_in_no_argument_of_any_process(
 ) -> None:
     host, home = tmp_path / "host", tmp_path / "home"
     home.mkdir()
-    # A helper of the operator that keeps what it is told; it is told nothing of this.
+    # A credential helper of the operator that records its input; it must not be called.
     (home / ".gitconfig").write_text(f"[credential]\n\thelper = store --file={tmp_path}/stored\n")
     tree = a_tree(host, source, url=f"{ADDRESS}:{server.server_port}/")
-    await Trees(host / "repositories", home=home).prepare([tree])
+    await RunCheckouts(host / "repositories", home=home).prepare([tree])
     assert files_of(tree.path) == files_of(source)
     assert (Guarded.leaks, Guarded.seen) == ([], {"remote-http"})
     assert not (tmp_path / "stored").exists()
@@ -76,14 +76,16 @@ async def test_the_password_of_an_address_is_in_no_argument_of_any_process(
 
 async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path, server: ThreadingHTTPServer) -> None:
     with pytest.raises(GitFailed) as failed:
-        await git("ls-remote", "--", f"http://ada:sesame2@127.0.0.1:{server.server_port}/", cwd=tmp_path, home=tmp_path)
+        await run_git(
+            "ls-remote", "--", f"http://ada:sesame2@127.0.0.1:{server.server_port}/", cwd=tmp_path, home=tmp_path
+        )
     assert "sesame" not in str(failed.value)
     assert Guarded.leaks == []
 
 
 @pytest.mark.parametrize("address", ["https://ada@example.org/app", "git@example.org:app", "/a/b", "ssh://a:b@c/d"])
 def test_what_has_no_password_for_the_web_stays_as_it_is(address: str) -> None:
-    assert without_passwords(("fetch", "--", address)) == (["fetch", "--", address], {})
+    assert extract_passwords(("fetch", "--", address)) == (["fetch", "--", address], {})
 
 
 async def test_git_lfs_is_never_run_whoever_configured_it(tmp_path: Path, source: Path) -> None:
@@ -97,7 +99,7 @@ async def test_git_lfs_is_never_run_whoever_configured_it(tmp_path: Path, source
     (source / "large.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "large", cwd=source)
-    trees, tree = Trees(tmp_path / "host" / "repositories", home=home), a_tree(tmp_path / "host", source)
+    trees, tree = RunCheckouts(tmp_path / "host" / "repositories", home=home), a_tree(tmp_path / "host", source)
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
     (tree.path / "new.bin").write_text("new\n")
@@ -106,6 +108,6 @@ async def test_git_lfs_is_never_run_whoever_configured_it(tmp_path: Path, source
 
 
 async def test_the_configuration_of_the_machine_does_not_count(tmp_path: Path) -> None:
-    shown = await git("config", "--list", "--show-scope", cwd=tmp_path, home=tmp_path)
+    shown = await run_git("config", "--list", "--show-scope", cwd=tmp_path, home=tmp_path)
     assert "command\t" in shown
     assert "system\t" not in shown

@@ -1,4 +1,4 @@
-"""What an agent leaves in a checkout so that git reads or runs for it what it cannot reach itself."""
+"""Traps that an agent leaves in a checkout, so that git reads or runs what the agent cannot reach."""
 
 import os
 from contextlib import suppress
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.removal import remove_tree
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.files.removal import remove_tree
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 
 PLANS = "the plans of another house"
@@ -25,14 +25,14 @@ def other(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def tree(trees: Trees, host: Path, source: Path) -> Tree:
+async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
     made = a_tree(host, source)
     await trees.prepare([made])
     return made
 
 
-async def released_without_leak(trees: Trees, host: Path, tree: Tree, other: Path) -> bool:
-    """Release a checkout, and tell whether the clone, which the next agent reads, has only what belongs there."""
+async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
+    """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
     # Where it fails a person looks at it.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")
@@ -40,29 +40,29 @@ async def released_without_leak(trees: Trees, host: Path, tree: Tree, other: Pat
     return run("rev-parse", "HEAD:plans.txt", cwd=other) not in objects
 
 
-def a_link(tree: Tree, other: Path) -> None:
+def a_link(tree: CheckoutSpec, other: Path) -> None:
     (tree.path / "nested" / ".git").symlink_to(other / ".git")
 
 
-def a_pointer(tree: Tree, other: Path) -> None:
+def a_pointer(tree: CheckoutSpec, other: Path) -> None:
     (tree.path / "nested" / ".git").write_text(f"gitdir: {other}/.git\n")
 
 
-def links_for_all_its_parts(tree: Tree, other: Path) -> None:
+def links_for_all_its_parts(tree: CheckoutSpec, other: Path) -> None:
     git = tree.path / "nested" / ".git"
     git.mkdir()
     for name in ("objects", "refs", "HEAD", "packed-refs"):
         (git / name).symlink_to(other / ".git" / name)
 
 
-def a_common_folder_elsewhere(tree: Tree, other: Path) -> None:
+def a_common_folder_elsewhere(tree: CheckoutSpec, other: Path) -> None:
     git = tree.path / "nested" / ".git"
     git.mkdir()
     (git / "commondir").write_text(f"{other}/.git\n")
     (git / "HEAD").write_text("ref: refs/heads/main\n")
 
 
-def objects_of_others(tree: Tree, other: Path) -> None:
+def objects_of_others(tree: CheckoutSpec, other: Path) -> None:
     path = tree.path / "nested"
     run("init", "--quiet", "-b", "main", cwd=path)
     (path / ".git/objects/info/alternates").write_text(f"{other}/.git/objects\n")
@@ -73,7 +73,7 @@ def objects_of_others(tree: Tree, other: Path) -> None:
     "lay", [a_link, a_pointer, links_for_all_its_parts, a_common_folder_elsewhere, objects_of_others]
 )
 async def test_a_nested_repository_does_not_fetch_from_elsewhere(
-    trees: Trees, host: Path, tree: Tree, other: Path, lay: object
+    trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path, lay: object
 ) -> None:
     (tree.path / "nested").mkdir()
     assert callable(lay)
@@ -83,7 +83,7 @@ async def test_a_nested_repository_does_not_fetch_from_elsewhere(
 
 
 async def test_a_submodule_that_became_a_link_is_not_followed(
-    trees: Trees, host: Path, tmp_path: Path, other: Path
+    trees: RunCheckouts, host: Path, tmp_path: Path, other: Path
 ) -> None:
     source = make_source(tmp_path / "with-submodule")
     commit = run("rev-parse", "HEAD", cwd=source)
@@ -98,7 +98,9 @@ async def test_a_submodule_that_became_a_link_is_not_followed(
 
 
 @pytest.mark.parametrize("kind", ["link", "pointer", "pipe"])
-async def test_a_changed_pointer_of_the_checkout_is_put_right(trees: Trees, tree: Tree, other: Path, kind: str) -> None:
+async def test_a_changed_pointer_of_the_checkout_is_put_right(
+    trees: RunCheckouts, tree: CheckoutSpec, other: Path, kind: str
+) -> None:
     link = tree.path / ".git"
     before = link.read_text()
     link.unlink()
@@ -117,7 +119,9 @@ async def test_a_changed_pointer_of_the_checkout_is_put_right(trees: Trees, tree
 
 
 @pytest.mark.parametrize("name", ["objects/info/alternates", "info/exclude", "info/grafts"])
-async def test_what_counts_for_all_checkouts_is_removed(trees: Trees, host: Path, tree: Tree, name: str) -> None:
+async def test_what_counts_for_all_checkouts_is_removed(
+    trees: RunCheckouts, host: Path, tree: CheckoutSpec, name: str
+) -> None:
     planted = bare(host, tree) / name
     planted.parent.mkdir(exist_ok=True)
     planted.write_text("*\n" if "exclude" in name else "")
@@ -127,7 +131,7 @@ async def test_what_counts_for_all_checkouts_is_removed(trees: Trees, host: Path
     assert run("show", "HEAD:new.txt", cwd=tree.path) == "mine"
 
 
-async def test_a_replaced_object_is_not_believed(trees: Trees, tree: Tree) -> None:
+async def test_a_replaced_object_is_not_believed(trees: RunCheckouts, tree: CheckoutSpec) -> None:
     (tree.path / "file0.txt").write_text("harmless\n")
     start = (await trees.commit([tree], "work"))[tree.id]
     (tree.path / "file0.txt").write_text("evil\n")
@@ -138,14 +142,14 @@ async def test_a_replaced_object_is_not_believed(trees: Trees, tree: Tree) -> No
 
 
 async def test_pipes_and_links_in_a_checkout_are_neither_read_nor_followed(
-    trees: Trees, host: Path, tree: Tree, other: Path
+    trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path
 ) -> None:
     os.mkfifo(tree.path / "pipe")
     (tree.path / "link.txt").symlink_to(other / "plans.txt")
     (tree.path / "folder").symlink_to(other)
     (tree.path / "file0.txt").unlink()
     (tree.path / "file0.txt").symlink_to(other / "plans.txt")
-    base = await trees.base_of(tree)
+    base = await trees.base_commit(tree)
     await trees.commit([tree], "work")
     assert PLANS not in await trees.diff(tree, base)
     await trees.roll_back([tree], {}, [tree.id], "r1")
@@ -153,7 +157,7 @@ async def test_pipes_and_links_in_a_checkout_are_neither_read_nor_followed(
     assert await released_without_leak(trees, host, tree, other)
 
 
-async def test_a_checkout_with_very_deep_and_forbidden_folders_is_removed(tree: Tree) -> None:
+async def test_a_checkout_with_very_deep_and_forbidden_folders_is_removed(tree: CheckoutSpec) -> None:
     place = os.open(tree.path, os.O_RDONLY)
     for _ in range(1500):
         os.mkdir("d" * 50 + ".log", dir_fd=place)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from kingdom.soldiers import turn
-from kingdom.soldiers.errands import GRACE
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host.command_handlers import GRACE
+from kingdom.soldiers.turns import turn
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import events
-from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus
-from kingdom.workflow.model.operations import Continue
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Policy
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.template import RunPolicy
+from kingdom.workflow.model.status import TaskStatus, WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.records import DOCUMENTS
 from kingdom.workflow.registry import delete_git
 from tests.integration.soldiers.hindered_agents import HinderedAgents
@@ -38,7 +38,7 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
         {"crash": 3, "first_time_only": True},
         {"append": path, "text": "after\n"},
     )
-    workflow = await scene.begin(work("one", task(*steps)), policy=Policy(retries=1))
+    workflow = await scene.begin(work("one", task(*steps)), policy=RunPolicy(retries=1))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     (retried,) = await scene.logged(workflow, events.WorkRetried)
     assert retried.data["reason"] == "exit code 3"
@@ -50,12 +50,12 @@ async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScen
 async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "_LAST_WORDS_SECONDS", 0.1)
-    agents = HinderedAgents(ScriptedAgents())
+    monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
+    agents = HinderedAgents(ScriptedAgentClient())
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
-    # It had a moment to tell what the turn has cost; nobody waits as long as for one that may finish.
+    # The interrupted turn had a moment to report its cost, much less than the grace period of a stop.
     assert agents.graces
     assert max(agents.graces) < GRACE
     assert failed.reason == "no answer within 1 s: give the task more time, or a smaller query"
@@ -146,7 +146,7 @@ async def test_a_missing_base_branch_fails_the_run_with_the_branches_there_are(s
     await scene.start_host()
     workflow = await scene.begin(writes("one"), git_refs=[GitRef(git_id=APP, base_branch="dev")])
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
-    assert "has no branch 'dev': choose one that it has (main)" in failed.reason
+    assert "has no branch 'dev': choose an existing one (main)" in failed.reason
     run("branch", "dev", cwd=scene.folder / "sources" / APP)
     await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
     await scene.until(workflow, WorkflowStatus.COMPLETED)

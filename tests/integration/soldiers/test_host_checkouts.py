@@ -12,18 +12,18 @@ import pytest
 
 from kingdom.bus import Record
 from kingdom.clock import utc_now
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host import host as hosting
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import VerificationStatus, WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, WorkChange
-from kingdom.workflow.model.proceed import release_tree
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.workflow import Placement, Workflow
-from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import VerificationStatus, WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange
+from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.model.steps.stopping import release_tree
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
 from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents
@@ -64,7 +64,7 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_go_on(scene
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
     reluctance = Reluctance()
-    await scene.start_host(client=HinderedAgents(ScriptedAgents(), before_stop=reluctance))
+    await scene.start_host(client=HinderedAgents(ScriptedAgentClient(), before_stop=reluctance))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)
@@ -106,7 +106,7 @@ async def test_what_a_run_left_behind_goes_once_it_is_elsewhere_and_its_files_ar
 async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
     await scene.start_host()
     over = await scene.until(await scene.begin(work("talks", task()), git_refs=()), WorkflowStatus.COMPLETED)
     assert scene.space(over, over.works[0]).exists()
@@ -122,7 +122,7 @@ async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
 async def test_what_a_host_is_not_sure_of_stays_and_does_not_keep_it_from_starting(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "_CLEARED_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
     host = await scene.start_host()
     renamed = await _prepared(scene)
     await scene.stop_host(host)
@@ -219,7 +219,7 @@ def _lib_tree(workflow: Workflow) -> WorkTree:
 
 
 def _lib(scene: HostScene, workflow: Workflow) -> Path:
-    return scene.folders().tree(workflow.id, _lib_tree(workflow).id)
+    return scene.folders().checkout(workflow.id, _lib_tree(workflow).id)
 
 
 def _refs(*names: str) -> tuple[GitRef, ...]:

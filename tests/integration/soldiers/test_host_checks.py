@@ -1,8 +1,8 @@
-"""What was checked is what a checkpoint holds."""
+"""A checkpoint holds exactly the files that were checked."""
 
 import pytest
 
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 
@@ -29,5 +29,5 @@ async def test_a_check_that_changes_what_it_has_checked_fails_by_the_name_of_the
     script = task({"write": POLICY, "text": "nobody\n"})
     checks = (f"grep -q nobody {POLICY}", f"echo everybody > {POLICY}")
     failed = await scene.until(await scene.begin(work("change", script, verify=checks)), WorkflowStatus.FAILED)
-    assert f"passed, but changed what it had checked: {POLICY}" in failed.works[0].verification.error
+    assert f"passed, but changed the files it checked: {POLICY}" in failed.works[0].verification.error
     assert failed.checkpoints == []

@@ -1,16 +1,16 @@
-"""Claude Code at work for a host: in the sandbox, through the gate, with its voice, against a model of our own."""
+"""Claude Code on a host: in the sandbox, through the model proxy, with its tools, against a model stub."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from kingdom.soldiers.claude.client import ClaudeAgents
-from kingdom.soldiers.quarters import Quarters
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
 from tests.fakes.model.stub import ModelStub
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 
@@ -28,15 +28,15 @@ async def stub() -> AsyncIterator[ModelStub]:
 
 
 @pytest.fixture
-def quarters(stub: ModelStub) -> Quarters:
+def agent_environment(stub: ModelStub) -> AgentEnvironment:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=stub.url, key=KEY)
-    return Quarters(profile=Profile.STRICT, upstreams=(upstream,), speaks=True)
+    return AgentEnvironment(profile=SandboxProfile.STRICT, upstreams=(upstream,), offers_tools=True)
 
 
 async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
-    scene: HostScene, quarters: Quarters, stub: ModelStub
+    scene: HostScene, agent_environment: AgentEnvironment, stub: ModelStub
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     done_by = task(
         {"write": f"{APP}/by-claude.txt", "text": "written\n"},
         {"run": f"env > {APP}/environment.txt; cat /proc/*/environ >> {APP}/environment.txt 2>&1 || true"},
@@ -48,14 +48,16 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     done = await scene.until(run, WorkflowStatus.COMPLETED)
     assert (done.works[0].result or {})["summary"] == "It is written."
     assert done.cost_usd == pytest.approx(0.5, rel=0.05)
-    tree = scene.folders().tree(run.id, done.work_trees[0].id)
+    tree = scene.folders().checkout(run.id, done.work_trees[0].id)
     assert (tree / "by-claude.txt").read_text() == "written\n"
     assert KEY not in (tree / "environment.txt").read_text(errors="replace")
     assert {served.headers.get("x-api-key") for served in stub.asked} == {KEY}
 
 
-async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene, quarters: Quarters) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+async def test_claude_asks_a_person_and_goes_on_with_the_reply(
+    scene: HostScene, agent_environment: AgentEnvironment
+) -> None:
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     asking = task(
         {"ask": "Left or right?", "choices": ["left", "right"]},
         {"result": {"status": "success", "summary": "went"}},
@@ -70,18 +72,18 @@ async def test_claude_asks_a_person_and_goes_on_with_the_reply(scene: HostScene,
 
 
 async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
-    scene: HostScene, quarters: Quarters
+    scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     run = await scene.begin(work("forget", task({"answer": "all done"})))
     failed = await scene.until(run, WorkflowStatus.FAILED)
     assert "without a result" in failed.reason
 
 
 async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_twice(
-    scene: HostScene, quarters: Quarters
+    scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
-    await scene.start_host(client=ClaudeAgents(), quarters=quarters)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
     asking = task(
         {"run": f"echo once >> {APP}/count.txt"},
         {"result": {"status": "needs_human", "summary": "stuck", "question": "Left or right?"}},
@@ -94,5 +96,5 @@ async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_tw
     await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
     # The model of this test has nothing more to say.
     ended = await scene.until(run, WorkflowStatus.FAILED)
-    tree = scene.folders().tree(run.id, ended.work_trees[0].id)
+    tree = scene.folders().checkout(run.id, ended.work_trees[0].id)
     assert (tree / "count.txt").read_text() == "once\n"

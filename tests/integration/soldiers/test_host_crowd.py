@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_barriers import ImpatientAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import files_of, run
@@ -35,7 +35,7 @@ async def test_many_runs_on_one_repository_all_complete_without_an_error_of_git(
 @pytest.mark.both_stores
 @ONE_BACKEND
 async def test_a_host_with_one_slot_never_runs_two_agents_and_forgets_no_run(scene: HostScene) -> None:
-    client = ImpatientAgents(ScriptedAgents())
+    client = ImpatientAgents(ScriptedAgentClient())
     await scene.start_host(client=client, slots=1)
     runs = [await scene.begin(writes("one", report=False)) for _ in range(3)]
     for each in runs:

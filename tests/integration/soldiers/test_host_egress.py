@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.outfit import Outfit
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
 from kingdom.soldiers.sandbox import egress
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_ledger import read_attempts
-from kingdom.soldiers.sandbox.sandbox import Profile
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.web import make_certificate, serving
 
@@ -35,13 +35,13 @@ async def test_setup_agent_and_checks_reach_named_hosts_and_no_others(
     monkeypatch.setattr(egress, "is_public", lambda address: address == ADDRESS)
     async with serving(make_certificate(tmp_path / "tls", *NAMES), ADDRESS) as web:
         setup, agent, check = (f"{FETCH} {name}:{web.port}" for name in NAMES)
-        quarters = Quarters(
-            profile=Profile.STRICT,
+        agent_environment = AgentEnvironment(
+            profile=SandboxProfile.STRICT,
             egress=Egress(NAMES, resolve=lambda _: [ADDRESS], port=web.port),
-            outfit=Outfit(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
+            checkout_setup=CheckoutSetup(setup={APP: f"{setup} && ! {FETCH} other.example.org:{web.port}"}),
         )
-        client = CommandAgents(Command(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
-        await scene.start_host(client=client, quarters=quarters)
+        client = CommandAgentClient(CommandTemplate(argv=("/bin/sh", "-ec", f"cat > prompt; {agent}")))
+        await scene.start_host(client=client, agent_environment=agent_environment)
         run = await scene.begin(work("build", task(), verify=(check,)))
         done = await scene.until(run, WorkflowStatus.COMPLETED)
     attempts = list(read_attempts(scene.folders().egress_log(done.id)))

@@ -5,12 +5,12 @@ import signal
 import pytest
 
 from kingdom.bus import LogEntry
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus
-from kingdom.workflow.model.template import WorkDefinition
-from kingdom.workflow.model.work import Work
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.template import WorkDefinition
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import QueryStatus, WorkflowStatus
 from tests.contract.processes import stop_unlocked
 from tests.integration.processes import Child
 from tests.integration.running import eventually
@@ -129,7 +129,7 @@ async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> 
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
 
     assert [entry.data["finding"] for entry in await scene.logged(workflow, answers.QueryReconciled)] == [
-        Finding.UNFINISHED
+        TranscriptFinding.UNFINISHED
     ]
     assert completed.works[0].agent.session == session
     _assert_nothing_twice(scene, completed, completed.works[0])
@@ -150,7 +150,7 @@ def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -
 
 
 async def _comes_back(scene: HostScene, lost: Child, workflow: Workflow) -> None:
-    """Let a frozen host go on: its agents end, it begins anew, and the record of its former run stays as it is."""
+    """Let a frozen host continue: its agents end, it registers again, and the record of its former run is unchanged."""
     before = await scene.record(workflow)
     lost.signal(signal.SIGCONT)
     await scene.until_registered("host-a", 2)

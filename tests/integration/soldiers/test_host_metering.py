@@ -1,4 +1,4 @@
-"""What runs cost whose agents report nothing, or lie: what the vendor has charged, to the cent."""
+"""The cost of runs whose agents report none or a wrong one is the vendor's charge, to the cent."""
 
 import json
 import shutil
@@ -11,18 +11,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kingdom.soldiers.agent import AgentClient
-from kingdom.soldiers.command.client import CommandAgents
-from kingdom.soldiers.command.command import Command
-from kingdom.soldiers.quarters import Quarters
+from kingdom.soldiers.agents.command.client import CommandAgentClient
+from kingdom.soldiers.agents.command.command import CommandTemplate
+from kingdom.soldiers.agents.port import AgentClient
+from kingdom.soldiers.agents.transcript import TranscriptEntry
 from kingdom.soldiers.sandbox.prices import Price
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
-from kingdom.soldiers.transcript import Entry
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.template import OverBudget, Policy, TaskDefinition
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy, TaskDefinition
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
@@ -33,8 +33,10 @@ pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
-# Does what its prompt says, as a shell; what it says about costs is taken for what it spends.
-SHELL = Command(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"})
+# A shell that does what its prompt says; the costs in the prompt are really charged.
+SHELL = CommandTemplate(
+    argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"}
+)
 
 
 def question(cost: float, model: str = "dear") -> str:
@@ -57,14 +59,14 @@ class Shells:
     async def start_host(self, client: AgentClient | None = None) -> None:
         prices = {"dear": Price(input=1000.0, output=1000.0)}
         upstream = Upstream(vendor=Vendor.ANTHROPIC, url=self.model.url, key="none", prices=prices)
-        quarters = Quarters(profile=Profile.STRICT, upstreams=(upstream,))
-        await self.scene.start_host(client=client or CommandAgents(SHELL), quarters=quarters)
+        agent_environment = AgentEnvironment(profile=SandboxProfile.STRICT, upstreams=(upstream,))
+        await self.scene.start_host(client=client or CommandAgentClient(SHELL), agent_environment=agent_environment)
 
     async def begin(self, *queries: str, **policy: Any) -> Workflow:
         tasks = [TaskDefinition(query=query) for query in queries]
-        return await self.scene.begin(work("shell", *tasks), policy=Policy(**policy))
+        return await self.scene.begin(work("shell", *tasks), policy=RunPolicy(**policy))
 
-    def entries(self, workflow: Workflow, kind: str) -> list[Entry]:
+    def entries(self, workflow: Workflow, kind: str) -> list[TranscriptEntry]:
         found = [entry for each in workflow.works for entry in self.scene.transcript(each)]
         return [entry for entry in found if entry.get("type") == kind]
 
@@ -135,7 +137,7 @@ async def test_what_is_asked_after_the_last_turn_is_paid_for_when_the_agent_ends
             ):
                 assert answer.status == 200
 
-    await shells.start_host(HinderedAgents(CommandAgents(SHELL), before_stop=ask_once_more))
+    await shells.start_host(HinderedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
     workflow = await shells.begin(asks(0.25))
     completed = await shells.scene.until(workflow, WorkflowStatus.COMPLETED)
     shells.assert_paid(completed, 0.32)

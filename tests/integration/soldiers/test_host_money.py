@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers import duty, paid_turns
-from kingdom.soldiers.agent import Agent, AgentGone, Answered, Asked
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.agents.port import Agent, AgentGone, TurnAnswer, TurnQuestion
+from kingdom.soldiers.host import running_commands
+from kingdom.soldiers.turns import metered_turns
+from kingdom.soldiers.turns.turn import take_turn
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase
-from kingdom.workflow.model.template import OverBudget, Policy
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase
 from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task, work
 from tests.patience import PATIENCE_SECONDS
 
@@ -36,10 +37,10 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
     await scene.start_host()
     stay = scene.stay("dear")
     steps = (*DEAR, *stay.steps, {"write": "app/done.txt", "text": "{reply}"}, {"cost": 0.25}, {"answer": "done"})
-    workflow = await scene.begin(work("dear", task(*steps)), policy=Policy(budget_usd=1.0))
+    workflow = await scene.begin(work("dear", task(*steps)), policy=RunPolicy(budget_usd=1.0))
     awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
     assert awaiting.question is not None
-    assert awaiting.question.text.endswith("Shall it go on with another $1.00?")
+    assert awaiting.question.text.endswith("Should it go on with another $1.00?")
     assert awaiting.cost_usd == spent_in_transcripts(scene, awaiting) == 1.25
     assert scene.processes() == []
     assert not (scene.tree(awaiting) / "done.txt").exists()
@@ -56,7 +57,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
 
 async def test_a_run_that_hits_its_budget_fails_where_its_policy_says_so(scene: HostScene) -> None:
     await scene.start_host()
-    policy = Policy(budget_usd=1.0, over_budget=OverBudget.STOP)
+    policy = RunPolicy(budget_usd=1.0, over_budget=OverBudget.STOP)
     workflow = await scene.begin(work("dear", task(*DEAR, {"hang": True})), policy=policy)
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"
@@ -104,17 +105,17 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
 async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slowly(agent: Agent, *turn: Any, **more: Any) -> Answered | Asked:
+    async def slowly(agent: Agent, *turn: Any, **more: Any) -> TurnAnswer | TurnQuestion:
         try:
             return await take_turn(agent, *turn, **more)
         except AgentGone:
             await agent.ended()
-            # Whoever else waits for its end acts on it before this goes on.
+            # Other waiters for its end act on it before this continues.
             for _ in range(100):
                 await asyncio.sleep(0)
             raise
 
-    monkeypatch.setattr(paid_turns, "take_turn", slowly)
+    monkeypatch.setattr(metered_turns, "take_turn", slowly)
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, {"crash": 3})))
     assert (await scene.until(workflow, WorkflowStatus.FAILED)).cost_usd == 0.5
@@ -144,7 +145,7 @@ async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
 async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
+    monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
     stay = scene.stay("here")
     workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps, {"cost": 0.25}, {"fail": "no"})))

@@ -6,9 +6,9 @@ import pytest
 
 from kingdom.errors import IllegalTransition
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatus
 from tests.integration.soldiers.host_barriers import Barrier, accepts, says
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import run
@@ -24,7 +24,7 @@ async def test_a_cancel_that_is_faster_than_an_answer_lets_the_answer_count(scen
 
 @pytest.mark.parametrize("command", [commands.SendQuery, commands.GenerateReport, commands.VerifyWork])
 async def test_a_cancel_that_is_slower_than_an_answer_ends_what_follows_from_it(
-    scene: HostScene, command: type[commands.Command]
+    scene: HostScene, command: type[commands.HostCommand]
 ) -> None:
     barrier = Barrier(lambda transaction: accepts(transaction, command))
     cancelled = await _cancel_at(scene, barrier)
@@ -87,7 +87,7 @@ async def _cancel_at(scene: HostScene, barrier: Barrier) -> Workflow:
     workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true",)), work("two", second))
     await barrier.reached()
     await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
-    assert (await scene.show(workflow)).wanted is not None
+    assert (await scene.show(workflow)).stop_request is not None
     barrier.open()
     cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
     await scene.until_all_answered()

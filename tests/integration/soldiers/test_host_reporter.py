@@ -1,4 +1,4 @@
-"""What a host says reaches the store in its order, whatever comes in between."""
+"""The replies of a host reach the store in order, whatever happens in between."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Conflict, KingdomError, MalformedEvent, Unavailable
-from kingdom.soldiers.reporter import Reporter, Statement
-from kingdom.workflow.model import answers
+from kingdom.soldiers.host.reporter import HostReply, Reporter
+from kingdom.workflow.model.messages import answers
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import ACCEPTED, ACTIVE, ANSWERED, COMMANDS, DOCUMENTS
 from tests.contract.backends import BackendUnderTest
@@ -59,10 +59,10 @@ class Desk:
             record = Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a")
             return await transaction.put(record)
 
-    async def say(self, *statements: Statement) -> None:
+    async def send(self, *statements: HostReply) -> None:
         for statement in statements:
-            self.reporter.say(statement)
-        await asyncio.wait_for(self.reporter.said_all(), PATIENCE_SECONDS)
+            self.reporter.send(statement)
+        await asyncio.wait_for(self.reporter.wait_until_sent(), PATIENCE_SECONDS)
 
     async def state_of(self, record: Record) -> str:
         async with self.bus.transaction() as transaction:
@@ -106,9 +106,9 @@ async def at_work(backend: BackendUnderTest) -> AsyncIterator[Desk]:
             await asyncio.wait([running])
 
 
-def verified(work_id: str, *closes: Record, **more: Any) -> Statement:
+def verified(work_id: str, *closes: Record, **more: Any) -> HostReply:
     said = answers.WorkVerified(work_id=work_id, host="host-a", epoch=1, attempt=1)
-    return Statement(workflow_id="wf-1", answers=(said,), closes=closes, **more)
+    return HostReply(workflow_id="wf-1", answers=(said,), closes=closes, **more)
 
 
 def not_verified(error: KingdomError) -> tuple[answers.HostAnswer, ...]:
@@ -119,7 +119,7 @@ async def test_all_that_is_said_arrives_in_its_order_and_closes_its_commands(bac
     async with at_work(backend) as desk:
         command = await desk.accepted("one")
         names = [f"w{number}" for number in range(100)]
-        await desk.say(*(verified(name, *([command] if name == "w5" else [])) for name in names))
+        await desk.send(*(verified(name, *([command] if name == "w5" else [])) for name in names))
         assert await desk.heard() == names
         assert await desk.state_of(command) == ANSWERED
 
@@ -129,7 +129,7 @@ async def test_what_was_given_up_meanwhile_holds_up_nothing_else(backend: Backen
     async with at_work(backend) as desk:
         given_up, command = await desk.accepted("one"), await desk.accepted("two")
         await desk.give_up(given_up)
-        await desk.say(verified("w1"), verified("late", given_up), verified("w2", command))
+        await desk.send(verified("w1"), verified("late", given_up), verified("w2", command))
         assert await desk.heard() == ["w1", "w2"]
         assert await desk.state_of(command) == ANSWERED
 
@@ -143,7 +143,7 @@ async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
         given_up, command = await desk.accepted("one"), await desk.accepted("two")
         await desk.give_up(given_up)
         desk.before_the_store_is_away = transactions_before
-        await desk.say(verified("late", given_up), verified("w1", command))
+        await desk.send(verified("late", given_up), verified("w1", command))
         assert desk.before_the_store_is_away is None
         assert await desk.heard() == ["w1"]
         assert await desk.state_of(command) == ANSWERED
@@ -153,8 +153,8 @@ async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
 async def test_a_document_that_is_there_already_is_not_written_twice(backend: BackendUnderTest) -> None:
     document = Record(kind=DOCUMENTS.name, id="report", state=ACTIVE, owner="wf-1", doc={"text": "# Report\n"})
     async with at_work(backend) as desk:
-        await desk.say(verified("w1", documents=(document,)))
-        await desk.say(verified("w2", documents=(document,)))
+        await desk.send(verified("w1", documents=(document,)))
+        await desk.send(verified("w2", documents=(document,)))
         assert await desk.heard() == ["w1", "w2"]
 
 
@@ -167,7 +167,7 @@ async def test_a_conflict_about_something_else_loses_nothing(
     async with at_work(backend) as desk:
         commands = [await desk.accepted("one")] if closes == "a command" else []
         refusal = desk.before_commit = Refusal("w2", Conflict("another transaction was faster: deadlock"), times)
-        await desk.say(verified("w1"), verified("w2", *commands), verified("w3"))
+        await desk.send(verified("w1"), verified("w2", *commands), verified("w3"))
         assert refusal.times == 0
         assert await desk.heard() == ["w1", "w2", "w3"]
         assert [await desk.state_of(command) for command in commands] == [ANSWERED] * len(commands)
@@ -188,7 +188,7 @@ async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
                 await desk.give_up(given_up)
 
         desk.before_commit = give_up
-        await desk.say(verified("w1"), verified("w2", given_up), verified("w3", command))
+        await desk.send(verified("w1"), verified("w2", given_up), verified("w3", command))
         assert await desk.heard() == ["w1", "w3"]
         assert await desk.state_of(given_up) == await desk.state_of(command) == ANSWERED
 
@@ -199,8 +199,8 @@ async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend
     async with at_work(backend) as desk:
         command = await desk.accepted("one")
         desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
-        odd = verified("w2", command, documents=(document,), otherwise=not_verified)
-        await desk.say(verified("w1"), odd, verified("w3"))
+        odd = verified("w2", command, documents=(document,), fallback=not_verified)
+        await desk.send(verified("w1"), odd, verified("w3"))
         assert await desk.told() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
         assert await desk.state_of(command) == ANSWERED
         async with desk.bus.transaction() as transaction:
@@ -211,6 +211,6 @@ async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend
 async def test_what_no_store_can_keep_holds_up_nothing_else(backend: BackendUnderTest) -> None:
     async with at_work(backend) as desk:
         desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
-        await desk.say(verified("w1"), verified("w2"), verified("w3"))
-        await desk.say(verified("w4"))
+        await desk.send(verified("w1"), verified("w2"), verified("w3"))
+        await desk.send(verified("w4"))
         assert await desk.heard() == ["w1", "w3", "w4"]

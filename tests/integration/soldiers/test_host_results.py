@@ -1,4 +1,4 @@
-"""What agents report of their Works, and how whoever asked for a run is told of it."""
+"""The results that agents report, and how the requester of a run learns of them."""
 
 import json
 from dataclasses import replace
@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from kingdom.bus import Dispatcher, Received, Transaction
-from kingdom.soldiers.outfit import Outfit
+from kingdom.bus import Dispatcher, Event, Transaction
 from kingdom.soldiers.redaction import REDACTED
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.events import WorkflowFailed
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.operations import Continue
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import DOCUMENTS, TOLD
+from kingdom.workflow.model.messages.events import WorkflowFailed
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue
+from kingdom.workflow.records import DOCUMENTS, REQUESTER_EVENTS
 from kingdom.workflow.registry import register_mcp_server
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 from tests.integration.soldiers.sources import run as run_git
@@ -90,10 +90,10 @@ async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) 
     heard: list[str] = []
     dispatcher = Dispatcher()
 
-    async def hear(received: Received[dict[str, Any]], _: Transaction) -> None:
+    async def hear(received: Event[dict[str, Any]], _: Transaction) -> None:
         heard.append(received.envelope.type)
 
-    for kind in TOLD:
+    for kind in REQUESTER_EVENTS:
         dispatcher.reaction(kind.__name__)(hear)
     await scene.start_host()
     petition = {"petition": "github.comment", "body": {"body": "hello"}}
@@ -128,7 +128,7 @@ async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
         id="asked", name="Asked", works=works, git_refs=(GitRef(git_id=APP, base_branch="main"),)
     )
     async with scene.bus.transaction() as transaction:
-        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, asker=ANNA)
+        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, requester=ANNA)
 
 
 @ONE_BACKEND
@@ -144,14 +144,14 @@ async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_
     (source / ".gitignore").write_text(".env\n")
     run_git("add", "--all", cwd=source)
     run_git("commit", "--quiet", "-m", "outfit", cwd=source)
-    tracker = McpServer(id="tracker", name="tracker", transport=Transport.STDIO, command=("tracker",))
+    tracker = McpServer(id="tracker", name="tracker", transport=McpTransport.STDIO, command=("tracker",))
     await register_mcp_server(scene.bus, tracker, actor=ANNA)
     ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
     leak = task(
         reports(status="success", summary="hunter2hunter2", details="sesame-of-the-tracker"),
         {"answer": "it is sesame-of-the-tracker"},
     )
-    await scene.start_host(quarters=replace(UNCONFINED, outfit=Outfit(files=files)))
+    await scene.start_host(agent_environment=replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files)))
     run = await scene.begin(work("leak", leak, verify=(check,), mcp_server_refs=(ref,)))
     passes = check == "true"
     done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)

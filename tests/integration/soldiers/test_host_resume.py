@@ -1,14 +1,14 @@
-"""A failed run goes on from each of its checkpoints: what came later is undone, kept, and done anew."""
+"""A failed run continues from each of its checkpoints: later work is undone, kept, and done again."""
 
 from pathlib import Path
 
 import pytest
 
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Auto, FromBase, FromCheckpoint, ResumeFrom
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Auto, FromBase, FromCheckpoint, ResumeFrom
 from kingdom.workflow.records import DOCUMENTS
 from tests.integration.soldiers.host_barriers import Barrier, says
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes

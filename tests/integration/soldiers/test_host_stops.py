@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers import agents, duty
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host import running_agents, running_commands
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.machine import QueryStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.modify import Modification, WorkChange
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange
+from kingdom.workflow.model.steps.operations import Continue
 from tests.integration.running import eventually
 from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_barriers import ImpatientAgents
@@ -39,7 +39,7 @@ class OneFailure:
 async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
+    monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
     stay = scene.stay("one")
     first = work("one", task(*stay.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))
@@ -66,7 +66,7 @@ async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_mea
 async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after_its_last_step(
     scene: HostScene,
 ) -> None:
-    await scene.start_host(client=ImpatientAgents(ScriptedAgents()))
+    await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
     stay = scene.stay("one")
     path = f"{APP}/one.txt"
     steps = ({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"})
@@ -83,7 +83,7 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
 
     assert (scene.tree(completed) / "one.txt").read_text() == "before\nafter\n"
     (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
-    assert looked_up.data["finding"] == Finding.UNFINISHED
+    assert looked_up.data["finding"] == TranscriptFinding.UNFINISHED
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
 async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_whatever_its_agent_was_doing(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
-    hindered = HinderedAgents(ScriptedAgents())
+    hindered = HinderedAgents(ScriptedAgentClient())
     await scene.start_host(client=hindered)
     here = scene.folder / "here"
     workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
@@ -120,9 +120,9 @@ async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_wha
 async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
     scene: HostScene, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
-    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgents(), **{f"before_{fails}": failure}))
+    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")
     workflow = await scene.begin(work("one", task(*stay.steps)))
     await stay.reached()

@@ -7,17 +7,17 @@ import pytest
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Misconfigured, Unavailable
-from kingdom.soldiers import host as hosting
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host import host as hosting
+from kingdom.soldiers.host.host import SoldierHost
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.answers import Finding
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import eventually
 from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
@@ -50,7 +50,7 @@ class Outage:
 class LostReply:
     """Lets a host not learn that it has taken on a command of a type, the first time."""
 
-    def __init__(self, command: type[commands.Command]) -> None:
+    def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
         self._command = command
 
@@ -60,7 +60,7 @@ class LostReply:
     async def _forget(self, transaction: Transaction) -> None:
         if not self.happened and accepts(transaction, self._command):
             self.happened = True
-            transaction.changes.afterwards.clear()
+            transaction.changes.after_commit.clear()
 
 
 class LostAnswer:
@@ -187,7 +187,7 @@ async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_sa
 @LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
-    assert await _finding_of_forgotten(scene, lost) is Finding.ANSWERED
+    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
 
 
@@ -195,7 +195,7 @@ async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: Hos
 @LOOKS_OFTEN
 async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
-    assert await _finding_of_forgotten(scene, lost) is Finding.ABSENT
+    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
 
 
@@ -322,20 +322,22 @@ async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_
 @ONE_BACKEND
 async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) -> None:
     await scene.start_host("host-a")
-    second = SoldierHost(scene.bus, "host-b", ScriptedAgents(), scene.folders("host-a"), slots=1, quarters=UNCONFINED)
-    with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this one a directory of its own"):
+    second = SoldierHost(
+        scene.bus, "host-b", ScriptedAgentClient(), scene.folders("host-a"), slots=1, agent_environment=UNCONFINED
+    )
+    with pytest.raises(Misconfigured, match=r"another host uses .*: stop it, or give this host its own directory"):
         await second.run()
     assert await scene.host("host-b") is None
 
 
-async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> Finding:
-    """Run a Task whose prompt is forgotten once; returns what its transcript told before it was sent again or not."""
+async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> TranscriptFinding:
+    """Run a Task whose prompt is forgotten once; return its transcript before the prompt was handled again."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert (scene.tree(completed) / "one.txt").read_text() == "once\n"
     (looked_up,) = await scene.logged(workflow, answers.QueryReconciled)
-    return Finding(looked_up.data["finding"])
+    return TranscriptFinding(looked_up.data["finding"])
 
 
 async def _is_up(scene: HostScene, name: str) -> bool:
@@ -343,7 +345,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
     return host is not None and host.status is HostStatus.UP
 
 
-async def _leave_accepted(scene: HostScene, command: type[commands.Command], count: int) -> list[str]:
+async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
     """Let a host have accepted so many commands that are over; returns their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
@@ -356,5 +358,5 @@ async def _leave_accepted(scene: HostScene, command: type[commands.Command], cou
 
 
 def _only_looks(transaction: Transaction) -> bool:
-    """Tell whether a transaction is one in which a host looks for what it has forgotten."""
+    """Return whether a transaction is the one in which a host looks for forgotten commands."""
     return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.cli.init_files import settings_text
+from kingdom.cli.setup.init_files import settings_text
 from kingdom.realm import read_realm
-from kingdom.soldiers.kinds import KINDS, quarters_of
-from kingdom.soldiers.sandbox.sandbox import Profile
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, build_agent_environment
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.integration.soldiers.host_scene import APP, HostScene, task, work
 from tests.integration.soldiers.sources import run
 
@@ -27,12 +27,12 @@ def settings_of_init(folder: Path) -> SoldierSettings:
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-@pytest.mark.parametrize("profile", [None, Profile.OFF], ids=["as init writes it", "off"])
+@pytest.mark.parametrize("profile", [None, SandboxProfile.OFF], ids=["as init writes it", "off"])
 async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_the_sandbox_is_off(
-    scene: HostScene, tmp_path: Path, profile: Profile | None
+    scene: HostScene, tmp_path: Path, profile: SandboxProfile | None
 ) -> None:
     settings = settings_of_init(tmp_path)
-    assert (settings.agent, settings.sandbox) == ("scripted", Profile.STRICT)
+    assert (settings.agent, settings.sandbox) == ("scripted", SandboxProfile.STRICT)
     if profile:
         settings = msgspec.structs.replace(settings, sandbox=profile)
     operator = tmp_path / "operator"
@@ -48,7 +48,8 @@ async def test_a_hostile_branch_reads_and_writes_nothing_of_the_operator_unless_
     run("add", "--all", cwd=source)
     run("commit", "--quiet", "-m", "hostile", cwd=source)
     await scene.start_host(
-        client=KINDS[settings.agent].client(settings), quarters=quarters_of(settings, lambda _: None, set())
+        client=AGENT_KINDS[settings.agent].client(settings),
+        agent_environment=build_agent_environment(settings, lambda _: None, set()),
     )
     hostile = work("hostile", task({"run": f"sh {APP}/steal.sh agent"}), verify=(f"sh {APP}/steal.sh check",))
     done = await scene.until(await scene.begin(hostile), WorkflowStatus.COMPLETED)

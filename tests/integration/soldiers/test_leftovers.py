@@ -1,4 +1,4 @@
-"""What an earlier life of a host left running is ended as it starts again, and nothing else."""
+"""A starting host kills the processes that its earlier run left behind, and nothing else."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.leftovers import end_leftovers
+from kingdom.soldiers.processes.leftovers import kill_leftover_processes
 from tests.integration.soldiers.host_scene import HostScene
 from tests.patience import PATIENCE_SECONDS
 
@@ -38,11 +38,11 @@ async def test_every_process_at_home_in_the_directory_of_a_host_is_killed_and_no
         at_home(tmp_path / "host-a2") as beside,
         at_home(tmp_path / "elsewhere" / "host-a") as elsewhere,
     ):
-        assert end_leftovers(mine) == 2
+        assert kill_leftover_processes(mine) == 2
         assert await is_killed(one)
         assert await is_killed(two)
         assert [each.returncode for each in (above, beside, elsewhere)] == [None] * 3
-        assert end_leftovers(mine) == 0
+        assert kill_leftover_processes(mine) == 0
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkout import GitUse
-from kingdom.soldiers.trees import Trees
+from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, make_source, run
 
 
@@ -26,7 +26,7 @@ def nested_work(path: Path) -> str:
 
 @pytest.mark.parametrize("linked", [False, True], ids=["untracked", "linked by its agent"])
 async def test_releasing_keeps_repositories_that_an_agent_made_in_the_checkout(
-    trees: Trees, host: Path, source: Path, *, linked: bool
+    trees: RunCheckouts, host: Path, source: Path, *, linked: bool
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -57,7 +57,7 @@ async def test_releasing_keeps_repositories_that_an_agent_made_in_the_checkout(
 
 
 async def test_releasing_keeps_the_commits_of_a_repository_in_the_place_of_the_checkout(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -69,7 +69,9 @@ async def test_releasing_keeps_the_commits_of_a_repository_in_the_place_of_the_c
     assert run("log", "--format=%s", f"{ref}^1", cwd=bare(host, tree)) == "mine"
 
 
-async def test_a_repository_that_cannot_be_kept_prevents_the_release(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_repository_that_cannot_be_kept_prevents_the_release(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     other = make_source(host / "sources" / "other")
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=other)
     tree = a_tree(host, source)
@@ -85,7 +87,7 @@ async def test_a_repository_that_cannot_be_kept_prevents_the_release(trees: Tree
 
 @pytest.mark.parametrize("linked", [False, True], ids=["untracked", "linked by its agent"])
 async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
-    trees: Trees, host: Path, source: Path, *, linked: bool
+    trees: RunCheckouts, host: Path, source: Path, *, linked: bool
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -96,7 +98,7 @@ async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
     for key in ("core.fsmonitor", "uploadpack.packObjectsHook", "filter.evil.clean"):
         run("config", key, evil, cwd=nested)
     (nested / ".gitattributes").write_text("* filter=evil\n")
-    # As long as before, so that only its content tells that it has changed.
+    # The same length as before, so only the content shows the change.
     (nested / "file0.txt").write_text("like 0\n")
     await trees.commit([tree], "work")
     (ref, *_) = await trees.release(tree, "end")
@@ -105,7 +107,7 @@ async def test_what_the_configuration_of_such_a_repository_names_is_not_run(
 
 
 async def test_a_commit_records_where_a_linked_repository_is(host: Path, source: Path) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
     nested = make_source(tree.path / "nested")

@@ -1,4 +1,4 @@
-"""One repository and many who use it at once; what a killed git leaves behind."""
+"""One repository with many concurrent users; leftovers of a killed git."""
 
 import asyncio
 import fcntl
@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import repository as repositories
-from kingdom.soldiers.checkout import git_directory_of
-from kingdom.soldiers.repository import Repository, clone_name, without_password
-from kingdom.soldiers.trees import Tree, TreeFailed, Trees
+from kingdom.soldiers.checkouts import repository as repositories
+from kingdom.soldiers.checkouts.checkout import git_directory_of
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, CheckoutSpec, RunCheckouts
 from tests.integration.running import eventually
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, run
 from tests.patience import PATIENCE_SECONDS
@@ -45,8 +45,8 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
     return until
 
 
-def note_of(tree: Tree) -> Path:
-    """Return what tells that a checkout is complete."""
+def note_of(tree: CheckoutSpec) -> Path:
+    """Return the marker of a complete checkout."""
     return git_directory_of(tree.path).parent / "branch"
 
 
@@ -85,7 +85,7 @@ async def test_fifty_trees_are_prepared_at_once_by_two_processes(host: Path, sou
     assert [files_of(host / "trees" / f"tree{number}") for number in range(50)] == [wanted] * 50
 
 
-async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, source: Path) -> None:
+async def test_lock_files_of_a_killed_git_are_removed(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     repository = bare(host, tree)
@@ -109,7 +109,7 @@ async def test_lock_files_of_a_killed_git_are_removed(trees: Trees, host: Path, 
     assert [*repository.rglob("*.lock"), *git_directory_of(tree.path).rglob("*.lock")] == []
 
 
-async def test_a_checkout_that_was_only_begun_is_made_anew(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_checkout_that_was_only_begun_is_made_anew(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
     # So far a killed prepare had come.
@@ -120,7 +120,7 @@ async def test_a_checkout_that_was_only_begun_is_made_anew(trees: Trees, host: P
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_a_checkout_without_all_its_files_is_completed(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_checkout_without_all_its_files_is_completed(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     run("update-ref", "-d", tree.start_ref, cwd=bare(host, tree))
@@ -129,11 +129,11 @@ async def test_a_checkout_without_all_its_files_is_completed(trees: Trees, host:
     (git_directory_of(tree.path) / "index.lock").touch()
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
-    assert await trees.base_of(tree) == run("rev-parse", "main", cwd=source)
+    assert await trees.base_commit(tree) == run("rev-parse", "main", cwd=source)
 
 
 async def test_a_checkout_whose_files_are_gone_is_made_anew_with_its_commits(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -145,7 +145,7 @@ async def test_a_checkout_whose_files_are_gone_is_made_anew_with_its_commits(
 
 
 async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -158,7 +158,7 @@ async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: RunCheckouts, host: Path, source: Path) -> None:
     for number in itertools.count():
         folder = host.parent / "bin" / str(number)
         path = _with_killing_git(folder, calls=1 + 2 * number)
@@ -179,35 +179,35 @@ async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: Trees, h
         assert [run("status", "--porcelain", cwd=tree.path) for tree in wanted] == [""] * 3
 
 
-async def test_a_branch_of_an_interrupted_prepare_is_used(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_branch_of_an_interrupted_prepare_is_used(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
     start = run("rev-parse", "main", cwd=source)
     run("branch", "--no-track", tree.branch, "origin/main", cwd=bare(host, tree))
     run("commit", "--quiet", "--allow-empty", "-m", "second", cwd=source)
     await trees.prepare([tree])
-    assert await trees.base_of(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
+    assert await trees.base_commit(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
 
 
-async def test_files_that_nobody_knows_of_are_left_alone(trees: Trees, host: Path, source: Path) -> None:
+async def test_files_that_nobody_knows_of_are_left_alone(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     tree.path.mkdir(parents=True)
     (tree.path / "precious.txt").write_text("precious\n")
-    with pytest.raises(TreeFailed, match="move them away"):
+    with pytest.raises(CheckoutFailed, match="move them away"):
         await trees.prepare([tree])
     assert files_of(tree.path) == {"precious.txt": "precious\n"}
 
 
-async def test_a_path_of_another_checkout_is_refused(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_path_of_another_checkout_is_refused(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / "new.txt").write_text("new\n")
-    with pytest.raises(TreeFailed, match="use another path"):
+    with pytest.raises(CheckoutFailed, match="use another path"):
         await trees.prepare([a_tree(host, source, "tree2", path=tree.path)])
     assert (tree.path / "new.txt").exists()
 
 
-async def test_a_branch_name_can_become_a_folder_of_branches(trees: Trees, host: Path, source: Path) -> None:
+async def test_a_branch_name_can_become_a_folder_of_branches(trees: RunCheckouts, host: Path, source: Path) -> None:
     run("branch", "topic", cwd=source)
     await trees.prepare([a_tree(host, source, base_branch="topic")])
     run("branch", "-D", "topic", cwd=source)
@@ -215,7 +215,9 @@ async def test_a_branch_name_can_become_a_folder_of_branches(trees: Trees, host:
     await trees.prepare([a_tree(host, source, "tree2", base_branch="topic/one")])
 
 
-async def test_a_changed_address_is_used_from_then_on(trees: Trees, host: Path, source: Path, tmp_path: Path) -> None:
+async def test_a_changed_address_is_used_from_then_on(
+    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
+) -> None:
     await trees.prepare([a_tree(host, source)])
     source.rename(tmp_path / "moved")
     await trees.prepare([a_tree(host, source, "tree2", url=str(tmp_path / "moved"))])
@@ -223,7 +225,7 @@ async def test_a_changed_address_is_used_from_then_on(trees: Trees, host: Path, 
 
 
 async def test_checkouts_are_told_apart_where_their_folders_have_one_name(
-    trees: Trees, host: Path, source: Path
+    trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2", path=host / "other" / "tree1")
     await trees.prepare([first, second])
@@ -253,7 +255,7 @@ async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(
     host: Path, source: Path, tries: Tries
 ) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)
-    async with repository.held():
+    async with repository.locked():
         waiting = asyncio.create_task(_take(repository))
         await tries(3)
         waiting.cancel()
@@ -268,7 +270,7 @@ def test_passwords_are_not_shown() -> None:
 
 
 def _with_killing_git(folder: Path, *, calls: int) -> str:
-    """Return a PATH whose git kills its caller at the so many-th call, goes on itself, and tells when it has ended."""
+    """Return a PATH whose git kills its caller at the given call, continues itself, and reports its end."""
     counted = folder / "calls"
     counted.mkdir(parents=True)
     (folder / "git").write_text(
@@ -281,5 +283,5 @@ def _with_killing_git(folder: Path, *, calls: int) -> str:
 
 
 async def _take(repository: Repository) -> None:
-    async with repository.held():
+    async with repository.locked():
         pass

@@ -1,4 +1,4 @@
-"""What a program in a sandbox sees, and that it dies like any other."""
+"""What a program in a sandbox sees, and that it can be killed like any other."""
 
 import asyncio
 import errno
@@ -15,17 +15,17 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from kingdom.bus.logs import configure_logs
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.checkout import GitUse, place_of
-from kingdom.soldiers.git import IDENTITY
-from kingdom.soldiers.process import Finished, run_program, start_program
-from kingdom.soldiers.process_table import described
-from kingdom.soldiers.sandbox.confinement import Confinement, hold, make_groups
-from kingdom.soldiers.sandbox.gate import Gate
-from kingdom.soldiers.sandbox.sandbox import Limits, Profile, Sandbox
-from kingdom.soldiers.sandbox.soldier import soldier_sandbox
-from kingdom.soldiers.trees import Tree, Trees
+from kingdom.log_output import configure_logs
+from kingdom.soldiers.checkouts.checkout import GitPolicy, checkout_paths
+from kingdom.soldiers.checkouts.git import IDENTITY
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.processes.process_table import describe_exit
+from kingdom.soldiers.processes.program import ProgramResult, run_program, start_program
+from kingdom.soldiers.sandbox.agent_sandbox import build_agent_sandbox
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.resource_limits import ControlGroups, apply_rlimits, create_control_groups
+from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 from tests.integration.soldiers.processes import MARK, marked, until_runs
 from tests.integration.soldiers.sources import a_tree, bare, run
 from tests.patience import PATIENCE_SECONDS
@@ -41,8 +41,8 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **environment: str) -> Finished:
-    sandbox = sandbox or Sandbox(profile=Profile.STRICT, writable=(work,))
+async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **environment: str) -> ProgramResult:
+    sandbox = sandbox or Sandbox(profile=SandboxProfile.STRICT, writable=(work,))
     environment = {**ENVIRONMENT, "HOME": str(work), **environment}
     argv = ["/bin/sh", "-c", command]
     return await run_program(argv, cwd=work, environment=environment, timeout=PATIENCE, sandbox=sandbox)
@@ -66,8 +66,8 @@ async def test_a_program_is_nobody_in_particular_and_sees_only_itself(work: Path
     assert int(processes) < 6
 
 
-@pytest.mark.parametrize("profile", [Profile.STRICT, Profile.DEV])
-async def test_a_program_finds_the_machine_that_it_is_on_by_name(work: Path, profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
+async def test_a_program_finds_the_machine_that_it_is_on_by_name(work: Path, profile: SandboxProfile) -> None:
     sandbox = Sandbox(profile=profile, writable=(work,))
     find = "import socket; print(socket.gethostbyname(socket.gethostname()), socket.gethostbyname('localhost'))"
     finished = await shell(f'/usr/bin/env python3 -c "{find}"', work, sandbox)
@@ -75,13 +75,13 @@ async def test_a_program_finds_the_machine_that_it_is_on_by_name(work: Path, pro
 
 
 async def test_the_hosts_that_the_machine_knows_are_known_in_dev(work: Path) -> None:
-    dev = Sandbox(profile=Profile.DEV, writable=(work,))
+    dev = Sandbox(profile=SandboxProfile.DEV, writable=(work,))
     assert (await shell("cat /etc/hosts", work, dev)).output.startswith(Path("/etc/hosts").read_text())
 
 
 async def test_the_passwords_of_registries_are_not_shown_where_no_registry_can_be_reached(work: Path) -> None:
     there = [path for path in ("/etc/maven/settings.xml", "/etc/npmrc") if Path(path).exists()]
-    dev = Sandbox(profile=Profile.DEV, writable=(work,))
+    dev = Sandbox(profile=SandboxProfile.DEV, writable=(work,))
     assert (await shell("cat /etc/maven/settings.xml /etc/npmrc 2> /dev/null", work)).output == ""
     assert (await shell("ls /etc/maven/settings.xml /etc/npmrc 2> /dev/null", work, dev)).output.split() == there
 
@@ -123,7 +123,7 @@ async def test_a_program_reaches_no_address(work: Path) -> None:
         port = server.sockets[0].getsockname()[1]
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
         assert "refused" in (await shell(f'/usr/bin/env python3 -c "{connect}"', work)).output
-        dev = Sandbox(profile=Profile.DEV, writable=(work,))
+        dev = Sandbox(profile=SandboxProfile.DEV, writable=(work,))
         assert (await shell(f'/usr/bin/env python3 -c "{connect}"', work, dev)).code == 0
 
 
@@ -133,7 +133,7 @@ async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_ring_to_
     make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
     if make_socket is None:
         pytest.skip("for this machine there is no filter")
-    # The kernel looks at the lower half of a number only, so the upper one must not hide it.
+    # The kernel reads only the lower half of the number, so the upper half must not hide it.
     probe = f"""
 import ctypes, socket
 call = ctypes.CDLL(None, use_errno=True).syscall
@@ -151,7 +151,7 @@ print(len(socket.socketpair()), call(425, 4, bytes(120)), ctypes.get_errno())
 async def test_the_inner_path_counts(work: Path) -> None:
     for name in ("kept", "kept/open"):
         (work / name).mkdir()
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(work, work / "kept" / "open"), readable=(work / "kept",))
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work, work / "kept" / "open"), readable=(work / "kept",))
     finished = await shell("touch kept/a; touch kept/open/a && touch a && mv kept gone", work, sandbox)
     assert finished.code != 0
     assert sorted(path.name for path in work.rglob("*")) == ["a", "a", "kept", "open"]
@@ -160,7 +160,7 @@ async def test_the_inner_path_counts(work: Path) -> None:
 async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (work / "reports").symlink_to(tmp_path / "secret")
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), readable=(work / "reports",))
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), readable=(work / "reports",))
     with pytest.raises(ProgramFailed, match="is a link"):
         await shell("true", work, sandbox)
 
@@ -171,17 +171,17 @@ async def test_the_way_out_leads_to_the_gate_and_the_exit_code_is_that_of_the_pr
     async def voice(said: bytes) -> bytes:
         return b'{"heard": ' + said + b"}"
 
-    async with Gate(tmp_path / "gate", [], voice=voice) as gate:
-        sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), socket=gate.socket)
+    async with ModelProxy(tmp_path / "gate", [], on_tool_call=voice) as gate:
+        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
         say = f"import urllib.request as r; print(r.urlopen('{sandbox.url}/voice', b'[1]').read().decode())"
         finished = await shell(f'/usr/bin/env python3 -c "{say}"; exit 7', work, sandbox)
-    assert finished == Finished(7, '{"heard": [1]}\n')
+    assert finished == ProgramResult(7, '{"heard": [1]}\n')
 
 
 async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) -> None:
     mark = uuid4().hex
-    async with Gate(tmp_path / "gate", []) as gate:
-        sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), socket=gate.socket)
+    async with ModelProxy(tmp_path / "gate", []) as gate:
+        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
         program = await start_program(
             ["/bin/sh", "-c", "trap '' TERM INT; setsid sh -c 'setsid sleep 921 & exit 0'; sleep 922"],
             cwd=work,
@@ -191,7 +191,7 @@ async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) ->
         )
         await until_runs(mark, "sleep 921")
         await until_runs(mark, "sleep 922")
-        assert "SIGKILL" in described(await program.kill())
+        assert "SIGKILL" in describe_exit(await program.kill())
     assert marked(mark) == []
 
 
@@ -219,13 +219,13 @@ async def test_a_program_dies_with_the_one_who_started_it(work: Path) -> None:
         child.send_signal(signal.SIGKILL)
         await child.wait()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while marked(mark):  # noqa: ASYNC110 - the kernel tells of no change
+        while marked(mark):  # noqa: ASYNC110 - the kernel sends no notification
             await asyncio.sleep(0.01)
 
 
 async def test_a_program_is_held_to_its_limits(work: Path) -> None:
-    limits = Limits(memory_bytes=300 << 20, processes=40, file_bytes=1 << 20)
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), limits=limits)
+    limits = ResourceLimits(memory_bytes=300 << 20, processes=40, file_bytes=1 << 20)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), limits=limits)
     assert "size limit exceeded" in (await shell("head -c 2000000 /dev/zero > big", work, sandbox)).output
     assert (work / "big").stat().st_size <= 1 << 20
     if await _can_be_grouped(limits):
@@ -241,10 +241,10 @@ def test_a_limit_that_no_control_group_holds_is_held_by_an_rlimit_but_not_that_o
         signal.pause()
         os._exit(0)
     try:
-        hold(child, Limits(memory_bytes=1 << 30, processes=40, file_bytes=1 << 20, cpu_seconds=60))
+        apply_rlimits(child, ResourceLimits(memory_bytes=1 << 30, processes=40, file_bytes=1 << 20, cpu_seconds=60))
         kinds = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
         assert [resource.prlimit(child, kind)[1] for kind in kinds] == [40, 1 << 20, 60]
-        # Sanitizers reserve terabytes that they never touch.
+        # Sanitizers reserve terabytes that they never use.
         for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
             assert resource.prlimit(child, kind) == resource.getrlimit(kind)
     finally:
@@ -253,28 +253,28 @@ def test_a_limit_that_no_control_group_holds_is_held_by_an_rlimit_but_not_that_o
 
 
 async def test_no_control_group_is_left(work: Path) -> None:
-    limits = Limits(memory_bytes=300 << 20, processes=40)
-    sandbox = Sandbox(profile=Profile.STRICT, writable=(work,), limits=limits)
+    limits = ResourceLimits(memory_bytes=300 << 20, processes=40)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), limits=limits)
     assert (await shell("true", work, sandbox)).code == 0
     assert not list(Path("/sys/fs/cgroup").glob(f"**/kingdom-{os.getpid()}-*"))
 
 
-async def _can_be_grouped(limits: Limits) -> bool:
-    groups, others = make_groups(limits)
+async def _can_be_grouped(limits: ResourceLimits) -> bool:
+    groups, others = create_control_groups(limits)
     await groups.remove()
-    return others == Limits(file_bytes=limits.file_bytes)
+    return others == ResourceLimits(file_bytes=limits.file_bytes)
 
 
 async def test_a_group_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
     async with asyncio.timeout(0):
-        await Confinement([tmp_path / "gone", there]).remove()
+        await ControlGroups([tmp_path / "gone", there]).remove()
     assert not there.exists()
 
 
 async def test_an_agent_reads_the_repository_but_only_the_house_commits(
-    trees: Trees, host: Path, source: Path, work: Path
+    trees: RunCheckouts, host: Path, source: Path, work: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -291,13 +291,13 @@ async def test_an_agent_reads_the_repository_but_only_the_house_commits(
     ):
         assert (await shell(f"cd {tree.path} && {attempt}", work, sandbox)).code != 0
     commit = (await trees.commit([tree], "by the house"))[tree.id]
-    assert commit != await trees.base_of(tree)
+    assert commit != await trees.base_commit(tree)
 
 
 async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
     host: Path, source: Path, work: Path
 ) -> None:
-    trees = Trees(host / "repositories", use=GitUse(may_commit=True))
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     before = run("for-each-ref", cwd=bare(host, tree))
@@ -313,18 +313,18 @@ async def test_an_agent_that_may_commit_does_so_in_a_git_directory_of_its_own(
     commits = await trees.commit([tree], "by the house")
     assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["by the house", "mine"]
     assert commits[tree.id] == run("rev-parse", tree.branch, cwd=bare(host, tree))
-    assert run("rev-parse", other.branch, cwd=bare(host, tree)) == await trees.base_of(other)
+    assert run("rev-parse", other.branch, cwd=bare(host, tree)) == await trees.base_commit(other)
 
 
 async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
-    trees: Trees, host: Path, source: Path, work: Path
+    trees: RunCheckouts, host: Path, source: Path, work: Path
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".git").unlink()
     (tree.path / ".git").symlink_to(source / ".git")
     assert (await shell("true", work, _of(tree, host, work))).code != 0
-    # Whatever the house does with the checkout puts it right.
+    # Every operation of the host on the checkout repairs it.
     await trees.commit([tree], "work")
     assert (await shell("true", work, _of(tree, host, work))).code == 0
 
@@ -333,7 +333,7 @@ def test_the_absence_of_a_sandbox_is_loud(work: Path) -> None:
     configure_logs(json=True, level=logging.WARNING)
     try:
         with capture_logs() as logs:
-            soldier_sandbox(Profile.OFF, space=work, home=work, checkouts=[], reports=work)
+            build_agent_sandbox(SandboxProfile.OFF, space=work, home=work, checkouts=[], reports=work)
     finally:
         configure_logs(json=True, level=logging.ERROR)
     assert "WITHOUT A SANDBOX" in logs[0]["event"]
@@ -345,12 +345,12 @@ async def test_a_sandbox_needs_bubblewrap(work: Path, monkeypatch: pytest.Monkey
         await shell("true", work)
 
 
-def _of(tree: Tree, host: Path, work: Path, *, may_commit: bool = False) -> Sandbox:
-    return soldier_sandbox(
-        Profile.STRICT,
+def _of(tree: CheckoutSpec, host: Path, work: Path, *, may_commit: bool = False) -> Sandbox:
+    return build_agent_sandbox(
+        SandboxProfile.STRICT,
         space=work,
         home=work,
-        checkouts=[place_of(tree.path, bare(host, tree) / "objects")],
+        checkouts=[checkout_paths(tree.path, bare(host, tree) / "objects")],
         reports=host / "reports",
         may_commit=may_commit,
     )

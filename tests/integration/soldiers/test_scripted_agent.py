@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, AgentGone, Answered, Prompt, Said
-from kingdom.soldiers.process import start_program
-from kingdom.soldiers.scripted.client import ScriptedAgent, ScriptedAgents
-from kingdom.soldiers.scripted.session import open_session
-from kingdom.soldiers.scripted.turn import Body, Turn
-from kingdom.soldiers.transcript import read_entries
+from kingdom.soldiers.agents.port import AgentFailed, AgentGone, AgentMessage, Prompt, TurnAnswer
+from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgentClient
+from kingdom.soldiers.agents.scripted.session import open_session
+from kingdom.soldiers.agents.scripted.turn import ScriptedContext, ScriptedTurn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.processes.program import start_program
 from tests.contract.agents.stage import ENVIRONMENT, Stage, follow, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.processes import MARK, cancel_while_it_starts, marked
@@ -27,17 +27,17 @@ def mark() -> str:
 
 @pytest.fixture
 async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
-    stage = Stage(ScriptedAgents(), tmp_path, {**ENVIRONMENT, MARK: mark})
+    stage = Stage(ScriptedAgentClient(), tmp_path, {**ENVIRONMENT, MARK: mark})
     yield stage
     await stage.close()
     assert marked(mark) == []
 
 
-def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> Turn:
-    """Return a turn that is taken in this process."""
+def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> ScriptedTurn:
+    """Return a turn that runs in this process."""
     session = open_session(folder / "transcript", soldier_id="soldier-1", session=None, model="")
-    body = Body(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
-    return Turn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
+    body = ScriptedContext(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
+    return ScriptedTurn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
 
 
 async def test_a_file_is_written_into_new_folders_and_appended_to(stage: Stage) -> None:
@@ -72,7 +72,7 @@ async def test_an_interrupt_while_a_tool_starts_ends_the_tool(tmp_path: Path, ma
 
 async def test_a_failing_command_fails_the_turn_unless_it_may(stage: Stage) -> None:
     agent = await stage.start()
-    assert (await follow(agent, {"run": "exit 4", "may_fail": True}))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, {"run": "exit 4", "may_fail": True}))[-1] == TurnAnswer("done", 0.0)
     with pytest.raises(AgentFailed, match=r"exit code 4: what a pity"):
         await follow(agent, {"run": "echo what a pity; exit 4"})
 
@@ -81,7 +81,7 @@ async def test_output_of_a_tool_that_is_no_text_harms_nobody(stage: Stage) -> No
     agent = await stage.start()
     with pytest.raises(AgentFailed, match="a\N{REPLACEMENT CHARACTER}b"):
         await follow(agent, {"run": r"printf 'a\377b'; exit 1"}, prompt_id="t1#1")
-    assert (await follow(agent, prompt_id="t1#2"))[-1] == Answered("done", 0.0)
+    assert (await follow(agent, prompt_id="t1#2"))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_a_tool_has_exactly_the_environment_of_the_launch(stage: Stage, mark: str) -> None:
@@ -108,7 +108,7 @@ async def test_a_stream_comes_in_words_and_takes_its_time(tmp_path: Path, monkey
     monkeypatch.setattr(asyncio, "sleep", sleep)
     turn = a_turn(tmp_path, ENVIRONMENT, {"stream": "one two  three", "every": 60})
     told = [update async for update in turn.play()]
-    assert told == [Said("one "), Said("two  "), Said("three"), Answered("done", 0.0)]
+    assert told == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
     assert pauses == [60, 60, 60]
 
 
@@ -118,13 +118,13 @@ async def test_a_step_waits_for_a_file(stage: Stage) -> None:
     await until_exists(stage.work_space / "began")
     assert not turn.done()
     (stage.work_space / "go").touch()
-    assert (await turn)[-1] == Answered("done", 0.0)
+    assert (await turn)[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_five_megabytes_in_a_line_come_through_both_ways(stage: Stage) -> None:
     agent = await stage.start()
     text = "x" * 5_000_000
-    assert await follow(agent, {"say": text}, {"answer": text}) == [Said(text), Answered(text, 0.0)]
+    assert await follow(agent, {"say": text}, {"answer": text}) == [AgentMessage(text), TurnAnswer(text, 0.0)]
     assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).text == text
 
 
@@ -132,7 +132,7 @@ async def test_modules_in_the_work_space_are_not_taken_for_kingdom_or_python(sta
     for name in ("kingdom", "asyncio", "msgspec"):
         (stage.work_space / f"{name}.py").write_text("raise SystemExit('this is foreign code')")
     agent = await stage.start()
-    assert (await follow(agent))[-1] == Answered("done", 0.0)
+    assert (await follow(agent))[-1] == TurnAnswer("done", 0.0)
 
 
 async def test_an_agent_that_does_not_come_up_says_why(stage: Stage) -> None:
@@ -188,5 +188,5 @@ async def test_an_agent_that_speaks_nonsense_is_killed(stage: Stage, mark: str, 
     )
     agent = ScriptedAgent(program, lambda _: None)
     with pytest.raises(AgentGone, match="SIGKILL"):
-        await asyncio.wait_for(agent.comes_up(), PATIENCE_SECONDS)
+        await asyncio.wait_for(agent.wait_until_ready(), PATIENCE_SECONDS)
     assert marked(mark) == []

@@ -1,4 +1,4 @@
-"""Servers of TLS that say who they are, and a certificate for them that nobody else trusts."""
+"""TLS servers that return their name, with a certificate of their own."""
 
 import asyncio
 import ssl

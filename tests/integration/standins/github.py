@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 from github import Auth, Github
 
-from kingdom.standins.github import github
+from kingdom.standins.github.application import build_github
 from kingdom.standins.server import start
 from tests.patience import PATIENCE_SECONDS
 
@@ -124,7 +124,7 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def standing_in(state: Path) -> AsyncIterator[Site]:
-    running = await start(github(state))
+    running = await start(build_github(state))
     try:
         async with aiohttp.ClientSession() as session:
             yield Site(running.url, session)

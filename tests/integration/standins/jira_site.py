@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from jira import JIRA
 
-from kingdom.standins.jira import EMAIL, TOKEN
+from kingdom.standins.jira.application import EMAIL, TOKEN
 from tests.patience import PATIENCE_SECONDS
 
 

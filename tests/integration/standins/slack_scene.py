@@ -18,7 +18,7 @@ from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.web.async_client import AsyncWebClient
 
 from kingdom.standins.server import start
-from kingdom.standins.slack import slack
+from kingdom.standins.slack.application import build_slack
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
@@ -79,7 +79,7 @@ class Scene:
 @asynccontextmanager
 async def workspace(state: Path) -> AsyncIterator[Scene]:
     """Run the stand-in in this process."""
-    running = await start(slack(state))
+    running = await start(build_slack(state))
     try:
         async with aiohttp.ClientSession() as control:
             yield Scene(running.url, control)

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from jira import JIRAError
 
-from kingdom.standins.jira import ACCOUNT_ID, EMAIL, TOKEN, jira
-from kingdom.standins.server import BOOK, Running, start
+from kingdom.standins.jira.application import ACCOUNT_ID, EMAIL, TOKEN, build_jira
+from kingdom.standins.server import STATE_FILE, RunningServer, start
 from tests.integration.standins.jira_site import Site, official, program, session
 from tests.patience import PATIENCE_SECONDS
 
@@ -23,14 +23,14 @@ def keys(issues: Iterable[dict[str, Any]]) -> list[str]:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    standin = await start(jira(tmp_path / "jira.json"))
+async def running(tmp_path: Path) -> AsyncIterator[RunningServer]:
+    standin = await start(build_jira(tmp_path / "jira.json"))
     yield standin
     await standin.stop()
 
 
 @pytest.fixture
-async def site(running: Running) -> AsyncIterator[Site]:
+async def site(running: RunningServer) -> AsyncIterator[Site]:
     async with session() as requests:
         yield Site(running.url, requests)
 
@@ -38,18 +38,18 @@ async def site(running: Running) -> AsyncIterator[Site]:
 async def test_the_official_client_finds_tickets_page_by_page(site: Site) -> None:
     opened = await site.tickets(5)
     async with official(site) as client:
-        jql = "assignee = currentUser() AND updated >= '2026-02-07 10:01' ORDER BY updated ASC"
+        jql = "(assignee = currentUser()) AND project = QP ORDER BY updated ASC"
         first = await asyncio.to_thread(client.enhanced_search_issues, jql, maxResults=3)
         token = first.nextPageToken
         second = await asyncio.to_thread(client.enhanced_search_issues, jql, nextPageToken=token, maxResults=3)
         everything = await asyncio.to_thread(client.enhanced_search_issues, jql, maxResults=0, use_post=True)
-    assert [issue.key for issue in first] == opened[1:4]
-    assert [issue.key for issue in second] == opened[4:]
+    assert [issue.key for issue in first] == opened[:3]
+    assert [issue.key for issue in second] == opened[3:]
     assert second.nextPageToken is None
-    assert [issue.key for issue in everything] == opened[1:]
-    assert first[0].fields.summary == "Ticket 1"
+    assert [issue.key for issue in everything] == opened
+    assert first[1].fields.summary == "Ticket 1"
     assert first[0].fields.assignee.accountId == ACCOUNT_ID
-    assert first[0].fields.updated == "2026-02-07T10:01:00.000+0000"
+    assert first[1].fields.updated == "2026-02-07T10:01:00.000+0000"
 
 
 async def test_the_official_client_reads_comments_moves_and_assigns_a_ticket(site: Site) -> None:
@@ -184,7 +184,7 @@ async def test_the_old_search_is_gone(site: Site, method: str, path: str) -> Non
         ("project = NOPE", "The value 'NOPE' does not exist for the field 'project'."),
         ("status = Nope", "The value 'Nope' does not exist for the field 'status'."),
         ("key = QP-404", "An issue with key 'QP-404' does not exist for field 'key'."),
-        ("updated > soon", "Date value 'soon' for field 'updated' is invalid."),
+        ("updated > soon", "This stand-in for Jira does not support the JQL 'updated > soon'."),
     ],
 )
 async def test_a_bad_query_is_refused(site: Site, jql: str, complaint: str) -> None:
@@ -293,14 +293,14 @@ async def test_too_many_requests_are_told_when_to_come_back(site: Site) -> None:
     ("kind", "trouble"), [("lose_answer", aiohttp.ClientConnectionError), ("truncate", aiohttp.ClientPayloadError)]
 )
 async def test_a_comment_whose_answer_is_lost_is_there_once(
-    site: Site, running: Running, kind: str, trouble: type[Exception]
+    site: Site, running: RunningServer, kind: str, trouble: type[Exception]
 ) -> None:
     (key,) = await site.tickets(1)
     await site.faults(kind=kind, method="POST", path="*/comment")
     with pytest.raises(trouble):
         await site.ask("POST", f"3/issue/{key}/comment", json={"body": LINES})
     _, page = await site.ask("GET", f"3/issue/{key}/comment")
-    assert page["total"] == running.application[BOOK].count("POST comment", key=key) == 1
+    assert page["total"] == running.application[STATE_FILE].count("POST comment", key=key) == 1
 
 
 async def test_a_killed_program_goes_on_with_all_that_it_answered(tmp_path: Path) -> None:

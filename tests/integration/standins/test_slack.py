@@ -223,11 +223,11 @@ async def test_a_channel_takes_one_message_a_second_when_slack_is_strict(
 ) -> None:
     class WhenRefused(AsyncRateLimitErrorRetryHandler):
         async def prepare_for_next_attempt_async(self, **about: Any) -> None:
-            monkeypatch.setattr(chat, "_PACE_SECONDS", 0)
+            monkeypatch.setattr(chat, "_SECONDS_PER_MESSAGE", 0)
             await super().prepare_for_next_attempt_async(**about)
 
-    assert chat._PACE_SECONDS == 1
-    monkeypatch.setattr(chat, "_PACE_SECONDS", 3600)
+    assert chat._SECONDS_PER_MESSAGE == 1
+    monkeypatch.setattr(chat, "_SECONDS_PER_MESSAGE", 3600)
     await scene.do("settings", rate_limit=True)
     await scene.do("channels", name="ops")
     hasty = scene.client()

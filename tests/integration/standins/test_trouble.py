@@ -1,4 +1,4 @@
-"""What all stand-ins share: trouble on demand, a look inside, and a book that outlives its process."""
+"""What all stand-ins share: faults on demand, the control interface, and a state file that outlives its process."""
 
 import asyncio
 import json
@@ -12,23 +12,23 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kingdom.standins.book import Book
-from kingdom.standins.faults import Fault, Faults
-from kingdom.standins.server import BOOK, CONTROL, FAULTS, Running, new_application, start
+from kingdom.standins.faults import FaultQueue, ServerFault
+from kingdom.standins.server import CONTROL, FAULTS, STATE_FILE, RunningServer, new_application, start
+from kingdom.standins.state_file import StateFile
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
 
 async def _add_thing(request: web.Request) -> web.Response:
-    book = request.app[BOOK]
-    with book.change("POST thing"):
-        number = book.next_number("thing")
+    state_file = request.app[STATE_FILE]
+    with state_file.change("POST thing"):
+        number = state_file.next_number("thing")
     return web.json_response({"number": number, "padding": "x" * 1000})
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    application = new_application(Book(tmp_path / "state" / "book.json", {}))
+async def running(tmp_path: Path) -> AsyncIterator[RunningServer]:
+    application = new_application(StateFile(tmp_path / "state" / "state.json", {}))
     application.router.add_post("/things", _add_thing)
     application.router.add_post("/others", _add_thing)
     standin = await start(application)
@@ -37,7 +37,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-async def client(running: Running) -> AsyncIterator[aiohttp.ClientSession]:
+async def client(running: RunningServer) -> AsyncIterator[aiohttp.ClientSession]:
     patience = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
     async with aiohttp.ClientSession(running.url, timeout=patience) as session:
         yield session
@@ -49,28 +49,32 @@ async def add(client: aiohttp.ClientSession, path: str = "/things") -> int:
         return answer.status
 
 
-def done(running: Running) -> int:
-    return running.application[BOOK].count("POST thing")
+def done(running: RunningServer) -> int:
+    return running.application[STATE_FILE].count("POST thing")
 
 
-async def test_a_refused_request_does_nothing(running: Running, client: aiohttp.ClientSession) -> None:
-    running.application[FAULTS].add([Fault(kind="refuse", status=503, retry_after=9)])
+async def test_a_refused_request_does_nothing(running: RunningServer, client: aiohttp.ClientSession) -> None:
+    running.application[FAULTS].add([ServerFault(kind="refuse", status=503, retry_after=9)])
     async with client.post("/things") as answer:
         assert (answer.status, answer.headers["Retry-After"]) == (503, "9")
     assert done(running) == 0
     assert await add(client) == 200
 
 
-async def test_a_request_whose_answer_is_lost_is_carried_out(running: Running, client: aiohttp.ClientSession) -> None:
-    running.application[FAULTS].add([Fault(kind="lose_answer")])
+async def test_a_request_whose_answer_is_lost_is_carried_out(
+    running: RunningServer, client: aiohttp.ClientSession
+) -> None:
+    running.application[FAULTS].add([ServerFault(kind="lose_answer")])
     with pytest.raises(aiohttp.ServerDisconnectedError):
         await add(client)
     assert done(running) == 1
     assert await add(client) == 200
 
 
-async def test_a_truncated_answer_promises_more_than_it_holds(running: Running, client: aiohttp.ClientSession) -> None:
-    running.application[FAULTS].add([Fault(kind="truncate")])
+async def test_a_truncated_answer_promises_more_than_it_holds(
+    running: RunningServer, client: aiohttp.ClientSession
+) -> None:
+    running.application[FAULTS].add([ServerFault(kind="truncate")])
     async with client.post("/things") as answer:
         assert answer.status == 200
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -80,9 +84,9 @@ async def test_a_truncated_answer_promises_more_than_it_holds(running: Running, 
 
 
 async def test_a_delayed_answer_comes_later(
-    running: Running, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    running: RunningServer, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running.application[FAULTS].add([Fault(kind="delay", seconds=3600)])
+    running.application[FAULTS].add([ServerFault(kind="delay", seconds=3600)])
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -94,8 +98,8 @@ async def test_a_delayed_answer_comes_later(
     assert done(running) == 1
 
 
-async def test_a_delayed_answer_holds_up_nobody_else(running: Running, client: aiohttp.ClientSession) -> None:
-    running.application[FAULTS].add([Fault(kind="delay", path="/things", seconds=3600)])
+async def test_a_delayed_answer_holds_up_nobody_else(running: RunningServer, client: aiohttp.ClientSession) -> None:
+    running.application[FAULTS].add([ServerFault(kind="delay", path="/things", seconds=3600)])
     waiting = asyncio.create_task(add(client))
 
     async def carried_out() -> bool:
@@ -109,20 +113,22 @@ async def test_a_delayed_answer_holds_up_nobody_else(running: Running, client: a
         await waiting
 
 
-async def test_trouble_comes_as_often_and_where_it_was_ordered(running: Running, client: aiohttp.ClientSession) -> None:
-    running.application[FAULTS].add([Fault(kind="refuse", method="POST", path="/thing*", times=2)])
+async def test_trouble_comes_as_often_and_where_it_was_ordered(
+    running: RunningServer, client: aiohttp.ClientSession
+) -> None:
+    running.application[FAULTS].add([ServerFault(kind="refuse", method="POST", path="/thing*", times=2)])
     assert [await add(client, path) for path in ("/others", "/things", "/things", "/things")] == [200, 500, 500, 200]
 
 
 def test_trouble_comes_in_order_and_only_to_what_it_fits() -> None:
-    faults = Faults()
-    faults.add([Fault(kind="reorder", path="message"), Fault(kind="repeat", times=2)])
+    faults = FaultQueue()
+    faults.add([ServerFault(kind="reorder", path="message"), ServerFault(kind="repeat", times=2)])
     met = [faults.take("PUSH", path) for path in ("reaction", "message", "message", "message")]
     assert [fault.kind if fault else None for fault in met] == ["repeat", "reorder", "repeat", None]
 
 
 async def test_trouble_can_be_ordered_and_looked_into_from_outside(
-    running: Running, client: aiohttp.ClientSession
+    running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     faults = [{"kind": "refuse", "status": 429, "path": "*", "times": 1}]
     async with client.post(f"{CONTROL}/faults", json=faults) as answer:
@@ -138,35 +144,35 @@ async def test_trouble_can_be_ordered_and_looked_into_from_outside(
 
 
 def test_a_change_that_raises_is_forgotten(tmp_path: Path) -> None:
-    book = Book(tmp_path / "book.json", {"things": ["one"]})
-    with book.change("add"):
-        book.next_number("thing")
-    before = (tmp_path / "book.json").read_bytes()
+    state_file = StateFile(tmp_path / "state.json", {"things": ["one"]})
+    with state_file.change("add"):
+        state_file.next_number("thing")
+    before = (tmp_path / "state.json").read_bytes()
 
     def fail() -> None:
-        with book.change("add") as state:
+        with state_file.change("add") as state:
             state["things"].append("two")
-            book.next_number("thing")
+            state_file.next_number("thing")
             raise ValueError(state)
 
     with pytest.raises(ValueError, match="two"):
         fail()
-    assert book.state == {"things": ["one"], "numbers": {"thing": 1}}
-    assert book.count("add") == 1
-    assert (tmp_path / "book.json").read_bytes() == before
+    assert state_file.state == {"things": ["one"], "numbers": {"thing": 1}}
+    assert state_file.count("add") == 1
+    assert (tmp_path / "state.json").read_bytes() == before
 
 
-def test_a_book_goes_on_where_it_was(tmp_path: Path) -> None:
-    with Book(tmp_path / "book.json", {"things": []}).change("add", key="one") as state:
+def test_a_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    with StateFile(tmp_path / "state.json", {"things": []}).change("add", key="one") as state:
         state["things"].append("one")
-    again = Book(tmp_path / "book.json", {"things": []})
+    again = StateFile(tmp_path / "state.json", {"things": []})
     assert again.state == {"things": ["one"]}
     assert (again.count("add", key="one"), again.count("add", key="two"), again.count("add")) == (1, 0, 1)
 
 
 @asynccontextmanager
 async def changing(path: Path, where: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    child = "tests.integration.standins.book_child"
+    child = "tests.integration.standins.state_file_child"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", child, str(path), where), stdout=asyncio.subprocess.PIPE
     )
@@ -183,17 +189,17 @@ async def heard(process: asyncio.subprocess.Process) -> Any:
     return json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS))
 
 
-async def test_a_book_killed_inside_a_change_does_not_know_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "book.json"
-    with Book(path, {"entries": []}).change("add") as state:
+async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    with StateFile(path, {"entries": []}).change("add") as state:
         state["entries"].append("before")
     async with changing(path, "inside") as process:
         assert await heard(process) == 2
-    assert Book(path, {}).state == {"entries": ["before"]}
+    assert StateFile(path, {}).state == {"entries": ["before"]}
 
 
-async def test_a_book_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "book.json"
+async def test_a_state_file_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
     told = 0
     for _ in range(3):
         async with changing(path, "on and on") as process:
@@ -204,6 +210,6 @@ async def test_a_book_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
             # What it said until it died; a last line may be cut.
             rest = await asyncio.wait_for(process.stdout.read(), PATIENCE_SECONDS)
             told = max([told, *map(int, rest.decode().split("\n")[:-1])])
-        book = Book(path, {})
-        assert len(book.state["entries"]) == book.count("add")
-        assert book.count("add") - told in (0, 1)
+        state_file = StateFile(path, {})
+        assert len(state_file.state["entries"]) == state_file.count("add")
+        assert state_file.count("add") - told in (0, 1)

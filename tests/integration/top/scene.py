@@ -1,4 +1,4 @@
-"""A court at work and somebody who looks at it: the screen without a terminal, driven by keys."""
+"""A user of the screen: the application without a terminal, driven by keys."""
 
 import time
 import unicodedata
@@ -13,23 +13,23 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from kingdom.bus import Bus
-from kingdom.cli.status import lookout_of
-from kingdom.cli.top import readers_of
-from kingdom.court.standing import Lookout
+from kingdom.cli.court.status import status_sources_of
+from kingdom.cli.top.commands import readers_of
+from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declared
 from kingdom.settings import Settings
 from kingdom.top.app import Top
-from kingdom.top.board import Board
-from kingdom.top.desk import Desk
+from kingdom.top.dashboard import Dashboard
 from kingdom.top.listing import Listing
-from kingdom.top.rows import Row
+from kingdom.top.rows import PaneRow
+from kingdom.top.store_client import StoreClient
 from tests.contract.backends import BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 
 ANNA = "anna@desk"
 _CHARACTERS = {"slash": "/", "question_mark": "?", "space": " "}
-# A key goes from the program to a widget, from there to an action, and that to another screen.
+# The rounds of the event loop from a key over a widget and an action to another screen.
 _ROUNDS = 4
 _EVERY_SECONDS = 0.2
 _LOOK_SECONDS = 0.05
@@ -37,7 +37,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Looking:
-    """Somebody before the screen."""
+    """A user of the screen."""
 
     app: Top
     pilot: Pilot[None]
@@ -45,17 +45,17 @@ class Looking:
 
     @property
     def text(self) -> str:
-        """Return what is to be seen."""
+        """Return the text on the screen."""
         return "\n".join(strip.text for strip in self._strips)
 
     @property
     def colours(self) -> set[ColorTriplet]:
-        """Return every colour on the screen."""
+        """Return every color on the screen."""
         styles = [segment.style for strip in self._strips for segment in strip if segment.style]
         return {colour.get_truecolor() for style in styles for colour in (style.color, style.bgcolor) if colour}
 
     @property
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, PaneRow]:
         """Return the rows of the pane that is shown."""
         (listing,) = [each for each in self.app.screen_stack[0].query(Listing) if each.display]
         return {row.key: row for row in listing.shown}
@@ -65,7 +65,7 @@ class Looking:
         return self.app.screen._compositor.render_strips()
 
     async def press(self, *keys: str) -> None:
-        """Press keys one after the other; a pilot would wait after each until nobody in this process has work."""
+        """Press keys in order; a pilot would wait after each until the whole process is idle."""
         for key in keys:
             character = key if len(key) == 1 else _CHARACTERS.get(key)
             is_named = len(key) > 1 or key.isalnum()
@@ -77,26 +77,26 @@ class Looking:
         """Wait until all of these words are on the screen."""
         await self.until(lambda: all(word in self.text for word in words), lambda: self.text)
 
-    async def until(self, is_so: Callable[[], bool], tell: Callable[[], object] = lambda: "") -> None:
-        """Wait until something is so; looking more often would keep the others from their work."""
+    async def until(self, is_so: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
+        """Wait until a condition holds; polling more often would slow down the others."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
-            assert time.monotonic() < deadline, tell()
+            assert time.monotonic() < deadline, describe()
             await self.pilot.pause(_LOOK_SECONDS)
 
     async def opens(self, key: str) -> None:
-        """Press a key that brings another screen, and wait for that."""
+        """Press a key that opens another screen, and wait for it."""
         await self.press(key)
-        await self.until(lambda: not isinstance(self.app.screen, Board))
+        await self.until(lambda: not isinstance(self.app.screen, Dashboard))
 
     async def leaves(self, key: str = "escape") -> None:
-        """Go back to the board."""
+        """Go back to the dashboard."""
         await self.press(key)
         await self.is_back()
 
     async def is_back(self) -> None:
-        """Wait until the board is on top again."""
-        await self.until(lambda: isinstance(self.app.screen, Board))
+        """Wait until the dashboard is on top again."""
+        await self.until(lambda: isinstance(self.app.screen, Dashboard))
 
 
 def _name(character: str) -> str:
@@ -104,7 +104,7 @@ def _name(character: str) -> str:
 
 
 class PatientTop(Top):
-    """A screen on which what was told stays until somebody has seen it."""
+    """An application whose notifications stay until the test has seen them."""
 
     NOTIFICATION_TIMEOUT = PATIENCE_SECONDS
 
@@ -117,11 +117,11 @@ async def looking(
     settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
     realm = Realm()
 
-    async def lookout() -> Lookout:
-        return lookout_of(settings, realm)
+    async def lookout() -> StatusSources:
+        return status_sources_of(settings, realm)
 
     application = declared(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(Desk(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = PatientTop(StoreClient(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

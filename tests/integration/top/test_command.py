@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.cli import exit_code
 from kingdom.cli.dispatch import run
+from kingdom.cli.framework import exit_code
 from tests.acceptance.terminal import Terminal
 from tests.contract.backends import BACKENDS
 from tests.integration.top.test_screen import REALM
@@ -33,13 +33,13 @@ def test_without_its_extra_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(("leave", "code"), [("q", 0), (signal.SIGTERM, 143)])
-async def test_on_a_terminal_it_shows_the_court_until_somebody_leaves(
+async def test_on_a_terminal_it_shows_the_court_until_the_user_quits(
     realm: Path, tmp_path: Path, leave: str | signal.Signals, code: int
 ) -> None:
     async with BACKENDS["files"](str(realm)).open(REALM.topology, REALM.kinds):
         pass
     seen = Terminal(tmp_path, f"file:{realm}").converse("top", until="Nothing runs.", answer=leave)
     assert seen.code == code
-    assert "nobody has measured it yet" in seen.out
+    assert "the Chamberlain has not measured it yet" in seen.out
     # The screen of before is back.
     assert "\x1b[?1049l" in seen.out

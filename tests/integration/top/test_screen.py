@@ -13,15 +13,15 @@ from psycopg import sql
 from kingdom.bootstrap import operations_of
 from kingdom.bus import Bus, Dead, Envelope, Record, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.asks import ASKS, Ask, AskStatus
 from kingdom.court.heartbeat import HEARTBEATS
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
 from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm
 from kingdom.roles import declared
-from kingdom.top.desk import _failed as failed_between
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.top.store_client import _find_failed as failed_between
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import DELETED, WORKFLOWS
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.top.scene import Looking, looking
@@ -84,13 +84,13 @@ async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: Backe
             await anna.sees(f"Cancel {chosen}")
             await anna.leaves("n")
             await anna.press("l")
-            await anna.sees(chosen, "No agent was started yet")
+            await anna.sees(chosen, "No agent has started yet")
             await anna.leaves()
             await anna.press("d")
             await anna.sees(chosen, "has no checkout now")
 
 
-async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_what_cannot_be_read_harms_nobody(
+async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_unreadable_runs_do_no_harm(
     files: BackendUnderTest, tmp_path: Path
 ) -> None:
     old = a_run(1, WorkflowStatus.FAILED)
@@ -121,12 +121,12 @@ async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_what_can
 async def spoil(bus: Bus) -> None:
     """Store what no version can read: a run that a question is about, one parked, a question, a sign of life."""
     soon = utc_now() + timedelta(hours=1)
-    ask = Ask(
+    ask = HumanQuestion(
         id="task-1",
-        task_id="task-1",
+        assignment_id="task-1",
         general="gen-x",
         workflow_id="wf-x",
-        question="Which?",
+        text="Which?",
         asked_at=utc_now(),
         due_at=soon,
     )
@@ -136,7 +136,7 @@ async def spoil(bus: Bus) -> None:
             await transaction.put(Record(kind=WORKFLOWS.name, id=run_id, state=state, due_at=soon, doc={"id": run_id}))
         await transaction.put(Record(kind=HEARTBEATS.name, id="future", state=CURRENT, doc={"of": "king"}))
         for ask_id, doc in ((ask.id, msgspec.to_builtins(ask)), ("task-2", {})):
-            await transaction.put(Record(kind=ASKS.name, id=ask_id, state=AskStatus.OPEN, doc=doc))
+            await transaction.put(Record(kind=QUESTIONS.name, id=ask_id, state=QuestionStatus.OPEN, doc=doc))
 
 
 async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(
@@ -148,8 +148,8 @@ async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(
         walks.append(after)
         return await failed_between(transaction, after, before)
 
-    monkeypatch.setattr("kingdom.top.desk._FAILED_MAX", 20)
-    monkeypatch.setattr("kingdom.top.desk._failed", failed)
+    monkeypatch.setattr("kingdom.top.store_client._FAILED_MAX", 20)
+    monkeypatch.setattr("kingdom.top.store_client._find_failed", failed)
     since = utc_now() - timedelta(hours=1)
     ids = [first_id("wf", since + timedelta(seconds=number)) for number in range(41)]
     async with files.open(REALM.topology, REALM.kinds) as bus:

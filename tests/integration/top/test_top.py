@@ -7,12 +7,12 @@ import pytest
 from textual.screen import Screen
 
 from kingdom.court.documents import AssignmentStatus
-from kingdom.top.board import Board
-from kingdom.top.dialogs import Help
-from kingdom.top.reader import Reader
-from kingdom.workflow.model.events import WorkflowResumed
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.top.dashboard import Dashboard
+from kingdom.top.dialogs import HelpDialog
+from kingdom.top.document_screen import DocumentScreen
+from kingdom.workflow.model.messages.events import WorkflowResumed
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
 from tests.integration.soldiers import host_scene
@@ -57,7 +57,7 @@ async def _live_run(anna: Looking) -> str:
 
 
 async def _sees_what_it_does(anna: Looking, court: CourtScene, run_id: str) -> None:
-    """Look at the run, its transcript, which goes on while somebody looks, and its diff."""
+    """Look at the run, its growing transcript, and its diff."""
     await anna.opens("l")
     await anna.sees("said      I look around")
     assert "said      I went" not in anna.text
@@ -88,7 +88,7 @@ async def _answers(anna: Looking) -> None:
     await anna.press(*"yes")
     await anna.leaves("enter")
     await anna.until(lambda: not anna.rows)
-    await anna.sees("Nobody waits for an answer.")
+    await anna.sees("No question is open.")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_a_run_of_a_person_is_answered_resumed_from_a_checkpoint_and_cance
         await anna.press("1")
         await anna.until(lambda: next(iter(anna.rows)) == again.id)
         await anna.press("home", "r")
-        await anna.sees("Where shall", "in the same session", "w1-c1 after first", "from the beginning")
+        await anna.sees("Where should", "in the same session", "w1-c1 after first", "from the beginning")
         await anna.press("down", "enter")
         await scene.until_true(again, lambda now: now.roll_backs == 1)
         rolled = await scene.until(again, WorkflowStatus.AWAITING)
@@ -146,15 +146,15 @@ async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
 async def test_help_shows_every_key_that_is_bound_where_one_is(files: BackendUnderTest, tmp_path: Path) -> None:
     async with looking(files, tmp_path) as anna:
         await anna.sees("Nothing runs.")
-        for opened_by, screen in (((), Board), (("4", "enter"), Reader)):
+        for opened_by, screen in (((), Dashboard), (("4", "enter"), DocumentScreen)):
             await anna.press(*opened_by)
             await anna.until(partial(_is_on, anna, screen))
             bound = anna.app.screen.active_bindings.values()
             wanted = {anna.app.get_key_display(active.binding) for active in bound}
             await anna.press("question_mark")
-            await anna.until(partial(_is_on, anna, Help))
+            await anna.until(partial(_is_on, anna, HelpDialog))
             help_screen = anna.app.screen
-            assert isinstance(help_screen, Help)
+            assert isinstance(help_screen, HelpDialog)
             assert wanted == {key for keys, _ in help_screen.lines for key in keys.split()}
             await anna.sees("?", "help")
             await anna.press("escape")
@@ -165,7 +165,7 @@ def _is_on(anna: Looking, screen: type[Screen[None]]) -> bool:
     return isinstance(anna.app.screen, screen)
 
 
-async def test_words_of_strangers_are_shown_and_obeyed_by_nobody(files: BackendUnderTest, tmp_path: Path) -> None:
+async def test_text_of_strangers_is_shown_and_has_no_effect(files: BackendUnderTest, tmp_path: Path) -> None:
     async with opened(files, tmp_path) as court, looking(files, tmp_path) as anna:
         court.has(work("look", {"say": HOSTILE}, {"ask": HOSTILE, "choices": [HOSTILE]}, SUCCESS))
         await court.happens()

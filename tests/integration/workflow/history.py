@@ -7,13 +7,13 @@ from typing import Any
 
 from kingdom.bus import Bus, LogEntry, Operations
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.modify import Modification
-from kingdom.workflow.model.operations import Auto, FromCheckpoint
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.steps.modify import Modification
+from kingdom.workflow.model.steps.operations import Auto, FromCheckpoint
 from kingdom.workflow.registry import (
     create_git,
     delete_git,
@@ -47,7 +47,7 @@ class Moment:
 
     cause: str
     logged: tuple[LogEntry, ...]
-    sent: tuple[commands.Command, ...]
+    sent: tuple[commands.HostCommand, ...]
     before: Workflow
     after: Workflow
     # Who uses git-app and mcp-tools after it.
@@ -63,7 +63,7 @@ class Moment:
         [entry] = [entry for entry in self.logged if entry.type == name]
         return entry.data
 
-    def command(self, kind: type[commands.Command]) -> Any:
+    def command(self, kind: type[commands.HostCommand]) -> Any:
         """Return the one command of a kind that it sent."""
         [command] = [command for command in self.sent if isinstance(command, kind)]
         return command

@@ -9,17 +9,17 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from kingdom.bus import Bus, Cursor, Dispatcher, Envelope, LogEntry, Operations, Received, Transaction, Worker
+from kingdom.bus import Bus, Dispatcher, Envelope, Event, LogCursor, LogEntry, Operations, Transaction, Worker
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.catalogue import COMMAND_TYPES
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.host import Host
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import event_envelope
 from kingdom.workflow.registry import create_git, register_mcp_server
@@ -42,8 +42,8 @@ class FakeHost:
 
     def __init__(self, name: str, *, obeys: bool) -> None:
         self.name = name
-        self.open: list[commands.Command] = []
-        self.taken: list[commands.Command] = []
+        self.open: list[commands.HostCommand] = []
+        self.taken: list[commands.HostCommand] = []
         self._obeys = obeys
         self._seen: set[UUID] = set()
 
@@ -54,7 +54,7 @@ class FakeHost:
             dispatcher.reaction(event_type, stream=stream)(self._take)
         return dispatcher
 
-    async def _take(self, received: Received[commands.Command], transaction: Transaction) -> None:
+    async def _take(self, received: Event[commands.HostCommand], transaction: Transaction) -> None:
         command = received.payload
         if self._obeys:
             await transaction.publish(*(spoken(answer, command.workflow_id) for answer in succeed(command)))
@@ -92,7 +92,7 @@ class Scene:
             await create_git(self.bus, git, actor=ANNA)
 
     async def make_known_server(self, server_id: str) -> None:
-        server = McpServer(id=server_id, name=server_id, transport=Transport.STDIO, command=("serve",))
+        server = McpServer(id=server_id, name=server_id, transport=McpTransport.STDIO, command=("serve",))
         await register_mcp_server(self.bus, server, actor=ANNA)
 
     async def create_run(self, made_from: WorkflowTemplate | None = None, **more: Any) -> str:
@@ -125,15 +125,15 @@ class Scene:
             await self.bus.publish(spoken(answer, workflow_id))
         await self.settle()
 
-    async def succeed(self, workflow_id: str, kind: type[commands.Command]) -> None:
+    async def succeed(self, workflow_id: str, kind: type[commands.HostCommand]) -> None:
         """Answer the one open command of a kind as a host does that could do it."""
         await self.say(workflow_id, *succeed(self.pick(workflow_id, kind)))
 
-    async def fail(self, workflow_id: str, kind: type[commands.Command]) -> None:
+    async def fail(self, workflow_id: str, kind: type[commands.HostCommand]) -> None:
         """Answer the one open command of a kind as a host does that could not do it."""
         await self.say(workflow_id, fail(self.pick(workflow_id, kind)))
 
-    async def until(self, workflow_id: str, kind: type[commands.Command], work: int | None = None) -> Any:
+    async def until(self, workflow_id: str, kind: type[commands.HostCommand], work: int | None = None) -> Any:
         """Succeed with everything of a run until such a command is open, of a certain Work if one is given."""
         wanted_work = f"{workflow_id}-w{work + 1}" if work is not None else None
         for _ in range(100):
@@ -151,12 +151,12 @@ class Scene:
             await self.say(workflow_id, *succeed(self._drop(mine[0])))
         return await self.show(workflow_id)
 
-    def commands_for(self, workflow_id: str) -> list[commands.Command]:
+    def commands_for(self, workflow_id: str) -> list[commands.HostCommand]:
         """Return the commands of a run that nobody has answered, stopping first."""
         found = [each for host in self.hosts.values() for each in host.open if each.workflow_id == workflow_id]
         return sorted(found, key=lambda command: not command.stream.endswith(".control"))
 
-    def pick(self, workflow_id: str, kind: type[commands.Command]) -> Any:
+    def pick(self, workflow_id: str, kind: type[commands.HostCommand]) -> Any:
         """Take the one open command of a kind off the pile."""
         found = [command for command in self.commands_for(workflow_id) if isinstance(command, kind)]
         assert len(found) == 1, f"{len(found)} of {kind.__name__} among {self.commands_for(workflow_id)}"
@@ -165,10 +165,10 @@ class Scene:
     async def show(self, workflow_id: str) -> Workflow:
         return await lifecycle.show(self.bus, workflow_id)
 
-    async def log(self, after: Cursor | None = None) -> list[LogEntry]:
+    async def log(self, after: LogCursor | None = None) -> list[LogEntry]:
         """Return everything that was logged behind a cursor."""
         entries: list[LogEntry] = []
-        cursor = after or Cursor()
+        cursor = after or LogCursor()
         while page := await self.operations.read_log(cursor, _LOG_PAGE):
             entries += [logged.entry for logged in page]
             cursor = page[-1].cursor
@@ -180,7 +180,7 @@ class Scene:
         entries = [entry for entry in await self.log() if entry.aggregate_id == workflow_id]
         return [entry for entry in entries if not names or entry.type in names]
 
-    def _drop(self, command: commands.Command) -> commands.Command:
+    def _drop(self, command: commands.HostCommand) -> commands.HostCommand:
         for host in self.hosts.values():
             host.open = [each for each in host.open if each is not command]
         return command

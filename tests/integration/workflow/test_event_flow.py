@@ -1,8 +1,10 @@
 """What follows from each event, row by row: read from the log, from the stored run, and from what its host was sent."""
 
 from kingdom.bus import Envelope
-from kingdom.workflow.model import answers, commands, events
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.messages import answers, commands, events
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import (
     AgentStatus,
     QueryStatus,
     ReportStatus,
@@ -11,8 +13,6 @@ from kingdom.workflow.model.machine import (
     WorkStatus,
     WorkTreeStatus,
 )
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.model.worktree import WorkTree
 from kingdom.workflow.reactions import ANSWERS, REACTIONS
 from kingdom.workflow.streams import ENGINE_STREAMS, TOPOLOGY
 from tests.integration.workflow.history import MORE_TOOLS, TOOLS, History, Moment
@@ -35,7 +35,7 @@ def releases_everything(moment: Moment) -> None:
     run = moment.after.id
     assert run not in moment.git_users
     assert run not in moment.server_users
-    assert not moment.after.is_using
+    assert not moment.after.uses_resources
     pending = tree_of(moment.before, LIB.git_id)
     assert (pending.status, pending.releasing) == (WorkTreeStatus.PENDING_RELEASE, False)
     assert moment.command(commands.ReleaseWorkTree).work_tree_id == pending.id

@@ -3,9 +3,9 @@
 import pytest
 
 from kingdom.bus import Envelope, LogEntry
-from kingdom.workflow.model.answers import HostAnswer
-from kingdom.workflow.model.catalogue import EVENT_TYPES
-from kingdom.workflow.model.events import DomainEvent
+from kingdom.workflow.model.messages.answers import HostAnswer
+from kingdom.workflow.model.messages.catalog import EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
 from kingdom.workflow.records import ENGINE
 from tests.integration.workflow.history import History
 from tests.integration.workflow.scene import ANNA

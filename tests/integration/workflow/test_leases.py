@@ -12,12 +12,12 @@ import pytest
 
 from kingdom.bus import LogEntry, Retention, Transaction
 from kingdom.errors import Misconfigured, Transient
-from kingdom.workflow.hosts import known_hosts, lose_hosts, register_host, renew_host, retire_host
-from kingdom.workflow.lookout import Lookout
-from kingdom.workflow.model.host import Host, HostStatus, Renewal
+from kingdom.workflow.host_liveness import LivenessMonitor
+from kingdom.workflow.hosts import known_hosts, mark_lost_hosts, register_host, renew_host, retire_host
+from kingdom.workflow.model.resources.host import Host, HostRenewal, HostStatus
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
-from kingdom.workflow.watch import watch
+from kingdom.workflow.timers import run_timers
 from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
 from tests.patience import PATIENCE_SECONDS
@@ -74,11 +74,11 @@ class Watcher:
 
     def __init__(self, scene: Scene) -> None:
         self.clock = Clock()
-        self.lookout = Lookout(self.clock)
+        self.monitor = LivenessMonitor(self.clock)
         self._scene = scene
 
     async def look(self, bus: Any = None) -> list[str]:
-        lost = await lose_hosts(bus or self._scene.bus, self.lookout)
+        lost = await mark_lost_hosts(bus or self._scene.bus, self.monitor)
         self.clock.at += LEASE.total_seconds() / 4
         return [host.id for host in lost]
 
@@ -118,7 +118,7 @@ async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of
     with pytest.raises(Misconfigured, match="another host named box runs on machine oak, directory /srv/a: stop it"):
         await register_host(bus, "box", 4, SHORT, machine="elm", instance="two", first=touch, clock=bus.clock)
     assert touched == []
-    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
+    assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
 async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Scene) -> None:
@@ -128,8 +128,8 @@ async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Sce
     # It looks before, during and after the lease.
     assert bus.count == 1 + LOOKS + 1
     assert (first.epoch, second.epoch) == (1, 2)
-    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.REPLACED
-    assert await renew_host(scene.bus, second, 0, SHORT) is Renewal.RENEWED
+    assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.REPLACED
+    assert await renew_host(scene.bus, second, 0, SHORT) is HostRenewal.RENEWED
 
 
 async def nothing(_: int) -> None:
@@ -168,7 +168,7 @@ async def test_a_host_that_speaks_in_the_last_moment_keeps_its_name(scene: Scene
     with pytest.raises(Misconfigured, match="another host named box runs"):
         await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
     assert bus.count > 1 + LOOKS
-    assert await renew_host(scene.bus, first, 0, SHORT) is Renewal.RENEWED
+    assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
 async def test_the_same_host_again_and_one_after_a_lost_one_do_not_wait(scene: Scene) -> None:
@@ -209,19 +209,19 @@ async def test_whoever_waits_for_a_silent_host_goes_on_once_that_is_counted_as_l
 
 async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Scene) -> None:
     first = await register_host(scene.bus, "host-a", 4, LEASE)
-    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.RENEWED
+    assert await renew_host(scene.bus, first, 0, LEASE) is HostRenewal.RENEWED
     await retire_host(scene.bus, first)
-    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.LOST
+    assert await renew_host(scene.bus, first, 0, LEASE) is HostRenewal.LOST
     await register_host(scene.bus, "host-a", 4, LEASE)
-    assert await renew_host(scene.bus, first, 0, LEASE) is Renewal.REPLACED
-    assert await renew_host(scene.bus, Host(id="host-z", epoch=1, slots=1), 0, LEASE) is Renewal.LOST
+    assert await renew_host(scene.bus, first, 0, LEASE) is HostRenewal.REPLACED
+    assert await renew_host(scene.bus, Host(id="host-z", epoch=1, slots=1), 0, LEASE) is HostRenewal.LOST
 
 
 @pytest.mark.parametrize("error", [Transient("away"), RuntimeError("a bug")], ids=["expected", "unexpected"])
 async def test_the_watch_goes_on_after_any_error(scene: Scene, error: Exception) -> None:
     await register_host(scene.bus, "host-a", 4, timedelta(0))
     bus: Any = Broken(scene.bus, error, 4)
-    watching = asyncio.create_task(watch(bus, timedelta(seconds=0.02)))
+    watching = asyncio.create_task(run_timers(bus, timedelta(seconds=0.02)))
 
     async def is_lost() -> bool:
         return await status(scene) is HostStatus.LOST

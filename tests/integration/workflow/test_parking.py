@@ -3,14 +3,14 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.workflow import lifecycle
-from kingdom.workflow.hosts import lose_hosts, renew_host
-from kingdom.workflow.lookout import Lookout
-from kingdom.workflow.model import commands, events
-from kingdom.workflow.model.machine import WorkflowStatus
+from kingdom.workflow.host_liveness import LivenessMonitor
+from kingdom.workflow.hosts import mark_lost_hosts, renew_host
+from kingdom.workflow.model.messages import commands, events
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import WORKFLOWS
 from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import ANNA, Scene, opened
@@ -35,7 +35,7 @@ async def parked(scene: Scene, wait: timedelta) -> str:
 async def test_a_parked_run_goes_on_in_its_session_when_its_time_has_come(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(seconds=-1))
-    assert await lifecycle.continue_due(scene.bus) == [run]
+    assert await lifecycle.resume_parked_runs(scene.bus) == [run]
     await scene.settle()
     started = await scene.until(run, commands.StartAgent)
     assert started.session == "session-1"
@@ -49,10 +49,10 @@ async def test_a_parked_run_goes_on_in_its_session_when_its_time_has_come(scene:
 async def test_before_its_time_a_parked_run_is_left_alone(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(hours=1))
-    assert await lifecycle.continue_due(scene.bus) == []
+    assert await lifecycle.resume_parked_runs(scene.bus) == []
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
-        due = await transaction.find(Query(kind=WORKFLOWS.name, due_by=utc_now()))
+        due = await transaction.find(RecordQuery(kind=WORKFLOWS.name, due_by=utc_now()))
     assert record is not None
     assert due == []
     assert record.due_at == (await scene.show(run)).parked_until
@@ -62,11 +62,11 @@ async def test_a_parked_run_without_any_host_is_tried_again(scene: Scene) -> Non
     host = await scene.start_host("host-a")
     run = await parked(scene, timedelta(seconds=-1))
     assert await renew_host(scene.bus, host, 0, timedelta(0))
-    assert [lost.id for lost in await lose_hosts(scene.bus, Lookout())] == [host.id]
+    assert [lost.id for lost in await mark_lost_hosts(scene.bus, LivenessMonitor())] == [host.id]
     await scene.settle()
-    assert await lifecycle.continue_due(scene.bus) == []
+    assert await lifecycle.resume_parked_runs(scene.bus) == []
     await scene.start_host("host-a")
-    assert await lifecycle.continue_due(scene.bus) == [run]
+    assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
 async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: Scene) -> None:
@@ -75,10 +75,10 @@ async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: 
     long_ago = utc_now() - timedelta(hours=1)
     spoilt = Record(kind=WORKFLOWS.name, id="", state=WorkflowStatus.AWAITING, due_at=long_ago, doc={})
     async with scene.bus.transaction() as transaction:
-        for number in range(Query(kind=WORKFLOWS.name).limit):
+        for number in range(RecordQuery(kind=WORKFLOWS.name).limit):
             await transaction.put(replace(spoilt, id=f"wf-spoilt-{number}"))
-    assert await lifecycle.continue_due(scene.bus) == []
-    assert await lifecycle.continue_due(scene.bus) == [run]
+    assert await lifecycle.resume_parked_runs(scene.bus) == []
+    assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
 async def test_whoever_opens_the_store_later_finds_who_was_parked(backend: BackendUnderTest) -> None:
@@ -87,5 +87,5 @@ async def test_whoever_opens_the_store_later_finds_who_was_parked(backend: Backe
         await scene.start_host("host-a")
         run = await parked(scene, timedelta(seconds=-1))
     async with opened(backend) as scene:
-        assert await lifecycle.continue_due(scene.bus) == [run]
-        assert await lifecycle.continue_due(scene.bus) == []
+        assert await lifecycle.resume_parked_runs(scene.bus) == [run]
+        assert await lifecycle.resume_parked_runs(scene.bus) == []

@@ -10,15 +10,15 @@ import pytest
 from kingdom.bus import Record
 from kingdom.errors import IllegalTransition, Transient
 from kingdom.workflow import lifecycle
-from kingdom.workflow.hosts import known_hosts, lose_hosts, register_host, renew_host, retire_host
-from kingdom.workflow.lookout import Lookout
-from kingdom.workflow.model import answers, commands, events
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification
-from kingdom.workflow.model.operations import Auto, Continue
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.host_liveness import LivenessMonitor
+from kingdom.workflow.hosts import known_hosts, mark_lost_hosts, register_host, renew_host, retire_host
+from kingdom.workflow.model.messages import answers, commands, events
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification
+from kingdom.workflow.model.steps.operations import Auto, Continue
 from kingdom.workflow.records import HOSTS
 from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import ANNA, LEASE, Scene, opened
@@ -38,7 +38,7 @@ async def hosts(scene: Scene) -> dict[str, Host]:
 async def lose(scene: Scene, host: Host) -> None:
     """Let the lease of a host be over, and the engine look."""
     assert await renew_host(scene.bus, host, 0, OVER)
-    assert [lost.id for lost in await lose_hosts(scene.bus, Lookout())] == [host.id]
+    assert [lost.id for lost in await mark_lost_hosts(scene.bus, LivenessMonitor())] == [host.id]
     await scene.settle()
 
 
@@ -65,7 +65,7 @@ async def test_a_host_that_registers_is_up_and_its_epoch_only_grows(scene: Scene
 async def test_a_renewal_tells_how_busy_a_host_is_and_keeps_it_up(scene: Scene) -> None:
     host = await register_host(scene.bus, "host-a", 4, OVER)
     assert await renew_host(scene.bus, host, 3, LEASE)
-    assert await lose_hosts(scene.bus, Lookout()) == []
+    assert await mark_lost_hosts(scene.bus, LivenessMonitor()) == []
     assert (await hosts(scene))["host-a"].busy == 3
 
 
@@ -85,7 +85,7 @@ async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: 
     async with opened(backend, engines=2) as scene, opened(backend) as other:
         for number in range(5):
             await register_host(scene.bus, f"host-{number}", 4, OVER)
-        looks = (lose_hosts(bus, Lookout()) for bus in (scene.bus, other.bus) * 3)
+        looks = (mark_lost_hosts(bus, LivenessMonitor()) for bus in (scene.bus, other.bus) * 3)
         found = [host.id for lost in await asyncio.gather(*looks) for host in lost]
         await scene.settle()
         assert sorted(found) == [f"host-{number}" for number in range(5)]
@@ -225,7 +225,7 @@ async def test_a_run_that_only_its_lost_host_can_go_on_with_is_not_resumed_befor
     await scene.start_host("host-b")
     await lose(scene, lost)
     before = await scene.show(run)
-    with pytest.raises(Transient, match=r"belongs to host host-a, which is lost.*`kingdom host run --name host-a`"):
+    with pytest.raises(Transient, match=r"belongs to host host-a, which is lost.*`kingdom role host --name host-a`"):
         await lifecycle.resume(scene.bus, run, Auto(), actor=ANNA)
     assert await scene.show(run) == before
     scene.hosts["host-a"].open.clear()

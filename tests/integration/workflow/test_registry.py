@@ -11,11 +11,11 @@ import pytest
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound
 from kingdom.workflow import lifecycle, registry, templates
-from kingdom.workflow.model import events
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.refs import McpServerRef
-from kingdom.workflow.records import GITS, MCP_SERVERS, event_envelope, load, save
+from kingdom.workflow.model.messages import events
+from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.records import GITS, MCP_SERVERS, event_envelope, load_resource, save_resource
 from kingdom.workflow.templates import create_template, show_template
 from tests.integration.workflow.scene import ANNA, Scene
 from tests.unit.workflow.model.scene import APP, LIB, task, template, work
@@ -29,7 +29,7 @@ def git(git_id: str, **more: Any) -> Git:
 
 
 def server(server_id: str) -> McpServer:
-    return McpServer(id=server_id, name=server_id, transport=Transport.STDIO, command=("serve",), env={"LEVEL": "1"})
+    return McpServer(id=server_id, name=server_id, transport=McpTransport.STDIO, command=("serve",), env={"LEVEL": "1"})
 
 
 Register = Callable[[Bus, str], Awaitable[Any]]
@@ -51,7 +51,7 @@ async def running(scene: Scene) -> str:
 
 async def test_a_git_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
     made = await registry.create_git(scene.bus, git("docs", default_branch="trunk"), actor="bob")
-    assert await registry.show_git(scene.bus, "docs") == (made, registry.Users(workflows=(), templates=()))
+    assert await registry.show_git(scene.bus, "docs") == (made, registry.ResourceUsers(workflows=(), templates=()))
     assert [known.id for known in await registry.list_gits(scene.bus)] == ["docs", "git-app", "git-lib"]
     (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
     assert (said.type, said.actor, said.aggregate_type) == ("GitCreated", "bob", "Git")
@@ -59,7 +59,10 @@ async def test_a_git_is_known_as_it_was_written_and_said_by_who_made_it(scene: S
 
 async def test_an_mcp_server_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
     made = await registry.register_mcp_server(scene.bus, server("tools"), actor="bob")
-    assert await registry.show_mcp_server(scene.bus, "tools") == (made, registry.Users(workflows=(), templates=()))
+    assert await registry.show_mcp_server(scene.bus, "tools") == (
+        made,
+        registry.ResourceUsers(workflows=(), templates=()),
+    )
     assert await registry.list_mcp_servers(scene.bus) == [made]
     (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
     assert (said.type, said.actor, said.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
@@ -88,21 +91,21 @@ async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
 
 
 async def test_what_is_not_known_is_not_found_with_what_makes_it_known(scene: Scene) -> None:
-    with pytest.raises(NotFound, match="there is no git 'ghost': `kingdom git create`"):
+    with pytest.raises(NotFound, match="there is no git 'ghost': register it with `kingdom git create`"):
         await registry.show_git(scene.bus, "ghost")
-    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': `kingdom mcp create`"):
+    with pytest.raises(NotFound, match="there is no mcp-server 'ghost': register it with `kingdom mcp create`"):
         await registry.unregister_mcp_server(scene.bus, "ghost", actor=ANNA)
 
 
 async def test_a_run_uses_what_it_was_started_with_until_it_ends(scene: Scene) -> None:
     run = await running(scene)
     _, users = await registry.show_git(scene.bus, "git-app")
-    assert users == registry.Users(workflows=(run,), templates=("tpl-1",))
+    assert users == registry.ResourceUsers(workflows=(run,), templates=("tpl-1",))
     assert (await registry.show_mcp_server(scene.bus, "tools"))[1] == users
-    assert (await registry.show_git(scene.bus, "git-lib"))[1] == registry.Users(workflows=(), templates=())
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+    assert (await registry.show_git(scene.bus, "git-lib"))[1] == registry.ResourceUsers(workflows=(), templates=())
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
         await registry.delete_git(scene.bus, "git-app", actor=ANNA)
-    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it before {run}"):
+    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it while {run}"):
         await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
     await scene.finish(run)
     assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == ()
@@ -159,8 +162,8 @@ async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look
 async def leave_in_deletion(scene: Scene, git_id: str) -> None:
     """Do what a deletion has done when its process dies after the first of its transactions."""
     async with scene.bus.transaction() as transaction:
-        record, found = await load(transaction, Git, git_id)
-        await save(transaction, found.begin_to_go("git", "delete"), record)
+        record, found = await load_resource(transaction, Git, git_id)
+        await save_resource(transaction, found.mark_deleting("git", "delete"), record)
 
 
 async def test_what_a_run_begins_to_use_is_only_read_so_that_many_can_start_at_once(scene: Scene) -> None:
@@ -187,9 +190,9 @@ async def test_a_git_in_deletion_is_listed_and_nobody_begins_to_use_it(scene: Sc
         ("git-lib", False),
     ]
     assert (await registry.show_git(scene.bus, "git-app"))[0].deleting
-    with pytest.raises(IllegalTransition, match=f"git git-app is DELETING: workflow {run} cannot use it before"):
+    with pytest.raises(IllegalTransition, match=f"git git-app is DELETING: workflow {run} cannot use it while"):
         await lifecycle.start(scene.bus, run, actor=ANNA)
-    with pytest.raises(NotFound, match="'git-app', which is not known"):
+    with pytest.raises(NotFound, match="'git-app', which is not registered"):
         await create_template(scene.bus, template(), actor=ANNA)
 
 
@@ -256,7 +259,7 @@ async def test_a_start_that_is_stored_while_its_git_goes_gets_the_git_back(scene
             await starting
 
     deleting: Any = Gated(scene.bus, before_open=let_it_commit)
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it before {run}"):
+    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
         await registry.delete_git(deleting, "git-app", actor=ANNA)
     shown, users = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))

@@ -1,7 +1,7 @@
 """The sequence diagrams of a run, arrow by arrow: start to end, resume, failure, pause and cancel."""
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.status import (
     AgentStatus,
     QueryStatus,
     ReportStatus,
@@ -223,7 +223,7 @@ def test_arrow_3_3_agent_error_handler_to_workflow__workflow_failed_and_can_be_r
     assert moment.data("WorkflowFailed")["reason"] == moment.after.reason == "the agent crashed"
     assert moment.after.status is WorkflowStatus.FAILED
     for operation in ("resume", "cancel"):
-        moment.after.allow(operation)
+        moment.after.require_allowed(operation)
 
 
 def test_arrow_3_4_client_to_pause_workflow(history: History) -> None:
@@ -252,7 +252,7 @@ def test_arrow_3_4_pause_workflow_to_itself__the_workflow_is_paused_and_can_be_r
     assert moment.after.status is WorkflowStatus.PAUSED
     assert moment.names[-1] == "WorkflowPaused"
     for operation in ("resume", "cancel", "modify"):
-        moment.after.allow(operation)
+        moment.after.require_allowed(operation)
 
 
 def test_arrow_3_4_client_to_cancel_workflow(history: History) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.workflow import lifecycle, registry
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.modify import Modification
-from kingdom.workflow.model.refs import GitRef, McpServerRef
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.steps.modify import Modification
 from kingdom.workflow.templates import (
     create_template,
     delete_template,
@@ -50,7 +50,10 @@ async def test_a_git_without_a_branch_is_meant_with_its_default_branch(scene: Sc
 
 
 async def test_a_template_that_refers_to_an_unknown_git_is_refused_with_what_makes_it_known(scene: Scene) -> None:
-    with pytest.raises(NotFound, match="template tpl refers to git 'ghost', which is not known: `kingdom git create g"):
+    with pytest.raises(
+        NotFound,
+        match="template tpl refers to git 'ghost', which is not registered: register it with `kingdom git create g",
+    ):
         await create_template(scene.bus, template(git_refs=(GHOST,)), actor=ANNA)
     await create_template(scene.bus, template(), actor=ANNA)
     with pytest.raises(NotFound, match="refers to git 'ghost'"):
@@ -60,10 +63,13 @@ async def test_a_template_that_refers_to_an_unknown_git_is_refused_with_what_mak
 
 async def test_a_template_that_refers_to_a_deleted_git_or_an_unknown_server_is_refused(scene: Scene) -> None:
     await registry.delete_git(scene.bus, "git-app", actor=ANNA)
-    with pytest.raises(NotFound, match="refers to git 'git-app', which is not known"):
+    with pytest.raises(NotFound, match="refers to git 'git-app', which is not registered"):
         await create_template(scene.bus, template(), actor=ANNA)
     ghost = McpServerRef(mcp_server_id="ghost")
-    with pytest.raises(NotFound, match="refers to mcp-server 'ghost', which is not known: `kingdom mcp create ghost"):
+    with pytest.raises(
+        NotFound,
+        match="refers to mcp-server 'ghost', which is not registered: register it with `kingdom mcp create ghost",
+    ):
         await create_template(scene.bus, template(git_refs=(), mcp_server_refs=(ghost,)), actor=ANNA)
     assert await list_templates(scene.bus) == []
 

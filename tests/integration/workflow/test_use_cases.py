@@ -12,14 +12,14 @@ from kingdom.bus import Bus
 from kingdom.clock import utc_now
 from kingdom.errors import IllegalTransition, NotFound, Transient
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import commands, events
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus, allowed_operations
-from kingdom.workflow.model.modify import Modification
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, FromCheckpoint
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, change, save
+from kingdom.workflow.model.messages import commands, events
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus, allowed_operations
+from kingdom.workflow.model.steps.modify import Modification
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, FromCheckpoint
+from kingdom.workflow.records import WORKFLOWS, run_transaction, save_resource
 from kingdom.workflow.registry import delete_git, show_git
 from tests.integration.workflow.scene import ANNA, Scene
 from tests.unit.workflow.model.scene import APP, LIB, task, template, work
@@ -101,7 +101,7 @@ async def test_starting_prepares_runs_and_completes(scene: Scene) -> None:
 async def test_pausing_waits_for_the_host_and_continuing_goes_on_in_the_session(scene: Scene) -> None:
     run = await running(scene)
     paused = await lifecycle.pause(scene.bus, run, actor=ANNA)
-    assert (paused.status, paused.wanted is not None) == (WorkflowStatus.RUNNING, True)
+    assert (paused.status, paused.stop_request is not None) == (WorkflowStatus.RUNNING, True)
     await scene.settle()
     await scene.succeed(run, commands.StopAgent)
     assert (await scene.show(run)).status is WorkflowStatus.PAUSED
@@ -142,7 +142,7 @@ async def test_cancelling_interrupts_and_ends_once_the_host_confirms(scene: Scen
     await scene.settle()
     await scene.succeed(run, commands.InterruptAgent)
     workflow = await scene.show(run)
-    assert (workflow.status, workflow.is_using) == (WorkflowStatus.CANCELLED, False)
+    assert (workflow.status, workflow.uses_resources) == (WorkflowStatus.CANCELLED, False)
 
 
 async def test_modifying_changes_what_has_not_started(scene: Scene) -> None:
@@ -180,7 +180,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
 
 async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
-        with pytest.raises(NotFound, match="there is no workflow 'wf-none': `kingdom workflow list`"):
+        with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
     with pytest.raises(NotFound, match="there is no workflow 'wf-none'"):
         await lifecycle.show(scene.bus, "wf-none")
@@ -216,7 +216,7 @@ async def test_what_a_state_does_not_allow_is_refused_with_what_it_does(scene: S
 async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, use_case: UseCase) -> None:
     run = await scene.create_run(SMALL)
     before = await scene.show(run)
-    with pytest.raises(Transient, match="no soldier host is up to run it: start one"):
+    with pytest.raises(Transient, match="no soldier host is up: start one"):
         await use_case(scene.bus, run, actor=ANNA)  # type: ignore[call-arg]
     assert await scene.show(run) == before
     assert [entry.type for entry in await scene.logged(run)] == ["WorkflowCreated"]
@@ -225,8 +225,8 @@ async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, u
 async def test_a_run_of_an_unknown_repository_is_not_found(scene: Scene) -> None:
     await scene.start_host()
     haunted = template(work("only", task()), id="tpl-haunted", git_refs=(GHOST,))
-    await change(scene.bus, lambda transaction: save(transaction, haunted, None))
-    with pytest.raises(NotFound, match="there is no git 'git-ghost': `kingdom git create` makes it known"):
+    await run_transaction(scene.bus, lambda transaction: save_resource(transaction, haunted, None))
+    with pytest.raises(NotFound, match="there is no git 'git-ghost': register it with `kingdom git create`"):
         await lifecycle.create(scene.bus, "tpl-haunted", actor=ANNA)
 
 
@@ -341,12 +341,12 @@ async def test_a_checkout_that_could_not_be_removed_is_tried_again_a_day_later(s
     await scene.settle()
     await scene.fail(run, commands.ReleaseWorkTree)
     assert (await scene.show(run)).work_trees[0].error == "broken"
-    assert await lifecycle.release_due(scene.bus) == []
+    assert await lifecycle.release_old_checkouts(scene.bus) == []
     assert timedelta(hours=23) < await fall_due(scene, run) <= timedelta(hours=24)
-    assert await lifecycle.release_due(scene.bus) == [run]
+    assert await lifecycle.release_old_checkouts(scene.bus) == [run]
     await scene.settle()
     assert (await scene.finish(run)).work_trees[0].status is WorkTreeStatus.RELEASED
-    assert await lifecycle.release_due(scene.bus) == []
+    assert await lifecycle.release_old_checkouts(scene.bus) == []
 
 
 async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_from_it(scene: Scene) -> None:
@@ -357,7 +357,7 @@ async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_fro
         record = await transaction.get(WORKFLOWS.name, broken)
         assert record
         await transaction.put(replace(record, doc={**record.doc, "works": "nonsense"}))
-    assert await lifecycle.release_due(scene.bus) == [run]
+    assert await lifecycle.release_old_checkouts(scene.bus) == [run]
 
 
 async def test_no_secret_of_a_run_is_logged_or_sent(scene: Scene) -> None:
@@ -373,15 +373,15 @@ async def test_no_secret_of_a_run_is_logged_or_sent(scene: Scene) -> None:
 
 async def test_checkouts_are_released_a_while_after_the_end_and_only_then(scene: Scene) -> None:
     run = await completed(scene)
-    assert await lifecycle.release_due(scene.bus) == []
+    assert await lifecycle.release_old_checkouts(scene.bus) == []
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record
         assert record.due_at
         assert timedelta(hours=23) < record.due_at - utc_now() <= timedelta(hours=24)
         await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
-    assert await lifecycle.release_due(scene.bus) == [run]
-    assert await lifecycle.release_due(scene.bus) == []
+    assert await lifecycle.release_old_checkouts(scene.bus) == [run]
+    assert await lifecycle.release_old_checkouts(scene.bus) == []
     await scene.settle()
     assert (await scene.finish(run)).work_trees[0].status is WorkTreeStatus.RELEASED
     [entry] = await scene.logged(run, events.WorkTreePendingRelease)

@@ -1,4 +1,4 @@
-"""Deliveries as tests make them up."""
+"""Deliveries for tests."""
 
 from typing import Any
 

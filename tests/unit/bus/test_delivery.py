@@ -34,6 +34,6 @@ def test_quarantine_is_for_three_lonely_losses_or_attempts_beyond_the_last(
 
 def test_only_keyed_events_of_ordered_streams_stand_in_a_line() -> None:
     keyed = Envelope(type="Job", partition_key="k")
-    assert delivery(ordered=True, envelope=keyed).line == ("jobs", "k")
-    assert delivery(ordered=False, envelope=keyed).line is None
-    assert delivery(ordered=True).line is None
+    assert delivery(ordered=True, envelope=keyed).ordering_key == ("jobs", "k")
+    assert delivery(ordered=False, envelope=keyed).ordering_key is None
+    assert delivery(ordered=True).ordering_key is None

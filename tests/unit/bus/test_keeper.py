@@ -1,4 +1,4 @@
-"""The thread that renews leases, over a bus whose renewals the test decides."""
+"""The thread that renews leases, on a bus whose renewals the test controls."""
 
 import logging
 import threading
@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Topology, Transaction
-from kingdom.bus import keeper as keeping_leases
-from kingdom.bus.keeper import HeldLease, LeaseKeeper
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.port import Renewal
+from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker import keeper as keeping_leases
+from kingdom.bus.worker.keeper import HeldLease, LeaseKeeper
 from kingdom.errors import Unavailable
+from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
 
 SHORT = timedelta(milliseconds=200)
@@ -23,7 +23,7 @@ LONG = timedelta(hours=1)
 
 
 class Store(Bus):
-    """A bus that only renews: it knows some leases, has cancellations, hangs or is not there, as the test wants."""
+    """A bus that only renews. The test decides which leases it knows, and whether it hangs or is unavailable."""
 
     def __init__(self) -> None:
         super().__init__(Topology([]), [])
@@ -35,14 +35,14 @@ class Store(Bus):
         self.go_on.set()
         self.asked: list[dict[int, timedelta]] = []
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         self.asked.append(dict(leases))
         self.blocked.set()
         assert self.go_on.wait(PATIENCE_SECONDS)
         self.blocked.clear()
         if not self.reachable:
             raise Unavailable("the store is away")
-        return Renewal(frozenset(self.alive & leases.keys()), self.cancelled)
+        return LeaseRenewal(frozenset(self.alive & leases.keys()), self.cancelled)
 
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError
@@ -183,8 +183,8 @@ def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_let_go() -> None:
 def test_a_deadline_that_has_just_passed_is_left_to_the_loop() -> None:
     held = lease(1)
     held.deadlines = {10: 100.0}
-    assert not held.overdue(100.9)
-    assert held.overdue(101.1)
+    assert not held.is_overdue(100.9)
+    assert held.is_overdue(101.1)
 
 
 def test_cancellations_are_reported_as_they_are_seen() -> None:
@@ -205,7 +205,7 @@ def test_a_dropped_lease_is_not_renewed() -> None:
         wait_for(lambda: any(1 in leases for leases in store.asked))
         keeper.drop(1)
         asked = len(store.asked)
-        # One renewal may have been under way.
+        # One renewal may have been running.
         wait_for(lambda: len(store.asked) > asked + 2)
         assert all(1 not in leases for leases in store.asked[asked + 1 :])
     assert notes.lost == []

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
-from kingdom.bus import EFFECTS, Accepted, Acked, Happened, Honours, Rejected, Target, Throttled, Unknown
-from kingdom.bus.ledger import Entry, Ledger
+from kingdom.bus import EFFECTS, Accepted, Acked, Idempotency, Present, Rejected, Target, Throttled, Unknown
+from kingdom.bus.effects.ledger import Ledger, LedgerAttempt
 
 LATER = Throttled(timedelta(seconds=5), "HTTP 429")
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
-EVERY_HONOUR = list(Honours)
+EVERY_IDEMPOTENCY = list(Idempotency)
 
 
 def opened() -> Ledger:
@@ -43,9 +43,9 @@ def test_sent_is_recorded_under_the_fence_of_its_delivery_and_must_be_reconciled
     assert not ledger.finished
 
 
-@pytest.mark.parametrize("honours", EVERY_HONOUR)
-def test_acked_ends_the_effect_with_its_response(honours: Honours) -> None:
-    ledger = opened().sent(1).answered(Acked({"id": 9}), honours)
+@pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
+def test_acked_ends_the_effect_with_its_response(idempotency: Idempotency) -> None:
+    ledger = opened().sent(1).answered(Acked({"id": 9}), idempotency)
     assert entries(ledger) == [(1, "ACKED")]
     assert ledger.document.response == {"id": 9}
     assert ledger.unconcluded == Acked({"id": 9})
@@ -53,16 +53,16 @@ def test_acked_ends_the_effect_with_its_response(honours: Honours) -> None:
     assert ledger.conclude().finished
 
 
-@pytest.mark.parametrize("honours", EVERY_HONOUR)
-def test_rejected_ends_the_effect_with_its_reason(honours: Honours) -> None:
-    ledger = opened().sent(1).answered(Rejected("no money"), honours)
+@pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
+def test_rejected_ends_the_effect_with_its_reason(idempotency: Idempotency) -> None:
+    ledger = opened().sent(1).answered(Rejected("no money"), idempotency)
     assert entries(ledger) == [(1, "REJECTED")]
     assert ledger.latest.note == "no money"
     assert ledger.unconcluded == Rejected("no money")
 
 
 def test_what_was_refused_and_concluded_can_begin_anew_with_another_request() -> None:
-    refused = opened().sent(1).answered(Rejected("no money"), Honours.IDENTIFIER).conclude()
+    refused = opened().sent(1).answered(Rejected("no money"), Idempotency.IDENTIFIER).conclude()
     again = refused.reopened({"amount": 2})
     assert not refused.finished
     assert entries(again) == [(1, "REJECTED"), (2, "PREPARED")]
@@ -72,19 +72,19 @@ def test_what_was_refused_and_concluded_can_begin_anew_with_another_request() ->
 
 
 def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
-    waiting = opened().sent(1).answered(Accepted(), Honours.NOTHING)
+    waiting = opened().sent(1).answered(Accepted(), Idempotency.NOTHING)
     assert entries(waiting) == [(1, "SENT")]
     assert waiting.finished
     for answer, state in ((Acked(), "ACKED"), (Rejected("late no"), "REJECTED")):
-        closed = waiting.answered(answer, Honours.NOTHING).conclude()
+        closed = waiting.answered(answer, Idempotency.NOTHING).conclude()
         assert entries(closed) == [(1, state)]
         assert not closed.document.awaiting
         assert closed.finished is (state == "ACKED")
 
 
-@pytest.mark.parametrize("honours", EVERY_HONOUR)
-def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identifier(honours: Honours) -> None:
-    ledger = opened().sent(1).answered(LATER, honours)
+@pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
+def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identifier(idempotency: Idempotency) -> None:
+    ledger = opened().sent(1).answered(LATER, idempotency)
     assert entries(ledger) == [(1, "THROTTLED"), (2, "PREPARED")]
     assert ledger.document.attempts[0].note == "HTTP 429"
     assert len(set(identifiers(ledger))) == 2
@@ -92,9 +92,9 @@ def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identif
     assert not ledger.finished
 
 
-@pytest.mark.parametrize("honours", EVERY_HONOUR)
-def test_unknown_keeps_its_attempt_and_must_be_reconciled(honours: Honours) -> None:
-    ledger = opened().sent(1).answered(Unknown("timeout"), honours)
+@pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
+def test_unknown_keeps_its_attempt_and_must_be_reconciled(idempotency: Idempotency) -> None:
+    ledger = opened().sent(1).answered(Unknown("timeout"), idempotency)
     assert entries(ledger) == [(1, "UNKNOWN")]
     assert ledger.must_reconcile
     assert not ledger.finished
@@ -103,19 +103,19 @@ def test_unknown_keeps_its_attempt_and_must_be_reconciled(honours: Honours) -> N
 @pytest.mark.parametrize("state", ["SENT", "UNKNOWN"])
 def test_proof_that_it_happened_ends_the_effect(state: str) -> None:
     sent = opened().sent(1)
-    ledger = sent if state == "SENT" else sent.answered(Unknown("timeout"), Honours.NOTHING)
-    found = ledger.found(Happened({"id": 9}))
+    ledger = sent if state == "SENT" else sent.answered(Unknown("timeout"), Idempotency.NOTHING)
+    found = ledger.found(Present({"id": 9}))
     assert entries(found) == [(1, "ACKED")]
     assert found.document.response == {"id": 9}
     assert found.conclude().finished
 
 
 def test_absent_is_no_leave_to_send_again_where_the_target_honours_nothing() -> None:
-    assert opened().sent(1).taken_over(2, Honours.NOTHING) is None
+    assert opened().sent(1).taken_over(2, Idempotency.NOTHING) is None
 
 
 def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
-    ledger = opened().sent(1).taken_over(2, Honours.IDENTIFIER)
+    ledger = opened().sent(1).taken_over(2, Idempotency.IDENTIFIER)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
     assert len(set(identifiers(ledger))) == 1
@@ -123,7 +123,7 @@ def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
 
 
 def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> None:
-    ledger = opened().sent(1).taken_over(2, Honours.FENCE)
+    ledger = opened().sent(1).taken_over(2, Idempotency.FENCE)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
     assert len(set(identifiers(ledger))) == 2
@@ -132,30 +132,30 @@ def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> N
 
 @pytest.mark.parametrize("fence", [4, 5])
 def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(fence: int) -> None:
-    assert opened().sent(5).taken_over(fence, Honours.FENCE) is None
+    assert opened().sent(5).taken_over(fence, Idempotency.FENCE) is None
 
 
 def test_absent_counts_where_time_tells_once_the_time_is_over_and_only_for_a_later_sender() -> None:
-    target = Target(name="slow", honours=Honours.TIME, settles_after=timedelta(seconds=10))
+    target = Target(name="slow", idempotency=Idempotency.TIME, settles_after=timedelta(seconds=10))
     ledger = opened().sent(5, NOON)
     assert ledger.settles_in(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
     assert ledger.settles_in(target, NOON + timedelta(seconds=10)) is None
-    assert ledger.taken_over(5, Honours.TIME) is None
-    again = ledger.taken_over(6, Honours.TIME)
+    assert ledger.taken_over(5, Idempotency.TIME) is None
+    again = ledger.taken_over(6, Idempotency.TIME)
     assert again is not None
     assert len(set(identifiers(again))) == 2
 
 
 def test_only_a_target_that_is_judged_by_time_is_waited_for() -> None:
     ledger = opened().sent(5, NOON)
-    for honours in set(Honours) - {Honours.TIME}:
-        assert ledger.settles_in(Target(name="other", honours=honours), NOON) is None
+    for idempotency in set(Idempotency) - {Idempotency.TIME}:
+        assert ledger.settles_in(Target(name="other", idempotency=idempotency), NOON) is None
 
 
 def test_an_inherited_identifier_is_kept_when_throttled_as_its_first_sender_may_still_wake_up() -> None:
-    inherited = opened().sent(1).taken_over(2, Honours.IDENTIFIER)
+    inherited = opened().sent(1).taken_over(2, Idempotency.IDENTIFIER)
     assert inherited is not None
-    ledger = inherited.sent(2).answered(LATER, Honours.IDENTIFIER)
+    ledger = inherited.sent(2).answered(LATER, Idempotency.IDENTIFIER)
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "THROTTLED"), (3, "PREPARED")]
     assert len(set(identifiers(ledger))) == 1
     assert ledger.latest.inherited
@@ -177,7 +177,7 @@ def test_the_kind_declares_every_state_and_what_is_final() -> None:
 def test_of_a_target_that_is_away_for_long_the_first_and_the_newest_attempts_are_kept() -> None:
     ledger = opened()
     for fence in range(1, 1441):
-        ledger = ledger.sent(fence, NOON).answered(LATER, Honours.IDENTIFIER)
+        ledger = ledger.sent(fence, NOON).answered(LATER, Idempotency.IDENTIFIER)
     assert [number for number, _ in entries(ledger)] == [1, *range(1422, 1442)]
     assert len(json.encode(ledger.record.doc)) < 5000
 
@@ -187,7 +187,7 @@ steps = st.lists(
 )
 
 
-def step(ledger: Ledger, what: str, fence: int, honours: Honours) -> Ledger:
+def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Ledger:
     """Take a step if a worker could take it from here, as `perform` does."""
     if what == "send":
         return ledger.sent(fence) if ledger.latest.state == "PREPARED" else ledger
@@ -201,20 +201,20 @@ def step(ledger: Ledger, what: str, fence: int, honours: Honours) -> Ledger:
         "unknown": Unknown("?"),
     }
     if what == "absent":
-        return ledger.taken_over(fence, honours) or ledger
+        return ledger.taken_over(fence, idempotency) or ledger
     if what == "found":
-        return ledger.found(Happened())
-    # Only its own sender hears an answer.
-    return ledger.answered(answers[what], honours) if ledger.latest.state == "SENT" else ledger
+        return ledger.found(Present())
+    # Only the sender gets a result.
+    return ledger.answered(answers[what], idempotency) if ledger.latest.state == "SENT" else ledger
 
 
-@given(steps, st.sampled_from(EVERY_HONOUR))
+@given(steps, st.sampled_from(EVERY_IDEMPOTENCY))
 def test_whatever_happens_the_history_only_grows_and_no_identifier_is_sent_twice_without_proof(
-    plan: list[str], honours: Honours
+    plan: list[str], idempotency: Idempotency
 ) -> None:
-    ledger, history = opened(), tuple[Entry, ...]()
+    ledger, history = opened(), tuple[LedgerAttempt, ...]()
     for fence, what in enumerate(plan, start=1):
-        ledger = step(ledger, what, fence, honours)
+        ledger = step(ledger, what, fence, idempotency)
         earlier = ledger.document.attempts[: len(history)]
         assert [(e.number, e.identifier) for e in earlier] == [(e.number, e.identifier) for e in history]
         history = ledger.document.attempts
@@ -222,7 +222,7 @@ def test_whatever_happens_the_history_only_grows_and_no_identifier_is_sent_twice
         assert ledger.record.state == history[-1].state
         if ledger.record.doc:
             assert Ledger.read(ledger.record) == ledger
-        if honours is not Honours.IDENTIFIER:
+        if idempotency is not Idempotency.IDENTIFIER:
             assert len({entry.identifier for entry in history}) == len(history)
-        if honours is Honours.NOTHING:
+        if idempotency is Idempotency.NOTHING:
             assert all(entry.state == "THROTTLED" for entry in history[:-1])

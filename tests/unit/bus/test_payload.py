@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.bus import Dispatcher, Envelope, EventType
-from kingdom.bus.dispatcher import Route
 from kingdom.bus.outcome import Defer
+from kingdom.bus.worker.dispatcher import HandlerRoute
 from kingdom.errors import MalformedEvent, Misconfigured
 from tests.unit.bus.deliveries import delivery
 
@@ -68,7 +68,7 @@ def test_a_payload_that_does_not_fit_is_malformed(version: int, payload: dict[st
 
 
 def test_a_missing_upcast_is_refused_at_the_declaration() -> None:
-    with pytest.raises(Misconfigured, match=r"version 3 lacks upcasts from \[1\]"):
+    with pytest.raises(Misconfigured, match=r"version 3 lacks upcasts from the versions \[1\]"):
         EventType(name="Order", payload=Order, version=3, upcasts={2: rename_and_add_currency})
 
 
@@ -82,14 +82,14 @@ def test_the_dispatcher_defers_a_version_that_is_newer_than_its_code() -> None:
     newer = dispatcher.route(delivery(envelope=Envelope(type="Order", schema_version=4)))
     assert isinstance(newer, Defer)
     assert newer.reason == "Order has schemaVersion 4, newer than this code"
-    assert isinstance(dispatcher.route(delivery(envelope=Envelope(type="Order", schema_version=3))), Route)
+    assert isinstance(dispatcher.route(delivery(envelope=Envelope(type="Order", schema_version=3))), HandlerRoute)
 
 
 def test_a_handler_of_raw_payloads_takes_every_version() -> None:
     dispatcher = Dispatcher()
     dispatcher.reaction("Order")(handler)
     route = dispatcher.route(delivery(envelope=Envelope(type="Order", schema_version=9, payload={"a": 1})))
-    assert isinstance(route, Route)
+    assert isinstance(route, HandlerRoute)
     assert route.receive(delivery(envelope=Envelope(type="Order", payload={"a": 1}))).payload == {"a": 1}
 
 
@@ -106,7 +106,7 @@ def test_a_second_handler_for_the_same_type_and_stream_is_refused() -> None:
     dispatcher = Dispatcher()
     dispatcher.reaction(ORDER)(handler)
     dispatcher.reaction("Order", stream="a")(handler)
-    with pytest.raises(Misconfigured, match="Order has a handler already"):
+    with pytest.raises(Misconfigured, match="Order already has a handler"):
         dispatcher.reaction("Order")(handler)
     with pytest.raises(Misconfigured, match="in a"):
         dispatcher.reaction("Order", stream="a")(handler)

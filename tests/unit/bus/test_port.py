@@ -1,4 +1,4 @@
-"""The Transaction's own logic, with a dictionary for a store."""
+"""The logic of Transaction, on a dictionary as the store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from kingdom.bus import (
     Done,
     Envelope,
     LogEntry,
-    Query,
     Record,
     RecordKind,
+    RecordQuery,
     Retry,
     RetryPolicy,
     Stream,
     Topology,
     Transaction,
 )
-from kingdom.bus.outcome import Release, Settlement
+from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.errors import Conflict, Misconfigured
 from tests.unit.bus.deliveries import delivery, run_of
 
@@ -57,7 +57,7 @@ class DictTransaction(Transaction):
     async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
         return [self.stored[key] for key in keys if key in self.stored]
 
-    async def _search(self, query: Query) -> list[Record]:
+    async def _search(self, query: RecordQuery) -> list[Record]:
         found = [record for record in self.stored.values() if query.matches(record)]
         by_due = query.due_by is not None
         found.sort(key=lambda record: (record.due_at or NOON, record.id) if by_due else (record.id,))
@@ -69,8 +69,8 @@ class DictTransaction(Transaction):
         self.keys.add((scope, key))
         return fresh
 
-    def outcomes(self) -> dict[int, Settlement]:
-        return {position: settled.outcome for position, settled in self.changes.settled.items()}
+    def outcomes(self) -> dict[int, AnyOutcome]:
+        return {position: settled.outcome for position, settled in self.changes.settlements.items()}
 
 
 def order(record_id: str, state: str = "open", version: int = 1, **fields: Any) -> Record:
@@ -153,8 +153,8 @@ common = {
     "limit": st.integers(1, 5),
 }
 due = st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours))
-by_page = st.builds(Query, after=st.none() | st.sampled_from("abc"), **common)
-queries = by_page | st.builds(Query, due_by=due, **common)
+by_page = st.builds(RecordQuery, after=st.none() | st.sampled_from("abc"), **common)
+queries = by_page | st.builds(RecordQuery, due_by=due, **common)
 
 
 def by_id(found: list[Record]) -> list[Record]:
@@ -163,7 +163,7 @@ def by_id(found: list[Record]) -> list[Record]:
 
 @given(st.lists(records, max_size=8).map(by_id), st.lists(records, max_size=8).map(by_id), queries)
 def test_find_answers_as_if_the_puts_were_stored_already(
-    stored: list[Record], puts: list[Record], query: Query
+    stored: list[Record], puts: list[Record], query: RecordQuery
 ) -> None:
     async def search() -> tuple[list[Record], list[Record]]:
         transaction = DictTransaction(*stored)
@@ -206,7 +206,7 @@ async def test_a_retry_at_the_last_attempt_is_a_death_of_the_same_cause(message:
 @pytest.mark.parametrize(
     "outcome", [Retry(timedelta(1), "c\x00", "a\x00b"), Dead("a\x00b", "c\x00"), Defer(NOON, "a\x00b")]
 )
-async def test_the_text_of_an_outcome_can_be_stored_whatever_the_error_said(outcome: Settlement) -> None:
+async def test_the_text_of_an_outcome_can_be_stored_whatever_the_error_said(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     await transaction.settle(delivery(), outcome)
     (settled,) = transaction.outcomes().values()
@@ -224,7 +224,7 @@ async def test_the_text_of_an_outcome_is_cut_before_it_is_a_burden() -> None:
 
 def test_a_query_by_due_time_cannot_be_paged_by_id() -> None:
     with pytest.raises(Misconfigured):
-        Query(kind="order", due_by=NOON, after="a")
+        RecordQuery(kind="order", due_by=NOON, after="a")
 
 
 async def test_a_defer_at_the_last_attempt_is_still_a_defer() -> None:
@@ -234,13 +234,13 @@ async def test_a_defer_at_the_last_attempt_is_still_a_defer() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Retry(timedelta(1)), Defer(NOON, "closed"), Dead("no"), Release()])
-async def test_what_stops_a_run_gives_the_rest_of_it_back(outcome: Settlement) -> None:
+async def test_what_stops_a_run_gives_the_rest_of_it_back(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     first, second, _, _ = run_of("k", 3, 5, 8, 9)
     await transaction.settle(first, Done())
     await transaction.settle(second, outcome)
     assert transaction.outcomes() == {3: Done(), 5: outcome, 8: Release(), 9: Release()}
-    assert {settled.line for settled in transaction.changes.settled.values()} == {("jobs", "k")}
+    assert {settled.ordering_key for settled in transaction.changes.settlements.values()} == {("jobs", "k")}
 
 
 async def test_a_done_event_leaves_the_rest_of_its_run_alone() -> None:
@@ -267,7 +267,7 @@ async def act(transaction: Transaction, what: str, number: int) -> None:
         case "append":
             await transaction.append(LogEntry(type=str(number), actor="test", at=NOON, trace_id="t"))
         case "settle":
-            await transaction.settle(delivery(position=100 + len(transaction.changes.settled)), Done())
+            await transaction.settle(delivery(position=100 + len(transaction.changes.settlements)), Done())
 
 
 @given(actions, actions)
@@ -279,10 +279,10 @@ def test_going_back_forgets_exactly_what_came_after_the_mark(
         for what, number in before:
             await act(plain, what, number)
             await act(returned, what, number)
-        mark = returned.changes.mark()
+        savepoint = returned.changes.savepoint()
         for what, number in after:
             await act(returned, what, number)
-        returned.changes.go_back(mark)
+        returned.changes.roll_back_to(savepoint)
         return plain, returned
 
     plain, returned = asyncio.run(go())

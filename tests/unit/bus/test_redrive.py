@@ -1,4 +1,4 @@
-"""The plan of a redrive, against operations that keep their dead letters in a dictionary."""
+"""Redriving, on operations that keep their dead letters in a dictionary."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from kingdom.bus import Cursor, LoggedEntry, Operations, Retention
+from kingdom.bus import LogCursor, LoggedEntry, Operations, Retention
 from kingdom.bus.operations import DeadFilter, DeadLetter, Pin, RetentionReport, Situation, StreamStats
-from kingdom.bus.redrive import RedrivePlan, RedriveStep, matching, redrive_all
+from kingdom.bus.redrive import RedrivePlan, RedriveStep, find_dead_letters, redrive_all
 from kingdom.clock import utc_now
 from kingdom.ids import new_event_id
 
 
 class DeadLetters(Operations):
-    """Dead letters by position; those in `cursed` die again at once, others are done."""
+    """Dead letters by position. Those in `cursed` die again immediately; the others are done."""
 
     def __init__(self, count: int, cursed: frozenset[int] = frozenset()) -> None:
         self.letters = {position: letter(position) for position in range(1, count + 1)}
@@ -60,10 +60,10 @@ class DeadLetters(Operations):
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         raise NotImplementedError
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         raise NotImplementedError
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         raise NotImplementedError
 
     async def retain(self, retention: Retention) -> RetentionReport:
@@ -90,12 +90,14 @@ def letter(position: int) -> DeadLetter:
 
 
 async def run(operations: DeadLetters, plan: RedrivePlan) -> list[RedriveStep]:
-    return [step async for step in redrive_all(operations, matching(operations, DeadFilter()), plan, actor="ann")]
+    return [
+        step async for step in redrive_all(operations, find_dead_letters(operations, DeadFilter()), plan, actor="ann")
+    ]
 
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Turn the waits between two letters into a list of them."""
+    """Record the waits between letters in a list."""
     waits, sleep = list[float](), asyncio.sleep
 
     async def note(seconds: float) -> None:
@@ -109,13 +111,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("limit", [None, 0, 1, 99, 100, 101, 250, 1000])
 async def test_matching_walks_page_by_page_to_the_limit(limit: int | None) -> None:
     operations = DeadLetters(250)
-    found = [each.position async for each in matching(operations, DeadFilter(), limit)]
+    found = [each.position async for each in find_dead_letters(operations, DeadFilter(), limit)]
     assert found == list(range(1, 251))[:limit]
     assert max(operations.pages, default=0) <= 100
 
 
 async def test_matching_keeps_its_filter_from_page_to_page() -> None:
-    found = [each.position async for each in matching(DeadLetters(300), DeadFilter(type="Odd"))]
+    found = [each.position async for each in find_dead_letters(DeadLetters(300), DeadFilter(type="Odd"))]
     assert found == list(range(1, 301, 2))
 
 
@@ -128,7 +130,9 @@ async def test_every_letter_is_redriven_once_and_in_order() -> None:
 
 
 async def test_matching_ends_at_the_last_position() -> None:
-    assert [each.position async for each in matching(DeadLetters(250), DeadFilter(), last=120)] == [*range(1, 121)]
+    assert [each.position async for each in find_dead_letters(DeadLetters(250), DeadFilter(), last=120)] == [
+        *range(1, 121)
+    ]
 
 
 @pytest.mark.usefixtures("no_waiting")
@@ -150,7 +154,7 @@ async def test_a_run_that_does_not_mind_deaths_goes_to_the_end() -> None:
 async def test_a_letter_that_somebody_else_took_is_no_step() -> None:
     operations = DeadLetters(5)
     steps = []
-    async for step in redrive_all(operations, matching(operations, DeadFilter()), RedrivePlan(), actor="ann"):
+    async for step in redrive_all(operations, find_dead_letters(operations, DeadFilter()), RedrivePlan(), actor="ann"):
         steps.append(step)
         operations.letters.pop(3, None)
     assert operations.redriven == [1, 2, 4, 5]

@@ -30,7 +30,7 @@ def test_an_envelope_that_names_its_stream_goes_there_only() -> None:
 
 def test_an_undeclared_stream_is_refused_and_the_declared_ones_are_named() -> None:
     topology = Topology([Stream(name="a"), Stream(name="b")])
-    with pytest.raises(Misconfigured, match=r"'c' is not declared; declared are: a, b"):
+    with pytest.raises(Misconfigured, match=r"'c' is not declared; declared: a, b"):
         topology.route(Envelope(type="T", stream="c"))
     with pytest.raises(Misconfigured, match="none"):
         Topology([]).stream("a")

@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus.execution import Unit
-from kingdom.bus.keeper import HeldLease
+from kingdom.bus.worker.execution import Unit
+from kingdom.bus.worker.keeper import HeldLease
 from tests.unit.bus.deliveries import delivery
 
 

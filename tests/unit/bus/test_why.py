@@ -33,25 +33,28 @@ def situation(**facts: Any) -> Situation:
 LATER, EARLIER = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "due": ({}, f"It is due since {local(NOW - timedelta(minutes=1))} and waits for a free worker of stream jobs."),
-    "suspect": ({"crash_count": 1}, "It runs alone, since a worker died or stalled while holding it."),
+    "due": (
+        {},
+        f"It has been due since {local(NOW - timedelta(minutes=1))} and waits for a free worker of stream jobs.",
+    ),
+    "suspect": ({"crash_count": 1}, "It runs alone, because a worker died or stalled while holding it."),
     "quarantined": ({"crash_count": 4}, "It is quarantined"),
     "future": ({"due_at": LATER}, f"It is not due before {local(LATER)}."),
     "deferred": (
         {"due_at": LATER, "error_code": "deferred", "error_message": "no handler for Job"},
-        f"It is deferred until {local(LATER)} because: no handler for Job.",
+        f"It is deferred until {local(LATER)}. Reason: no handler for Job.",
     ),
     "retrying": (
         {"due_at": LATER, "attempt": 2, "error_code": "error", "error_message": "boom"},
-        f"It is tried again at {local(LATER)}, after 2 attempts of 10; last error: error (boom).",
+        f"It will be tried again at {local(LATER)}, after 2 attempts of 10; last error: error (boom).",
     ),
     "paused": (
         {"paused_since": EARLIER, "paused_reason": "too hot", "paused_by": "ann"},
-        f"Stream jobs is paused by ann since {local(EARLIER)}: too hot. Resume it: kingdom bus resume jobs",
+        f"Stream jobs has been paused by ann since {local(EARLIER)}: too hot. Resume it: kingdom bus resume jobs",
     ),
     "paused comes first": (
         {"paused_since": EARLIER, "paused_reason": "x", "paused_by": "ann", "due_at": LATER},
-        "is paused by ann",
+        "has been paused by ann",
     ),
     "behind its key": (
         {"due_at": None, "partition_key": "k", "ahead_event_id": OTHER, "ahead_status": "PROCESSING"},
@@ -68,20 +71,20 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "running, to be cancelled": (
         {"status": "PROCESSING", "worker": "w1", "lease_until": LATER, "cancel_requested": True},
-        "Its cancellation was requested and is seen at the next renewal.",
+        "Its cancellation was requested; the worker sees that at its next renewal.",
     ),
     "lease expired": (
         {"status": "PROCESSING", "worker": "w1", "lease_until": EARLIER},
-        f"It was leased by w1, whose lease expired at {local(EARLIER)}; a reaper gives it back soon.",
+        f"It was leased by w1; the lease expired at {local(EARLIER)}, and a reaper returns it soon.",
     ),
-    "lease gone": ({"status": "PROCESSING"}, "Its lease has just ended; the reaper is giving it back."),
+    "lease gone": ({"status": "PROCESSING"}, "Its lease has just ended; a reaper is returning it to its stream."),
     "dead": (
         {"status": "DEAD", "processed_at": EARLIER, "attempt": 1, "error_code": "malformed", "error_message": "bad"},
-        f"It is dead since {local(EARLIER)}, after 1 attempt, because of malformed (bad). Redrive it: kingdom bus",
+        f"It has been dead since {local(EARLIER)}, after 1 attempt, because of malformed (bad). Redrive it: kingdom",
     ),
     "done": (
         {"status": "DONE", "processed_at": EARLIER, "attempt": 3},
-        f"It is done since {local(EARLIER)}, after 3 attempts.",
+        f"It has been done since {local(EARLIER)}, after 3 attempts.",
     ),
     "discarded": (
         {"status": "DISCARDED", "processed_at": EARLIER, "error_code": "error"},
@@ -98,5 +101,5 @@ def test_the_reason_is_told_in_a_sentence(facts: dict[str, Any], sentence: str) 
 
 def test_every_case_is_told_apart() -> None:
     sentences = {why(situation(**facts)) for facts, _ in CASES.values()}
-    # A pause says the same, whatever else would hold the event back.
+    # A pause comes first, whatever else delays the event.
     assert len(sentences) == len(CASES)

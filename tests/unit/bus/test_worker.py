@@ -1,4 +1,4 @@
-"""A worker over a bus without events: what runs beside its handlers goes on after any error, or ends it loudly."""
+"""A worker on a bus without events: its background tasks continue after any error, or stop it with an error."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Dispatcher, Stream, Topology, Transaction, Worker
-from kingdom.bus import worker as working
-from kingdom.bus.logs import configure_logs
-from kingdom.bus.port import Renewal
+from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker import worker as working
 from kingdom.errors import KingdomError, Unavailable
+from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
 
 ERRORS = [RuntimeError("a bug"), Unavailable("the store is away"), asyncio.CancelledError()]
 
 
 class Empty(Bus):
-    """A bus that has nothing to do; each of its calls fails once, where the test wants it."""
+    """A bus without events. Each of its calls can fail once."""
 
     def __init__(self, **trouble: BaseException) -> None:
         super().__init__(Topology([Stream(name="jobs", lease=timedelta(milliseconds=30))]), [])
@@ -47,8 +47,8 @@ class Empty(Bus):
         self._note("wait")
         await asyncio.sleep(at_most.total_seconds())
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        return Renewal(frozenset(leases), frozenset())
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        return LeaseRenewal(frozenset(leases), frozenset())
 
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError

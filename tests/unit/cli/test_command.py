@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus.record import Record
-from kingdom.cli.command import Call, settings_of
-from kingdom.cli.output import Output
+from kingdom.cli.framework.command import CommandCall, settings_of
+from kingdom.cli.framework.output import CommandOutput
 from kingdom.settings import DEFAULT_URL
 from tests.acceptance.front import Typist
 
@@ -29,7 +29,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_cannot_be_read_is_told_of_once_however_often_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    call = Call(Output(json=True), {})
+    call = CommandCall(CommandOutput(json=True), {})
     records = [Record(kind="number", id=str(number), state="there", doc={"is": number}) for number in ("one", 2)]
     assert [call.readable(records, dict[str, int]) for _ in range(2)] == [[{"is": 2}]] * 2
     told = capsys.readouterr()
@@ -68,7 +68,7 @@ def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkey
     assert settings_of().database_url == "file:mine"
 
 
-@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "cannot be read as YAML")])
+@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
 def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
     here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
 ) -> None:

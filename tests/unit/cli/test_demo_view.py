@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from kingdom.cli.demo_view import end_view, screen_view
+from kingdom.cli.demo.view import end_view, screen_view
 from kingdom.clock import utc_now
-from kingdom.demo.narration import Line, Tone
-from kingdom.demo.report import Ended, Kill, Place, Report
-from kingdom.demo.watching import Answered, Standing
+from kingdom.demo.narration import NarrationLine, Tone
+from kingdom.demo.report import DemoAssignment, DemoFile, DemoReport, KilledProcess
+from kingdom.demo.store_watcher import AnsweredQuestion, DemoState
 
 HEIGHT = 24
 
@@ -20,9 +20,10 @@ def shown(view: RenderableType) -> list[str]:
 
 
 def test_the_screen_never_grows_and_shows_what_happened_last() -> None:
-    lines = [Line("king", f"decides {number}") for number in range(100)]
+    lines = [NarrationLine("king", f"decides {number}") for number in range(100)]
     first, last = (
-        shown(screen_view("1/6  Begin", "Look.", told, Standing(), height=HEIGHT)) for told in (lines[:1], lines)
+        shown(screen_view("1/6  Begin", "Look.", shown_lines, DemoState(), height=HEIGHT))
+        for shown_lines in (lines[:1], lines)
     )
     assert len(first) == len(last) <= HEIGHT
     for screen, words in ((first, "decides 0"), (last, "decides 99")):
@@ -31,35 +32,35 @@ def test_the_screen_never_grows_and_shows_what_happened_last() -> None:
     assert not any("decides 0" in line for line in last)
 
 
-def test_a_role_without_a_sign_of_life_is_not_shown_as_well() -> None:
+def test_a_role_without_a_recent_heartbeat_is_not_shown_as_running() -> None:
     now = utc_now()
-    standing = Standing(signs={"king": now - timedelta(seconds=9), "envoy": now}, at=now)
-    (roles,) = [line for line in shown(screen_view("", "", [], standing, height=HEIGHT)) if "king" in line]
+    state = DemoState(heartbeats={"king": now - timedelta(seconds=9), "envoy": now}, at=now)
+    (roles,) = [line for line in shown(screen_view("", "", [], state, height=HEIGHT)) if "king" in line]
     assert "✗ king silent for 9.0 s" in roles
     assert "● envoy" in roles
     assert "○ general" in roles
 
 
 def test_what_an_agent_says_cannot_steer_the_terminal() -> None:
-    line = Line("agent", "“\x1b[2J\x07gone”", Tone.WORDS)
-    screen = "\n".join(shown(screen_view("", "", [line], Standing(), height=HEIGHT)))
+    line = NarrationLine("agent", "“\x1b[2J\x07gone”", Tone.WORDS)
+    screen = "\n".join(shown(screen_view("", "", [line], DemoState(), height=HEIGHT)))
     assert ("\x1b" in screen, "\\x1b[2J" in screen) == (False, True)
 
 
-def test_the_end_tells_the_verdict_and_where_everything_lies() -> None:
-    report = Report(
+def test_the_end_shows_the_verdict_and_the_files_to_look_at() -> None:
+    report = DemoReport(
         ok=False,
         seconds=1.0,
         directory=None,
         has_slack=False,
-        question=Answered(question="Why?", answer="no", answered_by="dana"),
-        kills=[Kill(what="king", pid=1, back_after_seconds=1.5)],
+        question=AnsweredQuestion(question="Why?", answer="no", answered_by="dana"),
+        kills=[KilledProcess(what="king", pid=1, back_after_seconds=1.5)],
         checkpoints=["w1-c1"],
         resumed_from="w1-c1",
-        assignments=[Ended(task_id="task-1", general="gen-a", status="failed", cost_usd=0.5)],
+        assignments=[DemoAssignment(assignment_id="task-1", general="gen-a", status="failed", cost_usd=0.5)],
         cost_usd=0.5,
         outside={"reviews": 2},
-        places=[Place(path="kingdom.yaml", what="the settings")],
+        places=[DemoFile(path="kingdom.yaml", what="the settings")],
         findings=["people outside saw 2 reviews, not one"],
     )
     screen = "\n".join(shown(end_view(report, Path("elsewhere"))))

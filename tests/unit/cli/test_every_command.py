@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from kingdom.cli.candidates import FILES, candidates
+from kingdom.cli.completion.live_ids import sources_of
 from kingdom.cli.dispatch import command_of
-from kingdom.cli.live_ids import sources_of
 from kingdom.cli.nouns import ALIASES, NOUNS
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.workflow.records import WORKFLOWS

@@ -5,11 +5,11 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
-from kingdom.cli.explain_page import page
-from kingdom.cli.explain_svg import Scale, picture
-from kingdom.cli.explain_view import result_of
-from kingdom.court.explain.tell import tell
+from kingdom.cli.explain.page import page
+from kingdom.cli.explain.svg import Scale, picture
+from kingdom.cli.explain.view import result_of
 from kingdom.court.explain.timeline import Timeline
+from kingdom.court.explain.timeline_builder import build_timeline
 from tests.unit.court.explain.pieces import BEGIN, RUN, WORK, after, answered, assignment, begun, event, material
 
 HOSTILE = "</title></script><script>alert(1)</script>\" onload='x' \x1b[2J\u202e <img src=//evil.example/x>"
@@ -34,7 +34,7 @@ def story(words: str) -> Timeline:
     answered(log, 3600 * 24)
     log.says(3600 * 24 + 5, "WorkCompleted", workId=WORK, workflowId=RUN)
     given = material(log, assignments=[assignment(ended_at=after(3600 * 24 + 9), reason=words)])
-    return tell(replace(given, event=event(payload={"title": words})))
+    return build_timeline(replace(given, event=event(payload={"title": words})))
 
 
 def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kingdom.cli.files_view import changed_files, files_view
+from kingdom.cli.attach.files_view import changed_files, files_view
 
 
 def test_files_come_latest_first_and_neither_links_nor_gits_own_are_followed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from kingdom.cli.output import table
+from kingdom.cli.framework.output import table
 
 WHY = "a check failed: the tests of the shop do not pass on the branch that was made for it, see the report"
 

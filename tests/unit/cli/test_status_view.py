@@ -5,22 +5,22 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from kingdom.cli.status_view import facts
+from kingdom.cli.court.status_view import facts
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.standing import HealthNow, MoneyNow, ParkedNow, Standing, Waiting
+from kingdom.court.status import CourtStatus, HealthSummary, MoneySummary, ParkedRun, WaitingSummary
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def a_standing(*parked: ParkedNow) -> Standing:
-    return Standing(
+def a_standing(*parked: ParkedRun) -> CourtStatus:
+    return CourtStatus(
         at=NOON,
-        health=HealthNow(level="green", reason=""),
+        health=HealthSummary(level="green", reason=""),
         roles=(),
-        money=MoneyNow(spent=1.0, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
+        money=MoneySummary(spent=1.0, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
         slots=(),
         undecided=0,
-        waiting=Waiting(),
+        waiting=WaitingSummary(),
         assignments={"in_progress": 1},
         open_asks=0,
         dead_letters={},
@@ -32,7 +32,7 @@ def a_standing(*parked: ParkedNow) -> Standing:
 
 def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None:
     reason = "usage limit reached; it goes on by itself at 2026-11-15 15:00 UTC"
-    lines = [line.plain for line in facts(a_standing(ParkedNow(workflow="wf-1", until=NOON, reason=reason)))]
+    lines = [line.plain for line in facts(a_standing(ParkedRun(workflow="wf-1", until=NOON, reason=reason)))]
     assert f"parked       wf-1: {reason}" in lines
 
 
@@ -49,19 +49,19 @@ def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
     ("level", "reason", "told"),
     [
         ("green", "cpu_percent: 5", ""),
-        ("unknown", "nobody has measured it yet", ""),
+        ("unknown", "the Chamberlain has not measured it yet", ""),
         (
             "yellow",
             "memory_percent: 61",
-            ": only what is urgent or has waited for hours begins, by chamberlain.health.yellow of kingdom.yaml",
+            ": only what is urgent or has waited for hours starts; see chamberlain.health.yellow in kingdom.yaml",
         ),
-        ("orange", "cpu_percent: 85", ": nothing new begins, by chamberlain.health.orange of kingdom.yaml"),
-        ("orange", "disk_percent: 96", ": nothing new begins, by chamberlain.health.disk_orange of kingdom.yaml"),
-        ("red", "cpu_percent: 95", ": nothing new begins, by chamberlain.health.orange and red of kingdom.yaml"),
-        ("orange", "the last reading is old", ": nothing new begins"),
+        ("orange", "cpu_percent: 85", ": nothing new starts; see chamberlain.health.orange in kingdom.yaml"),
+        ("orange", "disk_percent: 96", ": nothing new starts; see chamberlain.health.disk_orange in kingdom.yaml"),
+        ("red", "cpu_percent: 95", ": nothing new starts; see chamberlain.health.orange and red in kingdom.yaml"),
+        ("orange", "the last reading is old", ": nothing new starts"),
     ],
 )
 def test_a_health_that_holds_something_back_says_what_and_by_which_setting(level: str, reason: str, told: str) -> None:
-    health = HealthNow(level=level, reason=reason, age_seconds=5)
+    health = HealthSummary(level=level, reason=reason, age_seconds=5)
     first = next(facts(msgspec.structs.replace(a_standing(), health=health)))
     assert first.plain == f"health       {level} ({reason}), read 5.0 s ago{told}"

@@ -9,11 +9,11 @@ import typer
 
 from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
-from kingdom.cli.application import load_application
-from kingdom.cli.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.output import ago, shape
+from kingdom.cli.framework.application import load_application
+from kingdom.cli.framework.inputs import attributes, duration, envelopes, payload
+from kingdom.cli.framework.output import format_duration, to_json_object
 from kingdom.errors import MalformedEvent, Misconfigured
-from kingdom.sentence import printable
+from kingdom.text import printable
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_payload_must_be_a_json_object() -> None:
     assert payload('{"a": [1, null]}') == {"a": [1, None]}
     for text in ("[]", "{", "1", ""):
-        with pytest.raises(typer.BadParameter, match="no JSON object"):
+        with pytest.raises(typer.BadParameter, match="not a JSON object"):
             payload(text)
 
 
 def test_attributes_are_pairs() -> None:
     assert attributes(["a=b", "c=d=e"]) == {"a": "b", "c": "d=e"}
-    with pytest.raises(typer.BadParameter, match="'a' is no attribute"):
+    with pytest.raises(typer.BadParameter, match="'a' is not an attribute"):
         attributes(["a"])
 
 
@@ -52,7 +52,7 @@ def test_lines_are_events_and_defaults_fill_in() -> None:
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"type": "A", "eventId": "7"}', '{"type": 7}'])
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
-    with pytest.raises(MalformedEvent, match="line 2 is no event"):
+    with pytest.raises(MalformedEvent, match="line 2 is not an event"):
         list(envelopes(io.StringIO(f'{{"type": "A"}}\n{line}\n'), {}))
 
 
@@ -63,11 +63,21 @@ def test_control_characters_become_visible_and_letters_of_all_scripts_stay() -> 
 
 def test_machine_output_has_camel_case_names_and_untouched_contents() -> None:
     content: Any = {"snake_case": 1}
-    assert shape(Pin(what="x", age_seconds=1.5, detail=content)) == {"what": "x", "ageSeconds": 1.5, "detail": content}
+    assert to_json_object(Pin(what="x", age_seconds=1.5, detail=content)) == {
+        "what": "x",
+        "ageSeconds": 1.5,
+        "detail": content,
+    }
 
 
 def test_a_span_of_time_is_told_in_its_largest_unit() -> None:
-    assert [ago(s) for s in (0.26, 59, 90, 5400, 129600)] == ["0.3 s", "59.0 s", "1.5 min", "1.5 h", "1.5 d"]
+    assert [format_duration(s) for s in (0.26, 59, 90, 5400, 129600)] == [
+        "0.3 s",
+        "59.0 s",
+        "1.5 min",
+        "1.5 h",
+        "1.5 d",
+    ]
 
 
 def test_an_operator_without_the_application_may_name_any_stream() -> None:

@@ -2,18 +2,18 @@ from typing import Any
 
 import pytest
 
-from kingdom.cli.transcript_view import TranscriptView, coalesced
-from kingdom.soldiers.transcript import Entry, typed
+from kingdom.cli.logs.transcript_view import TranscriptView, coalesced
+from kingdom.soldiers.agents.transcript import TranscriptEntry, normalize_entry
 
 TURN = "wf-1-w1-t1#1"
 
 
-def shown(*entries: Entry) -> list[str]:
+def shown(*entries: TranscriptEntry) -> list[str]:
     """Return what a person reads, without the times."""
     return [line.plain[9:].rstrip() for line in TranscriptView().lines(entries)]
 
 
-def entry(kind: str, /, **fields: Any) -> Entry:
+def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
     return {"type": kind, "prompt": TURN, **fields}
 
 
@@ -22,7 +22,7 @@ def entry(kind: str, /, **fields: Any) -> Entry:
     [
         (entry("session", session="s-1", model="m", agent="claude"), "session   claude, m, session s-1"),
         (entry("prompt", text="Do it.\n"), "asked     Do it."),
-        (entry("prompt", text="Do it.", continues=True), "goes on   Do it."),
+        (entry("prompt", text="Do it.", continues=True), "continued Do it."),
         (entry("prompt", text="Do it.", reply="blue"), "reply     blue"),
         (entry("said", text="Hello"), "said      Hello"),
         (entry("tool", tool="Bash", detail="make test"), "tool      Bash  make test"),
@@ -31,23 +31,23 @@ def entry(kind: str, /, **fields: Any) -> Entry:
         (entry("petition", kind="jira.comment", body={"text": "hi"}), "petition  jira.comment  text: hi"),
         (entry("asked", question="Which?", choices=["a", "b"], costUsd=0.1), "question  Which? (a / b) ($0.10)"),
         (entry("answered", answer="done", costUsd=1.5), "answered  done ($1.50)"),
-        (entry("failed", reason="limit", until="2026-01-01"), "failed    limit; it may go on at 2026-01-01"),
+        (entry("failed", reason="limit", until="2026-01-01"), "failed    limit; it can continue at 2026-01-01"),
         (entry("interrupted"), "stopped   the turn was interrupted"),
         (entry("noted", text="the model is busy"), "note      the model is busy"),
         (entry("ended", reason="exit code 1"), "ended     exit code 1"),
     ],
 )
-def test_every_entry_of_the_vocabulary_is_told_in_words(told: Entry, line: str) -> None:
+def test_every_entry_of_the_vocabulary_is_told_in_words(told: TranscriptEntry, line: str) -> None:
     assert shown(told) == [line]
 
 
 @pytest.mark.parametrize("told", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
-def test_what_is_an_agents_own_business_is_passed_over(told: Entry) -> None:
+def test_what_is_an_agents_own_business_is_passed_over(told: TranscriptEntry) -> None:
     assert shown(told) == []
 
 
 @pytest.mark.parametrize("told", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}])
-def test_fields_that_are_missing_do_no_harm(told: Entry) -> None:
+def test_fields_that_are_missing_do_no_harm(told: TranscriptEntry) -> None:
     assert len(shown(told)) <= 1
 
 
@@ -114,7 +114,9 @@ def test_nothing_that_an_agent_says_steers_the_terminal() -> None:
         ({"type": "said", "text": "hi"}, "said", {"text": "hi"}),
     ],
 )
-def test_what_the_scripted_agent_notes_has_common_words(written: Entry, kind: str, fields: Entry) -> None:
-    told = typed(written)
+def test_what_the_scripted_agent_notes_has_common_words(
+    written: TranscriptEntry, kind: str, fields: TranscriptEntry
+) -> None:
+    told = normalize_entry(written)
     assert told["type"] == kind
     assert fields.items() <= told.items()

@@ -2,16 +2,16 @@ import json
 
 import pytest
 
-from kingdom.cli.up_lines import Line, Lines, to_standard_error
+from kingdom.cli.up.log_lines import RoleLog, RoleLogLine, write_to_stderr
 
 SAID = b'{"event": "role ended", "level": "warning", "at": "2026-02-07T10:00:00Z", "role": "king", "code": 3}'
 
 
-def heard(*lines: bytes) -> tuple[list[Line], Lines]:
-    told: list[Line] = []
-    lines_ = Lines(told.append)
+def heard(*lines: bytes) -> tuple[list[RoleLogLine], RoleLog]:
+    told: list[RoleLogLine] = []
+    lines_ = RoleLog(told.append)
     for line in lines:
-        lines_.hear("king", line)
+        lines_.add_role_output("king", line)
     return told, lines_
 
 
@@ -45,5 +45,5 @@ def test_only_what_matters_is_remembered_and_only_the_last_of_it() -> None:
 
 
 def test_what_a_process_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Lines(to_standard_error(json=False)).hear("king", b"\x1b]0;owned\x07 \xc2\x9b2J")
+    RoleLog(write_to_stderr(json=False)).add_role_output("king", b"\x1b]0;owned\x07 \xc2\x9b2J")
     assert capsys.readouterr().err.endswith(r" error king: \x1b]0;owned\x07 \x9b2J" + "\n")

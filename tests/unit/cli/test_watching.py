@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kingdom.cli.output import Output, table
-from kingdom.cli.watching import hidden, watch
+from kingdom.cli.framework.output import CommandOutput, table
+from kingdom.cli.framework.watching import hidden, watch
 
 
 class _Enough(Exception):
@@ -30,11 +30,11 @@ async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
 
     with pytest.raises(_Enough):
         await watch(
-            Output(json=json),
+            CommandOutput(json=json),
             look,
             str,
             lambda number: [number],
-            what_matters=lambda number: number % 10,
+            relevant=lambda number: number % 10,
             every_seconds=0,
         )
     assert capsys.readouterr().out == said

@@ -4,20 +4,17 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kingdom.bus.log import LogEntry
-from kingdom.cli.workflow_definition import read_definition, write_definition
-from kingdom.cli.workflow_id import choose_id, find_checkpoint, find_task, find_work
-from kingdom.cli.workflow_view import (
-    checkpoints_view,
-    list_view,
-    log_line,
-    next_commands,
-    standing,
-    tree_view,
-)
+from kingdom.cli.framework.workflow_ids import choose_id, find_checkpoint, find_task, find_work
+from kingdom.cli.workflow.definition import read_definition, write_definition
+from kingdom.cli.workflow.view import checkpoints_view, describe_state, list_view, log_line, next_commands, tree_view
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
-from kingdom.workflow.model.checkpoint import Checkpoint, digest
-from kingdom.workflow.model.host import Host, HostStatus
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
+from kingdom.workflow.model.run.workflow import Placement, RunQuestion, StopOutcome, StopRequest, Workflow
+from kingdom.workflow.model.status import (
     AgentStatus,
     CheckpointStatus,
     QueryStatus,
@@ -25,12 +22,9 @@ from kingdom.workflow.model.machine import (
     WorkflowStatus,
     WorkStatus,
 )
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.workflow import Placement, Question, Wanted, Wish, Workflow
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-TASK = TaskDefinition(query="Write\na poem", report_outline=(Section(title="Poem"),))
+TASK = TaskDefinition(query="Write\na poem", report_outline=(ReportSection(title="Poem"),))
 
 
 def new_run() -> Workflow:
@@ -103,12 +97,12 @@ def test_a_failure_is_told_once() -> None:
 def test_a_question_is_shown_with_its_choices_and_not_again_as_a_reason() -> None:
     run = half_done()
     run.status, run.reason = WorkflowStatus.AWAITING, "Which?"
-    run.question = Question(task_id="wf-1-w2-t1", text="Which?", choices=("this", "that"))
+    run.question = RunQuestion(task_id="wf-1-w2-t1", text="Which?", choices=("this", "that"))
     assert drawn(tree_view(run, None, NOW)).count("Which?") == 1
     assert "next: resume, cancel" in drawn(tree_view(run, None, NOW))
     run.general = "gen-poet"
     assert "next: answer, resume, cancel" in drawn(tree_view(run, None, NOW))
-    assert standing(run) == "wf-1 is AWAITING, it asks: Which? (this / that)"
+    assert describe_state(run) == "wf-1 is AWAITING, it asks: Which? (this / that)"
     assert "asks: Which?" in drawn(list_view([run]))
 
 
@@ -126,8 +120,8 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
 
 def test_a_run_says_what_it_is_about_to_do() -> None:
     run = half_done()
-    run.wanted = Wanted(wish=Wish.PAUSE, reason="somebody paused it")
-    assert standing(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
+    run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="somebody paused it")
+    assert describe_state(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
 
 
 def test_of_a_deleted_run_nothing_can_be_asked() -> None:
@@ -135,7 +129,7 @@ def test_of_a_deleted_run_nothing_can_be_asked() -> None:
     assert next_commands(run) == ["prepare", "start", "cancel", "modify", "delete"]
     run.deleted_at = NOW
     assert next_commands(run) == []
-    assert standing(run) == "wf-1 is deleted"
+    assert describe_state(run) == "wf-1 is deleted"
 
 
 def test_checkpoints_show_their_commits_and_whether_they_still_fit() -> None:
@@ -155,7 +149,7 @@ def test_a_run_is_meant_by_the_beginning_or_the_end_of_its_id() -> None:
     there = {"wf-1aa": "RUNNING", "wf-1bb": "FAILED", "wf-2ab": "CREATED"}
     meant = {text: choose_id(text, there) for text in ("wf-1a", "1b", "2", "bb", "ab")}
     assert meant == dict(zip(meant, ("wf-1aa", "wf-1bb", "wf-2ab", "wf-1bb", "wf-2ab"), strict=True))
-    with pytest.raises(Ambiguous, match=r"'wf-1' can mean wf-1bb \(FAILED\), wf-1aa \(RUNNING\): write more"):
+    with pytest.raises(Ambiguous, match=r"'wf-1' matches wf-1bb \(FAILED\), wf-1aa \(RUNNING\): write more"):
         choose_id("wf-1", there)
     for text in ("", "3", "1"):
         with pytest.raises(NotFound):
@@ -167,7 +161,7 @@ def test_the_parts_of_a_run_have_short_names() -> None:
     assert find_work(run, "w2") is find_work(run, "polish") is find_work(run, "wf-1-w2") is run.works[1]
     assert find_task(run, "w1-t1") is run.works[0].tasks[0]
     assert find_checkpoint(run, "w1-c1").id == "wf-1-w1-c1"
-    with pytest.raises(NotFound, match="no single work 'w3'; it has: w1, w2"):
+    with pytest.raises(NotFound, match="no unique work 'w3'; it has: w1, w2"):
         find_work(run, "w3")
     with pytest.raises(NotFound, match="it has: w1-c1"):
         find_checkpoint(run, "w2-c1")
@@ -193,9 +187,9 @@ def test_what_a_definition_leaves_out_stays() -> None:
     [
         ("", "run.yaml:1: the file: must be a block of fields"),
         ("works", "run.yaml:1: the file: must be a block of fields"),
-        ("{}", "a definition has any of gitRefs, mcpServerRefs, works; it has none"),
-        ("name: x", "run.yaml:1: name: there is no such field; there are: gitRefs, mcpServerRefs, works"),
-        ("works:\n- nam: a", "run.yaml:2: works.0..nam: there is no such field; there are: .*id"),
+        ("{}", "a definition needs at least one of gitRefs, mcpServerRefs, works"),
+        ("name: x", "run.yaml:1: name: unknown field; known fields: gitRefs, mcpServerRefs, works"),
+        ("works:\n- nam: a", "run.yaml:2: works.0..nam: unknown field; known fields: .*id"),
         ("gitRefs:", "run.yaml:1: gitRefs: must be a list"),
         ("works:\n- name: a\n  tasks: 7", "run.yaml:3: works"),
     ],

@@ -6,11 +6,11 @@ import pytest
 from kingdom.court.memory import (
     LOADED_BYTES_MAX,
     apply_memory_updates,
-    earlier_files,
+    list_legacy_files,
+    list_memory,
     load_memory,
-    promote,
-    remembered,
-    take_over_file,
+    migrate_legacy_file,
+    promote_line,
 )
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 from tests.patience import PATIENCE_SECONDS
@@ -51,30 +51,30 @@ def test_a_person_lets_a_sentence_count_everywhere_with_where_it_came_from(tmp_p
     learned = ["Tests need a database.", {"about": "decisions", "text": "Nothing is pushed on Fridays. [x, y]"}]
     apply_memory_updates(tmp_path, [*learned, "Tests need patience."], "acme/shop", "wf-1, 2026-02-07")
     with pytest.raises(Ambiguous, match="patience"):
-        promote(tmp_path, "tests need")
+        promote_line(tmp_path, "tests need")
     for unknown in ("a cat", " "):
-        with pytest.raises(NotFound, match="no sentence"):
-            promote(tmp_path, unknown)
-    assert promote(tmp_path, "a DATABASE").origin == "patterns of acme/shop, wf-1, 2026-02-07"
-    promote(tmp_path, "Fridays")
+        with pytest.raises(NotFound, match="no line"):
+            promote_line(tmp_path, unknown)
+    assert promote_line(tmp_path, "a DATABASE").origin == "patterns of acme/shop, wf-1, 2026-02-07"
+    promote_line(tmp_path, "Fridays")
     assert load_memory(tmp_path, "acme/other") == (
         "# Patterns\n\n- Tests need a database. [patterns of acme/shop, wf-1, 2026-02-07]\n\n"
         "# Decisions\n\n- Nothing is pushed on Fridays. [x, y] [decisions of acme/shop, wf-1, 2026-02-07]\n"
     )
-    sentences = [(each.text, each.everywhere) for each in remembered(tmp_path)]
+    sentences = [(each.text, each.everywhere) for each in list_memory(tmp_path)]
     assert sentences == [
         ("Nothing is pushed on Fridays. [x, y]", True),
         ("Tests need a database.", True),
         ("Tests need patience.", False),
     ]
     with pytest.raises(NotFound):
-        promote(tmp_path, "a database")
+        promote_line(tmp_path, "a database")
 
 
 def test_a_sentence_that_is_learned_again_is_the_newest_and_stands_once(tmp_path: Path) -> None:
     for run in ("wf-1", "wf-2"):
         apply_memory_updates(tmp_path, ["first", "second"] if run == "wf-1" else ["first"], "acme/shop", run)
-    assert [(each.text, each.origin) for each in remembered(tmp_path)] == [
+    assert [(each.text, each.origin) for each in list_memory(tmp_path)] == [
         ("second", "patterns of acme/shop, wf-1"),
         ("first", "patterns of acme/shop, wf-2"),
     ]
@@ -93,8 +93,8 @@ def test_what_an_earlier_version_wrote_becomes_the_oldest_that_is_known(tmp_path
     earlier = tmp_path / "memory" / "repo-acme-shop.md"
     earlier.write_text("- old\n- both\n")
     (tmp_path / "memory" / "repo-notes.md").write_text("named by the package itself\n")
-    assert earlier_files(tmp_path, ["memory/repo-notes.md"]) == [earlier]
-    take_over_file(tmp_path, earlier, "acme/shop")
+    assert list_legacy_files(tmp_path, ["memory/repo-notes.md"]) == [earlier]
+    migrate_legacy_file(tmp_path, earlier, "acme/shop")
     assert (
         tmp_path / "memory" / "repository-acme.shop.md"
     ).read_text() == "- old\n- both [acme/shop]\n- new [acme/shop]\n"
@@ -111,7 +111,7 @@ def test_the_same_updates_twice_change_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         apply_memory_updates(tmp_path, ["first", "second", "first"])
     apply_memory_updates(tmp_path, ["first"])
-    assert [each.text for each in remembered(tmp_path)] == ["second", "first"]
+    assert [each.text for each in list_memory(tmp_path)] == ["second", "first"]
 
 
 @pytest.mark.parametrize("about", ["patterns", "repo", "decisions"])
@@ -132,14 +132,14 @@ def test_what_is_no_update_is_refused_and_the_others_are_kept(tmp_path: Path) ->
     refused = apply_memory_updates(tmp_path, updates)
     assert len(refused) == 4
     assert "about" in refused[1]
-    assert refused[3] == "there is no repository that this could be about: y"
-    assert [each.text for each in remembered(tmp_path)] == ["z"]
-    assert apply_memory_updates(tmp_path, "not a list") == ("updates of memory are a list, not not a list",)
+    assert refused[3] == "this memory update is about a repository, but the work has none: y"
+    assert [each.text for each in list_memory(tmp_path)] == ["z"]
+    assert apply_memory_updates(tmp_path, "not a list") == ("memory updates must be a list, not not a list",)
 
 
 def test_a_long_update_is_cut(tmp_path: Path) -> None:
     apply_memory_updates(tmp_path, ["x" * 10_000])
-    assert [each.text for each in remembered(tmp_path)] == ["x" * 500]
+    assert [each.text for each in list_memory(tmp_path)] == ["x" * 500]
 
 
 def test_more_files_of_the_package_are_shown_as_far_as_there_is_room(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_memory_stays_inside_the_package(tmp_path: Path) -> None:
     package.mkdir()
     outside.mkdir()
     (outside / "secret.md").write_text("secret")
-    with pytest.raises(Misconfigured, match="leads out of the package"):
+    with pytest.raises(Misconfigured, match="points outside the package"):
         load_memory(package, "", ["../outside/secret.md"])
     (package / "memory").symlink_to(outside)
-    with pytest.raises(Misconfigured, match="leads out of the package"):
+    with pytest.raises(Misconfigured, match="points outside the package"):
         apply_memory_updates(package, ["x"])
     assert [file.name for file in outside.iterdir()] == ["secret.md"]
 
@@ -183,5 +183,5 @@ def test_many_who_learn_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
-    texts = [each.text for each in remembered(tmp_path)]
+    texts = [each.text for each in list_memory(tmp_path)]
     assert sorted(texts) == sorted(f"{who}.{number}" for who in range(8) for number in range(10))

@@ -11,39 +11,39 @@ from prometheus_client.parser import text_string_to_metric_families
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.metrics import CourtMetrics
-from kingdom.court.standing import (
+from kingdom.court.status import (
     UNKNOWN,
-    HealthNow,
-    HostNow,
-    MoneyNow,
-    ParkedNow,
-    RoleNow,
-    Slots,
-    Standing,
+    CourtStatus,
+    HealthSummary,
+    HostSummary,
+    MoneySummary,
+    ParkedRun,
+    RoleSummary,
+    SlotUse,
     Trouble,
-    Waiting,
+    WaitingSummary,
 )
-from kingdom.workflow.model.host import HostStatus
+from kingdom.workflow.model.resources.host import HostStatus
 from tests.patience import PATIENCE_SECONDS
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
-BUSY = Standing(
+BUSY = CourtStatus(
     at=NOON,
-    health=HealthNow(level="orange", reason="the disk is full"),
+    health=HealthSummary(level="orange", reason="the disk is full"),
     roles=(
-        RoleNow(role="king", silent_seconds=3.5, is_well=True),
-        RoleNow(role="envoy", silent_seconds=None, is_well=False),
+        RoleSummary(role="king", silent_seconds=3.5, is_well=True),
+        RoleSummary(role="envoy", silent_seconds=None, is_well=False),
     ),
-    money=MoneyNow(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
-    slots=(Slots(scope="soldiers", held=2, limit=3), Slots(scope="repo:acme/app", held=1, limit=1)),
+    money=MoneySummary(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
+    slots=(SlotUse(scope="soldiers", held=2, limit=3), SlotUse(scope="repo:acme/app", held=1, limit=1)),
     undecided=4,
-    waiting=Waiting(count=5, by_priority={"high": 5}, by_reason={"soldiers is full": 5}),
+    waiting=WaitingSummary(count=5, by_priority={"high": 5}, by_reason={"soldiers is full": 5}),
     assignments={"pending": 0, "in_progress": 2, "needs_human": 1},
     open_asks=1,
     dead_letters={},
     paused={},
-    hosts=(HostNow(name="box", status=HostStatus.UP, slots=3, busy=2),),
-    parked=(ParkedNow(workflow="wf-1", until=NOON, reason="usage limit"),),
+    hosts=(HostSummary(name="box", status=HostStatus.UP, slots=3, busy=2),),
+    parked=(ParkedRun(workflow="wf-1", until=NOON, reason="usage limit"),),
     troubles=(Trouble(what="envoy does not run", command="kingdom role envoy"),),
 )
 
@@ -79,7 +79,7 @@ async def test_a_scrape_finds_the_numbers_of_the_status_and_nothing_that_is_gone
             "hosts": {"UP": 1, "LOST": 0},
             "parked": 1,
         }
-        court.show(msgspec.structs.replace(BUSY, roles=(), slots=BUSY.slots[:1], waiting=Waiting(), troubles=()))
+        court.show(msgspec.structs.replace(BUSY, roles=(), slots=BUSY.slots[:1], waiting=WaitingSummary(), troubles=()))
         found = await scraped(address)
     assert (found["role_silent_seconds"], found["slots_held"], found["troubles"]) == ({}, {"soldiers": 2}, 0)
     assert found["events_waiting"] == {"high": 0, "normal": 0, "low": 0}
@@ -94,6 +94,6 @@ def test_what_nobody_has_measured_is_not_shown_as_well() -> None:
 
     assert isnan(value("health"))
     assert isnan(value("troubles"))
-    court.show(msgspec.structs.replace(BUSY, health=HealthNow(level=UNKNOWN, reason="nobody has measured it yet")))
+    court.show(msgspec.structs.replace(BUSY, health=HealthSummary(level=UNKNOWN, reason="not measured yet")))
     assert isnan(value("health"))
     assert value("troubles") == 1

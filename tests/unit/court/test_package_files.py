@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from kingdom.court.package_files import SHIPPED, install_package, load_package, load_packages, shipped
-from kingdom.court.petitions.bodies import Origin, read_body
-from kingdom.court.prompt import PROMPT_BYTES_MAX, Context, render
+from kingdom.court.package_files import SHIPPED, find_shipped_package, install_package, load_package, load_packages
+from kingdom.court.petitions.bodies import AssignmentSubject, read_body
+from kingdom.court.prompt import PROMPT_BYTES_MAX, PromptContext, render
 from kingdom.errors import IllegalTransition, Misconfigured
-from kingdom.soldiers.scripted.script import Petition, parse_script
+from kingdom.soldiers.agents.scripted.script import PetitionStep, parse_script
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,7 +73,7 @@ def test_a_broken_package_disables_only_itself(tmp_path: Path) -> None:
     loaded = load_packages(tmp_path)
     assert [package.name for package in loaded.packages] == ["gen-good"]
     assert [broken.name for broken in loaded.broken] == ["gen-bad", "gen-day", "gen-deep", "gen-empty", "gen-gone"]
-    assert "gen-day/general.yaml:2:14: this cannot be read as YAML: month must be in 1..12" in loaded.broken[1].reason
+    assert "gen-day/general.yaml:2:14: this is not valid YAML: month must be in 1..12" in loaded.broken[1].reason
     assert "gen-empty/general.yaml is missing" in loaded.broken[3].reason
 
 
@@ -84,39 +84,42 @@ def test_where_strangers_are_heard_a_general_for_github_must_name_repositories(t
     text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{heard}'\n"
     file.write_text(text)
     assert load_package(folder).name == "gen-x"
-    (broken,) = load_packages(tmp_path, hears_strangers=True).broken
-    assert broken.reason.startswith(f"{file}:5: {heard} would be heard from every repository on GitHub")
+    (broken,) = load_packages(tmp_path, accepts_strangers=True).broken
+    assert broken.reason.startswith(f"{file}:5: {heard} would accept events of every repository on GitHub")
     assert 'add a line `repos: ["OWNER/*"]`' in broken.reason
     file.write_text(f'{text}    repos: ["acme/*"]\n')
-    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+    assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
 
 def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repository(tmp_path: Path) -> None:
     make(tmp_path, subscribes=[{"type": "jira.*"}, {"type": "demo.*"}, {"type": "gith"}], schedules=[MORNING])
-    assert load_packages(tmp_path, hears_strangers=True).broken == ()
+    assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
 
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"colour": "red"}, "general.yaml:1: colour: there is no such field; there are: name, description, order"),
+        ({"colour": "red"}, "general.yaml:1: colour: unknown field; known fields: name, description, order"),
         ({"timeout_seconds": 5}, "timeout_seconds: must be a whole number of at least 30"),
-        ({"policy": {"retry": 1}}, "policy.retry: there is no such field; there are: retries, retry_after_seconds"),
+        ({"policy": {"retry": 1}}, "policy.retry: unknown field; known fields: retries, retry_after_seconds"),
         (
             {"policy": {"petitions": [{"kind": "github.review", "often": 2}]}},
-            "policy.petitions[0].often: there is no such field; there are: kind, targets, at_most",
+            "policy.petitions[0].often: unknown field; known fields: kind, targets, at_most",
         ),
-        ({"subscribes": [{"type": "x", "where": {"reason": "y"}}]}, "subscribes[0]: 'reason' is no field of an event"),
-        ({"subscribes": [{"type": "x", "supersedes": "{number}"}]}, "subscribes[0]: 'number' is no field of an event"),
-        ({"schedules": [{**MORNING, "cron": "0 25 * * *"}]}, "schedules[0]: cron '0 25 * * *' is no timetable"),
-        ({"schedules": [{**MORNING, "cron": "* * * * * *"}]}, "is no timetable of five fields such as '0 9 * * 1-5'"),
-        ({"schedules": [{**MORNING, "time_zone": "Mars/Base"}]}, "schedules[0]: time_zone 'Mars/Base' is not known"),
-        ({"schedules": [{**MORNING, "time_zone": "../passwd"}]}, "is not known: write one such as Europe/Berlin"),
-        ({"schedules": [{**MORNING, "catch_up": "twice"}]}, "schedules[0].catch_up: 'twice' is none of the values"),
-        ({"schedules": [MORNING, MORNING]}, "two schedules are named morning"),
-        ({"memory": ["../other/notes.md"]}, "../other/notes.md leads out of the package"),
-        ({"name": "gen-y"}, "name is 'gen-y': call its folder so, or change the name"),
-        ({"name": "Looker"}, "name: must be text that fits the pattern"),
+        ({"subscribes": [{"type": "x", "where": {"reason": "y"}}]}, "[0]: 'reason' is not a field of an event"),
+        ({"subscribes": [{"type": "x", "supersedes": "{number}"}]}, "[0]: 'number' is not a field of an event"),
+        ({"schedules": [{**MORNING, "cron": "0 25 * * *"}]}, "schedules[0]: cron '0 25 * * *' is not valid"),
+        ({"schedules": [{**MORNING, "cron": "* * * * * *"}]}, "must have five fields, such as '0 9 * * 1-5'"),
+        ({"schedules": [{**MORNING, "time_zone": "Mars/Base"}]}, "schedules[0]: time_zone 'Mars/Base' is unknown"),
+        ({"schedules": [{**MORNING, "time_zone": "../passwd"}]}, "is unknown: write one such as Europe/Berlin"),
+        (
+            {"schedules": [{**MORNING, "catch_up": "twice"}]},
+            "schedules[0].catch_up: 'twice' is not one of the allowed values",
+        ),
+        ({"schedules": [MORNING, MORNING]}, "several schedules are named morning"),
+        ({"memory": ["../other/notes.md"]}, "../other/notes.md points outside the package"),
+        ({"name": "gen-y"}, "name is 'gen-y': give its folder the same name, or change the name"),
+        ({"name": "Looker"}, "name: must be text that matches the pattern"),
     ],
 )
 def test_what_is_wrong_in_general_yaml_is_told_with_its_place(
@@ -132,23 +135,23 @@ def test_an_error_names_its_line(tmp_path: Path) -> None:
         "name: gen-x\ndescription: Looks.\nschedules:\n  - {name: a, cron: 0 9 * * *, task_type: t}\n"
         "  - name: b\n    cron: 61 * * * *\n    task_type: t\n"
     )
-    assert "general.yaml:5: schedules[1]: cron '61 * * * *' is no timetable" in reason(tmp_path)
+    assert "general.yaml:5: schedules[1]: cron '61 * * * *' is not valid" in reason(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("query", "complaint"),
     [
         ("prompts/gone.md", "prompts/gone.md is missing"),
-        ("prompts/look.txt", "works[0].tasks[0].query: a prompt is a file such as prompts/review.md"),
-        ("prompts/../../outside.md", "prompts/../../outside.md leads out of the package"),
-        ("prompts/link.md", "prompts/link.md leads out of the package"),
-        ("prompts/loop.md", "prompts/loop.md leads out of the package"),
+        ("prompts/look.txt", "works[0].tasks[0].query: a prompt file must be a .md file, such as prompts/review.md"),
+        ("prompts/../../outside.md", "prompts/../../outside.md points outside the package"),
+        ("prompts/link.md", "prompts/link.md points outside the package"),
+        ("prompts/loop.md", "prompts/loop.md points outside the package"),
         ("prompts/pipe.md", "prompts/pipe.md is missing"),
         ("prompts/empty.md", "prompts/empty.md:1: the prompt is empty"),
-        ("prompts/latin.md", "prompts/latin.md is not written in UTF-8"),
-        ("prompts/long.md", f"has {PROMPT_BYTES_MAX + 1} bytes, {PROMPT_BYTES_MAX} are allowed"),
-        ("prompts/wrong.md", "prompts/wrong.md:2: {{ secrets.key }} is not known; there are: payload.…"),
-        ("'{{ secrets.key }}'", "workflow.yaml: works[0].tasks[0].query, line 1: {{ secrets.key }} is not known"),
+        ("prompts/latin.md", "prompts/latin.md is not UTF-8"),
+        ("prompts/long.md", f"has {PROMPT_BYTES_MAX + 1} bytes, at most {PROMPT_BYTES_MAX} are allowed"),
+        ("prompts/wrong.md", "prompts/wrong.md:2: {{ secrets.key }} is unknown; available: payload.…"),
+        ("'{{ secrets.key }}'", "workflow.yaml: works[0].tasks[0].query, line 1: {{ secrets.key }} is unknown"),
     ],
 )
 def test_a_prompt_that_cannot_be_used_breaks_its_package(tmp_path: Path, query: str, complaint: str) -> None:
@@ -179,27 +182,27 @@ def test_of_two_packages_with_one_schedule_the_second_is_broken(tmp_path: Path) 
     make(tmp_path, "gen-b", schedules=[MORNING])
     loaded = load_packages(tmp_path)
     assert [package.name for package in loaded.packages] == ["gen-b"]
-    assert "schedule morning is one of gen-b already: give it another name" in loaded.broken[0].reason
+    assert "schedule morning already belongs to gen-b: give it another name" in loaded.broken[0].reason
 
 
 def test_the_generals_that_come_with_kingdom_are_whole() -> None:
     loaded = load_packages(SHIPPED)
     assert loaded.broken == ()
     assert {package.name for package in loaded.packages} == {"gen-briefing", "gen-hello", "gen-jira", "gen-pr"}
-    assert shipped("gen-pr") == SHIPPED / "gen-pr"
-    assert shipped("../generals/gen-pr") is None
+    assert find_shipped_package("gen-pr") == SHIPPED / "gen-pr"
+    assert find_shipped_package("../generals/gen-pr") is None
 
 
 def test_the_generals_that_come_with_kingdom_ask_only_for_what_they_may() -> None:
     values = {"number": 7, "key": "SHOP-1", "summary": "Say hi", "channel": "engineering"}
-    origin = Origin(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
+    origin = AssignmentSubject(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
     asked: list[str] = []
     for package in load_packages(SHIPPED).packages:
         allowed = {rule.kind: rule for rule in package.general.policy.petitions}
-        context = Context(payload=values, repo="acme/shop", event={}, task={}, git="acme-shop")
+        context = PromptContext(payload=values, repo="acme/shop", event={}, task={}, git="acme-shop")
         for task in (task for work in package.template.works for task in work.tasks):
             for step in parse_script(render(task.query, context)) or ():
-                if isinstance(step, Petition):
+                if isinstance(step, PetitionStep):
                     body = read_body(step.petition, step.body, origin)
                     assert body.is_about(origin)
                     assert any(fnmatchcase(body.target, glob) for glob in allowed[step.petition].targets)
@@ -258,13 +261,13 @@ def test_a_package_that_was_put_aside_when_somebody_was_killed_comes_back(tmp_pa
 def test_what_would_break_another_general_or_itself_is_not_installed(tmp_path: Path) -> None:
     drafts, place = tmp_path / "drafts", tmp_path / "generals"
     make(place, "gen-a", schedules=[MORNING])
-    with pytest.raises(Misconfigured, match="schedule morning is one of gen-a already"):
+    with pytest.raises(Misconfigured, match="schedule morning already belongs to gen-a"):
         install_package(make(drafts, "gen-b", schedules=[MORNING]), place, replace=False)
     linked = make(drafts, "gen-c")
     shutil.move(linked / "prompts" / "look.md", linked / "look.md")
     (linked / "prompts" / "look.md").symlink_to(linked / "look.md")
     load_package(linked)
-    with pytest.raises(Misconfigured, match="leads out of the package"):
+    with pytest.raises(Misconfigured, match="points outside the package"):
         install_package(linked, place, replace=False)
     (place / "gen-d").symlink_to(make(drafts, "gen-d"))
     with pytest.raises(Misconfigured, match="is a link"):

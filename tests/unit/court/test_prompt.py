@@ -10,16 +10,16 @@ from kingdom.court.package_files import SHIPPED, load_packages
 from kingdom.court.prompt import (
     MEMORY_BYTES_MAX,
     PROMPT_BYTES_MAX,
-    Context,
-    missing,
-    mistakes,
+    PromptContext,
+    find_placeholder_errors,
+    missing_values,
     newest_lines,
     render,
     render_template,
 )
 from kingdom.errors import Misconfigured, Permanent
-from kingdom.soldiers.scripted.script import parse_script
-from kingdom.workflow.model.template import WorkflowTemplate
+from kingdom.soldiers.agents.scripted.script import parse_script
+from kingdom.workflow.model.resources.template import WorkflowTemplate
 
 FOREIGN = st.text(alphabet=st.one_of(st.sampled_from('`~#{}"\\> \t\r\n\u2028\x85script-='), st.characters()))
 PROMPTS = [
@@ -28,8 +28,8 @@ PROMPTS = [
 ASKED = ("payload.a", "payload.b", "quote payload.a", "json payload.a")
 
 
-def context(**payload: Any) -> Context:
-    return Context(
+def context(**payload: Any) -> PromptContext:
+    return PromptContext(
         payload=payload,
         repo="acme/shop",
         event={"id": "evt-github-1", "type": "github.pr.comment"},
@@ -96,18 +96,18 @@ def test_what_nobody_gave_is_empty_and_told() -> None:
     text = "{{ payload.a }}/{{ payload.b.c }}/{{ payload.b.c }}\n{{ quote payload.d }}\n{{ json payload.e }}"
     given_values = context(a="", b="no mapping")
     assert render(text, given_values) == "//\n\nnull"
-    assert missing(text, given_values) == ("payload.b.c", "payload.d", "payload.e")
+    assert missing_values(text, given_values) == ("payload.b.c", "payload.d", "payload.e")
 
 
 def test_a_prompt_has_a_limit_with_its_values() -> None:
     assert len(render("{{ payload.a }}", context(a="x" * PROMPT_BYTES_MAX))) == PROMPT_BYTES_MAX
-    with pytest.raises(Permanent, match="204801 bytes with its values, 204800 are allowed"):
+    with pytest.raises(Permanent, match="204801 bytes with its values, at most 204800 are allowed"):
         render("{{ payload.a }}", context(a="x" * (PROMPT_BYTES_MAX + 1)))
 
 
 def test_memory_takes_a_fifth_of_a_prompt_at_most_and_its_newest_lines_win() -> None:
     lines = "".join(f"{number:06d}\n" for number in range(10_000))
-    shown = render("{{ quote memory }}", Context(payload={}, event={}, task={}, memory=lines)).splitlines()
+    shown = render("{{ quote memory }}", PromptContext(payload={}, event={}, task={}, memory=lines)).splitlines()
     assert shown[-1] == "> 009999"
     assert len(shown) == MEMORY_BYTES_MAX // 7
 
@@ -115,19 +115,19 @@ def test_memory_takes_a_fifth_of_a_prompt_at_most_and_its_newest_lines_win() -> 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("{{ secrets.key }}", "{{ secrets.key }} is not known; there are: payload.…, repo"),
-        ("{{ payload }}", "{{ payload }} is not known"),
-        ("{{ event.payload }}", "{{ event.payload }} is not known"),
-        ("{{ repo.name }}", "{{ repo.name }} is not known"),
-        ("{{ shout payload.a }}", "is no placeholder such as"),
-        ("{{ payload.a", "is no placeholder such as"),
-        ("Body: {{ quote payload.a }}", "let it stand on a line of its own"),
+        ("{{ secrets.key }}", "{{ secrets.key }} is unknown; available: payload.…, repo"),
+        ("{{ payload }}", "{{ payload }} is unknown"),
+        ("{{ event.payload }}", "{{ event.payload }} is unknown"),
+        ("{{ repo.name }}", "{{ repo.name }} is unknown"),
+        ("{{ shout payload.a }}", "is not a placeholder such as"),
+        ("{{ payload.a", "is not a placeholder such as"),
+        ("Body: {{ quote payload.a }}", "put it on its own line"),
         ("{{ memory }}", "write {{ quote memory }}"),
         ('```script\n{"say": "{{ payload.a }}"}\n```', "write {{ json payload.a }}"),
     ],
 )
 def test_a_wrong_placeholder_is_found_before_anything_runs(text: str, complaint: str) -> None:
-    ((line, words),) = mistakes(f"First line.\n{text}")
+    ((line, words),) = find_placeholder_errors(f"First line.\n{text}")
     assert complaint in words
     assert line == 1 + text[: text.index("{{")].count("\n") + 1
 
@@ -136,7 +136,7 @@ def test_a_script_may_name_the_checkout_and_text_after_it_is_free_again() -> Non
     text = (
         '```script\n{"run": "ls {{ git }}", "n": {{ json payload.n }}}\n```\n{{ payload.a }}\n```\n{{ payload.b }}\n```'
     )
-    assert list(mistakes(text)) == []
+    assert list(find_placeholder_errors(text)) == []
 
 
 def test_a_template_gets_its_values_and_the_repository_of_the_event() -> None:
@@ -154,7 +154,7 @@ def test_the_branch_that_work_starts_from_may_be_named_by_the_event() -> None:
     made = render_template(template(gitRefs=refs), context(number=7), lambda _: "acme-shop")
     assert [ref.base_branch for ref in made.works[0].git_refs] == ["refs/pull/7/head"]
     for foreign in ("../heads/main", "7 8", "7:refs/heads/main", "*", "", "7.lock", None):
-        with pytest.raises(Permanent, match="no name of a branch"):
+        with pytest.raises(Permanent, match="not a valid branch name"):
             render_template(template(gitRefs=refs), context(number=foreign), lambda _: "acme-shop")
 
 
@@ -166,10 +166,10 @@ def test_a_repository_that_is_named_already_is_not_referred_to_twice() -> None:
 
 def test_a_template_that_needs_a_repository_is_refused_without_one() -> None:
     made = template(gitRefs=[{"gitId": "event-repo", "baseBranch": ""}])
-    nowhere = Context(payload={}, event={}, task={})
-    with pytest.raises(Misconfigured, match="this one has none: give the General a default_repo"):
+    nowhere = PromptContext(payload={}, event={}, task={})
+    with pytest.raises(Misconfigured, match="this event has none: give the General a default_repo"):
         render_template(made, nowhere, lambda _: "acme-shop")
-    with pytest.raises(Misconfigured, match="it is no id of a Git"):
+    with pytest.raises(Misconfigured, match="is not a valid Git id"):
         render_template(made, context(), lambda _: "$(reboot)")
 
 
@@ -192,7 +192,7 @@ def test_no_value_can_begin_a_line_with_a_fence(asked: list[str], a: str, b: str
 
 @given(FOREIGN)
 def test_no_value_changes_the_script_of_a_shipped_general(foreign: str) -> None:
-    names = {path.removeprefix("payload.") for prompt in PROMPTS for path in missing(prompt, context())}
+    names = {path.removeprefix("payload.") for prompt in PROMPTS for path in missing_values(prompt, context())}
     values = context(**dict.fromkeys(names, foreign))
     plain = context(**dict.fromkeys(names, "plain"))
     for prompt in PROMPTS:

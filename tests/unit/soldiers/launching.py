@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kingdom.soldiers.agent import Launch
-from kingdom.workflow.model.commands import StartAgent
+from kingdom.soldiers.agents.port import Launch
+from kingdom.workflow.model.messages.commands import StartAgent
 
 
 def a_start(work_id: str = "w1", attempt: int = 1) -> StartAgent:

@@ -1,4 +1,4 @@
-"""Files that agents can change: what is read, written and listed, and what is not."""
+"""Reading, writing and listing files that agents can change, and what is refused."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.agent_files import AgentFile, files_below, matching
+from kingdom.soldiers.files.agent_files import AgentFile, find_files, list_files_below
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_name_that_leads_out_is_refused(root: Path, outside: Path, name: str) 
         file.make_folder,
     ]
     for act in acts:
-        with pytest.raises(ProgramFailed, match="is no name of a file below"):
+        with pytest.raises(ProgramFailed, match="is not a path below"):
             act()
     assert (outside / "file").read_text() == "secret"
 
@@ -73,7 +73,7 @@ def test_only_a_regular_file_is_read(root: Path, outside: Path, kind: str) -> No
     file = AgentFile(root, name)
     assert file.read(100) is None
     assert file.read_end(100) is None
-    assert file.found() is None
+    assert file.info() is None
     assert file.is_free() is (kind == "nothing")
 
 
@@ -98,7 +98,7 @@ def test_a_file_is_written_with_the_folders_above_it_and_replaces_a_link(root: P
 
 def test_a_file_below_a_link_is_not_written_and_the_message_tells_what_to_look_for(root: Path, outside: Path) -> None:
     (root / "folder").symlink_to(outside)
-    with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its way"):
+    with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its place"):
         AgentFile(root, "folder/new").write("x")
     assert [path.name for path in outside.iterdir()] == ["file"]
 
@@ -142,10 +142,13 @@ def test_a_pattern_means_regular_files_and_no_link_on_the_way(root: Path, outsid
         AgentFile(root, f"top/{name}").write("x" * len(name))
     (root / "top" / "e").symlink_to(outside)
     (root / "top" / "a" / "file").symlink_to(outside / "file")
-    assert sorted(found.file.name for found in matching(root, "top/*/main.txt")) == ["top/a/main.txt", "top/b/main.txt"]
-    assert [found.size for found in matching(root, "top/b/o*.txt")] == [len("b/other.txt")]
-    assert matching(root, "top/*/file") == []
-    assert matching(root, "gone/*/file") == []
+    assert sorted(found.file.name for found in find_files(root, "top/*/main.txt")) == [
+        "top/a/main.txt",
+        "top/b/main.txt",
+    ]
+    assert [found.size for found in find_files(root, "top/b/o*.txt")] == [len("b/other.txt")]
+    assert find_files(root, "top/*/file") == []
+    assert find_files(root, "gone/*/file") == []
 
 
 def test_a_listing_ends_however_deep_and_many_the_folders_are(root: Path, outside: Path) -> None:
@@ -159,6 +162,6 @@ def test_a_listing_ends_however_deep_and_many_the_folders_are(root: Path, outsid
         os.close(place)
         place = inner
     os.close(place)
-    found = [each.file.name for each in files_below(root, leaving_out=".git")]
+    found = [each.file.name for each in list_files_below(root, leaving_out=".git")]
     assert found[0] == "file"
     assert 10 < len(found) < 100

@@ -1,4 +1,4 @@
-"""Reading the name in a ClientHello, of real ones and of crafted ones."""
+"""Read the server name in real and crafted ClientHello messages."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ NAME = "files.example.org"
 
 
 def real(name: str | None = NAME, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
-    """Return what Python's TLS sends first."""
+    """Return the ClientHello that Python sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.maximum_version = name is not None, version
     sent = ssl.MemoryBIO()
@@ -22,7 +22,7 @@ def real(name: str | None = NAME, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1
 
 
 def records(message: bytes, *cuts: int) -> bytes:
-    """Return a handshake message in records that begin at the cuts."""
+    """Return a handshake message split into records at the cuts."""
     starts = (0, *cuts)
     pieces = [message[start:end] for start, end in zip(starts, (*cuts, len(message)), strict=True)]
     return b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
@@ -72,8 +72,8 @@ def test_the_name_is_in_lower_case_and_what_follows_the_message_is_left_alone() 
 
 
 def crafted() -> Iterator[tuple[str, bytes, str]]:
-    yield "no name", real(None), r"names no host \(SNI\)"
-    yield "no extensions", records(hello()), r"names no host \(SNI\)"
+    yield "no name", real(None), r"has no server name \(SNI\)"
+    yield "no extensions", records(hello()), r"has no server name \(SNI\)"
     yield "hidden name", records(hello(SNI, extension(0xFE0D, b"\0"))), "Encrypted Client Hello"
     yield "two names", records(hello(names(b"a.org", b"b.org"))), "malformed"
     yield "two extensions", records(hello(SNI, names(b"evil.org"))), "malformed"
@@ -90,7 +90,7 @@ def crafted() -> Iterator[tuple[str, bytes, str]]:
     yield "another message", records(b"\x02" + hello(SNI)[1:]), "malformed"
     yield "an empty record", records(hello(SNI), 0), "malformed"
     yield "a huge record", b"\x16\x03\x01\x40\x01", "malformed"
-    yield "many records", records(hello(SNI), *range(1, 9)), "more pieces"
+    yield "many records", records(hello(SNI), *range(1, 9)), "more records"
     yield "another record between", records(hello(SNI)[:9]) + b"\x15\x03\x03\x00\x02\x01\x00", "not TLS"
     yield "http", b"GET / HTTP/1.1\r\n\r\n", "not TLS"
     yield "ssh", b"SSH-2.0-x", "not TLS"

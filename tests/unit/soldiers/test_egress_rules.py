@@ -1,4 +1,4 @@
-"""Which names, addresses and requests lead out of a sandbox."""
+"""The names, addresses and requests that a sandbox may use."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import read_realm
 from kingdom.soldiers.sandbox.egress_rules import (
     EgressRefused,
-    allowed_name,
-    asked_target,
     canonical_name,
-    checked_host,
+    check_host,
     is_allowed,
     is_public,
+    parse_allowed_name,
+    parse_connect_request,
 )
 
 
@@ -29,25 +29,25 @@ from kingdom.soldiers.sandbox.egress_rules import (
     ],
 )
 def test_a_name_has_one_spelling(written: str, meant: str) -> None:
-    assert allowed_name(written) == meant
+    assert parse_allowed_name(written) == meant
 
 
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        *((name, "would allow every host: name those") for name in ("*", "*.", "", " ")),
-        *((name, "would allow every host of a whole top-level domain") for name in ("*.com", "*.com.", "*.中国")),
+        *((name, "would allow every host: name the hosts") for name in ("*", "*.", "", " ")),
+        *((name, "would allow every host of a top-level domain") for name in ("*.com", "*.com.", "*.中国")),
         *((name, "is an address") for name in ("10.0.0.1", "93.184.216.34.", "127.1", "0x7f.1", "::1", "[2606::1]")),
         *((name, "is more than a host name") for name in ("https://a.org", "a.org:443", "a.org/simple")),
-        *((name, "is no full host name") for name in ("localhost", "a b.org", "a..org", "-a.org", "a_b.org")),
-        *((name, "is no full host name") for name in ("*.*.org", "*a.org", "a.*", "a.*.org", f"{'a' * 64}.org")),
+        *((name, "is not a full host name") for name in ("localhost", "a b.org", "a..org", "-a.org", "a_b.org")),
+        *((name, "is not a full host name") for name in ("*.*.org", "*a.org", "a.*", "a.*.org", f"{'a' * 64}.org")),
     ],
 )
 def test_what_is_no_name_of_a_host_is_refused_where_the_settings_are_read(
     tmp_path: Path, written: str, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        allowed_name(written)
+        parse_allowed_name(written)
     (tmp_path / "kingdom.yaml").write_text(f"soldiers: {{egress: [index.example.org, '{written}']}}\n")
     with pytest.raises(Misconfigured, match=rf"kingdom\.yaml:1: soldiers: egress: .*{reason}"):
         read_realm(tmp_path / "kingdom.yaml")
@@ -102,7 +102,7 @@ def test_addresses_of_the_internet_are_public(address: str) -> None:
         *("100.64.0.1", "100.100.100.200", "192.0.0.192", "192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.1"),
         *("192.88.99.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16"),
         *("::", "::1", "fe80::1", "fe80::1%1", "fec0::1", "fd00:ec2::254", "ff02::1", "2001:db8::1", "3fff::1"),
-        # An address of the other kind inside: mapped, compatible, NAT64, 6to4, Teredo.
+        # IPv6 addresses that embed an IPv4 address: mapped, compatible, NAT64, 6to4, Teredo.
         *("::ffff:127.0.0.1", "::ffff:93.184.216.34", "::127.0.0.1", "::93.184.216.34"),
         *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::101:101", "2002:7f00:1::1", "2001:0:4136:e378::1"),
     ],
@@ -112,7 +112,10 @@ def test_addresses_of_inner_networks_are_not_public(address: str) -> None:
 
 
 def test_a_request_names_host_and_port() -> None:
-    assert asked_target(b"CONNECT index.example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n") == ("index.example.org", 443)
+    assert parse_connect_request(b"CONNECT index.example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n") == (
+        "index.example.org",
+        443,
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,18 +124,18 @@ def test_a_request_names_host_and_port() -> None:
         (b"GET http://index.example.org/ HTTP/1.1", "plain http is refused"),
         (b"POST / HTTP/1.1", "plain http is refused"),
         (b"connect index.example.org:443 HTTP/1.1", "plain http is refused"),
-        (b"CONNECT index.example.org HTTP/1.1", "no CONNECT request for a host and a port"),
-        (b"CONNECT index.example.org: HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443", "no CONNECT request"),
-        (b"CONNECT  index.example.org:443 HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443 HTTP/2", "no CONNECT request"),
-        (b"CONNECT p\xc3\xbf.org:443 HTTP/1.1", "no CONNECT request"),
-        (b"CONNECT index.example.org:443 HTTP/1.1\nX: y", "no CONNECT request"),
+        (b"CONNECT index.example.org HTTP/1.1", "not a CONNECT request for a host and a port"),
+        (b"CONNECT index.example.org: HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443", "not a CONNECT request"),
+        (b"CONNECT  index.example.org:443 HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443 HTTP/2", "not a CONNECT request"),
+        (b"CONNECT p\xc3\xbf.org:443 HTTP/1.1", "not a CONNECT request"),
+        (b"CONNECT index.example.org:443 HTTP/1.1\nX: y", "not a CONNECT request"),
     ],
 )
 def test_other_requests_are_refused(head: bytes, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
-        asked_target(head + b"\r\n\r\n")
+        parse_connect_request(head + b"\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -148,5 +151,5 @@ def test_other_requests_are_refused(head: bytes, reason: str) -> None:
 )
 def test_what_is_not_named_is_refused(host: str, port: int, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
-        checked_host(host, port, ("index.example.org",))
-    assert checked_host("Index.example.org.", 443, ("index.example.org",)) == "index.example.org"
+        check_host(host, port, ("index.example.org",))
+    assert check_host("Index.example.org.", 443, ("index.example.org",)) == "index.example.org"

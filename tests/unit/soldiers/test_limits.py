@@ -1,10 +1,10 @@
-"""Limits of vendors are read from what their programs say; an agent in circles is told so, then given up."""
+"""Usage limits are parsed from messages of vendors' programs; a looping agent is nudged once, then given up."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kingdom.soldiers.limits import Advice, Circles, usage_limit
+from kingdom.soldiers.agents.limits import LoopAdvice, LoopDetector, parse_usage_limit
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def at(hour: int, minute: int = 0, *, day: int = 15, month: int = 11, year: int 
     ],
 )
 def test_the_time_is_read_from_what_a_program_says(text: str, until: datetime) -> None:
-    found = usage_limit(text, NOW)
+    found = parse_usage_limit(text, NOW)
     assert found is not None
     assert found.replace(second=0, microsecond=0) == until
 
@@ -63,42 +63,49 @@ def test_the_time_is_read_from_what_a_program_says(text: str, until: datetime) -
     ],
 )
 def test_a_text_without_a_time_tells_none(text: str) -> None:
-    assert usage_limit(text, NOW) is None
+    assert parse_usage_limit(text, NOW) is None
 
 
 def test_a_time_of_day_that_has_just_passed_is_not_that_of_tomorrow() -> None:
-    assert usage_limit("limit reached, resets 11:55am", NOW) == NOW + timedelta(minutes=1)
-    assert usage_limit("limit reached, resets 11am", NOW) == at(11, day=16)
+    assert parse_usage_limit("limit reached, resets 11:55am", NOW) == NOW + timedelta(minutes=1)
+    assert parse_usage_limit("limit reached, resets 11am", NOW) == at(11, day=16)
 
 
 def test_a_date_at_the_turn_of_the_year_is_of_the_next() -> None:
     eve = datetime(2026, 12, 30, 12, tzinfo=UTC)
-    assert usage_limit("weekly limit reached, resets Jan 2, 8am", eve) == at(8, day=2, month=1, year=2027)
+    assert parse_usage_limit("weekly limit reached, resets Jan 2, 8am", eve) == at(8, day=2, month=1, year=2027)
 
 
 def test_a_limit_that_ends_at_once_still_gives_the_vendor_a_moment() -> None:
-    assert usage_limit("Your quota will reset after 0s.", NOW) == NOW + timedelta(minutes=1)
+    assert parse_usage_limit("Your quota will reset after 0s.", NOW) == NOW + timedelta(minutes=1)
 
 
 def test_an_agent_in_circles_is_told_so_then_given_up() -> None:
-    circles = Circles(length=3)
-    advice = [circles.saw("Bash", "ls") for _ in range(6)]
-    assert advice == [Advice.LET, Advice.LET, Advice.NUDGE, Advice.LET, Advice.LET, Advice.GIVE_UP]
+    circles = LoopDetector(length=3)
+    advice = [circles.record_call("Bash", "ls") for _ in range(6)]
+    assert advice == [
+        LoopAdvice.CONTINUE,
+        LoopAdvice.CONTINUE,
+        LoopAdvice.NUDGE,
+        LoopAdvice.CONTINUE,
+        LoopAdvice.CONTINUE,
+        LoopAdvice.GIVE_UP,
+    ]
 
 
 def test_another_call_in_between_is_progress() -> None:
-    circles = Circles(length=3)
+    circles = LoopDetector(length=3)
     calls = [("Bash", "ls"), ("Bash", "ls"), ("Bash", "ls src"), ("Read", "ls src"), ("Bash", "ls"), ("Bash", "ls")]
-    assert {circles.saw(*call) for call in calls} == {Advice.LET}
+    assert {circles.record_call(*call) for call in calls} == {LoopAdvice.CONTINUE}
 
 
 def test_calls_that_do_not_tell_what_they_are_about_are_not_alike() -> None:
-    circles = Circles(length=3)
-    assert {circles.saw("Bash", "") for _ in range(10)} == {Advice.LET}
+    circles = LoopDetector(length=3)
+    assert {circles.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
 
 
 def test_the_agent_is_told_what_it_did() -> None:
-    circles = Circles(length=2)
-    circles.saw("Bash", "x" * 500)
-    circles.saw("Bash", "x" * 500)
+    circles = LoopDetector(length=2)
+    circles.record_call("Bash", "x" * 500)
+    circles.record_call("Bash", "x" * 500)
     assert circles.nudge.startswith(f"You called Bash 2 times in a row with the same input: {'x' * 200}…\n")

@@ -1,4 +1,4 @@
-"""What a session costs by its meter: limits, calls at once, and what its agent says about it."""
+"""The meter of a session: limits, concurrent calls, and the cost that the agent reports."""
 
 import asyncio
 import logging
@@ -6,14 +6,14 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from kingdom.bus.logs import configure_logs
+from kingdom.log_output import configure_logs
 from kingdom.soldiers.sandbox.meter import Meter, MeteredCall
 from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 
 UPSTREAM = Upstream(vendor=Vendor.ANTHROPIC, url="http://nowhere", key="none")
 MODEL = "claude-opus-5-5"
-# What a question of two dollars at most may use up.
+# The highest usage of a call that costs at most two dollars.
 MOST = Tokens(input=500_000)
 
 
@@ -108,7 +108,7 @@ TEXT = b'data: {"type": "content_block_delta", "delta": {"text": "%s"}}\n\n'
 @pytest.mark.parametrize(
     ("seconds", "came", "usd"),
     [
-        # Each begun second counts 200 tokens at $20 per million, and the prompt as it was sent until the vendor tells.
+        # Each started second counts 200 tokens at $20 per million; an unreported prompt counts as it was sent.
         pytest.param(0.0, b"", 2.0 + 0.004, id="left at once"),
         pytest.param(9.5, b"", 2.0 + 0.04, id="thoughts that are not shown"),
         pytest.param(9.5, START, 1.0 + 0.04, id="a prompt as the vendor told"),
@@ -123,7 +123,7 @@ async def test_an_answer_that_is_cut_off_costs_what_the_model_may_have_written(
     meter = Meter(clock=lambda: now)
     call = await meter.admit(UPSTREAM, MODEL, Tokens(input=500_000, output=64_000))
     assert call is not None
-    # Waiting for its turn is not writing.
+    # While a call waits to be admitted, the model writes nothing.
     now += 100
     with call:
         call.feed(came)

@@ -1,8 +1,13 @@
-"""What must be seen of the disk for a program to run."""
+"""The folders that a program needs to run."""
 
 from pathlib import Path
 
-from kingdom.soldiers.sandbox.programs import places_in, places_of, toolchain_environment, toolchain_programs
+from kingdom.soldiers.sandbox.programs import (
+    folders_of_program,
+    folders_of_tools,
+    toolchain_environment,
+    toolchain_programs,
+)
 
 
 def a_file(path: Path) -> Path:
@@ -24,15 +29,15 @@ def a_venv(folder: Path, python: Path) -> Path:
 
 
 def test_of_a_program_its_folder_is_seen(tmp_path: Path) -> None:
-    assert places_of(a_file(tmp_path / "tools" / "tool")) == (tmp_path / "tools",)
-    assert places_of(Path("/bin/sh")) == ()
+    assert folders_of_program(a_file(tmp_path / "tools" / "tool")) == (tmp_path / "tools",)
+    assert folders_of_program(Path("/bin/sh")) == ()
 
 
 def test_of_a_toolchain_of_rust_its_libraries_are_seen_too(tmp_path: Path) -> None:
     a_file(tmp_path / "stable" / "lib" / "rustlib" / "components")
     cargo = a_file(tmp_path / "stable" / "bin" / "cargo")
-    assert places_of(cargo) == (tmp_path / "stable",)
-    assert set(places_in(cargo.parent)) == {tmp_path / "stable", cargo.parent}
+    assert folders_of_program(cargo) == (tmp_path / "stable",)
+    assert set(folders_of_tools(cargo.parent)) == {tmp_path / "stable", cargo.parent}
 
 
 def test_of_a_virtual_environment_all_is_seen_and_the_python_that_it_was_made_of(tmp_path: Path) -> None:
@@ -40,12 +45,12 @@ def test_of_a_virtual_environment_all_is_seen_and_the_python_that_it_was_made_of
     (tmp_path / "pythons" / "3.12").symlink_to("3.12.4")
     tool = a_venv(tmp_path / "venv", tmp_path / "pythons" / "3.12" / "bin" / python.name)
     shown = {tmp_path / "venv", tmp_path / "pythons" / "3.12", tmp_path / "pythons" / "3.12.4"}
-    assert set(places_of(tool)) == shown
+    assert set(folders_of_program(tool)) == shown
     link = tmp_path / "bin" / "tool"
     link.parent.mkdir()
     link.symlink_to(tool)
-    assert set(places_of(link)) == {*shown, link.parent}
-    assert set(places_in(link.parent)) == {*shown, link.parent}
+    assert set(folders_of_program(link)) == {*shown, link.parent}
+    assert set(folders_of_tools(link.parent)) == {*shown, link.parent}
 
 
 def test_a_link_to_python_in_a_home_does_not_show_the_home(tmp_path: Path) -> None:
@@ -54,23 +59,23 @@ def test_a_link_to_python_in_a_home_does_not_show_the_home(tmp_path: Path) -> No
     link.parent.mkdir()
     link.symlink_to(a_python(tmp_path / "python"))
     tool = a_venv(tmp_path / "venv", link)
-    assert set(places_of(tool)) == {tmp_path / "venv", link.parent, tmp_path / "python"}
+    assert set(folders_of_program(tool)) == {tmp_path / "venv", link.parent, tmp_path / "python"}
 
 
 def test_of_what_npm_has_installed_everything_beside_it_is_seen(tmp_path: Path) -> None:
     tool = a_file(tmp_path / "lib" / "node_modules" / "agent" / "node_modules" / "part" / "main.js")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "agent").symlink_to("../lib/node_modules/agent/node_modules/part/main.js")
-    assert places_of(tool) == (tmp_path / "lib" / "node_modules",)
-    assert places_in(tmp_path / "bin") == (tmp_path / "bin", tmp_path / "lib" / "node_modules")
+    assert folders_of_program(tool) == (tmp_path / "lib" / "node_modules",)
+    assert folders_of_tools(tmp_path / "bin") == (tmp_path / "bin", tmp_path / "lib" / "node_modules")
 
 
 def test_links_of_a_folder_that_lead_to_other_files_show_nothing_more(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "own").symlink_to(a_file(tmp_path / "home" / "own"))
     (tmp_path / "bin" / "loop").symlink_to("loop")
-    assert places_in(tmp_path / "bin") == (tmp_path / "bin",)
-    assert places_in(tmp_path / "nowhere") == ()
+    assert folders_of_tools(tmp_path / "bin") == (tmp_path / "bin",)
+    assert folders_of_tools(tmp_path / "nowhere") == ()
 
 
 def test_the_tools_of_a_person_are_found_the_newest_first(tmp_path: Path) -> None:

@@ -10,9 +10,16 @@ from urllib.parse import quote, quote_plus
 import msgspec
 import pytest
 
-from kingdom.soldiers.redaction import REDACTED, WELL_KNOWN, RedactedStream, Redaction, secrets_in, write_redacted
+from kingdom.soldiers.redaction import (
+    DEFAULT_REDACTION,
+    REDACTED,
+    RedactedStream,
+    Redaction,
+    secrets_in,
+    write_redacted,
+)
 
-# Put together here, so that nobody who looks for tokens finds one in this file.
+# Assembled here, so that no scanner finds a token in this file.
 BODY = "Zx3Yw9Vu2Ts8Rq7Po1Nm6Lk5Ji4Hg0FeDcBa" * 2
 PEM = f"-----BEGIN RSA {'PRIVATE'} KEY-----\n" + f"{BODY[:64]}\n" * 20 + f"-----END RSA {'PRIVATE'} KEY-----"
 TOKENS = [
@@ -39,13 +46,13 @@ SECRET = 'correct "horse" battery/ö!*\\'  # noqa: S105 - it opens nothing
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_token_of_a_well_known_form_is_removed_and_its_neighbours_stay(token: str) -> None:
-    assert WELL_KNOWN.text(f"before {token} after") == f"before {REDACTED} after"
+    assert DEFAULT_REDACTION.text(f"before {token} after") == f"before {REDACTED} after"
 
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_token_is_found_in_a_text_that_is_json_itself(token: str) -> None:
     nested = msgspec.json.encode({"output": f"line\n{token}\nnext"}).decode()
-    found = WELL_KNOWN.text(nested)
+    found = DEFAULT_REDACTION.text(nested)
     assert BODY[:20] not in found
     assert "IOSFODNN7" not in found
 
@@ -62,7 +69,7 @@ def test_a_token_is_found_in_a_text_that_is_json_itself(token: str) -> None:
     ],
 )
 def test_only_the_secret_part_is_removed(text: str, left: str) -> None:
-    assert WELL_KNOWN.text(text) == left
+    assert DEFAULT_REDACTION.text(text) == left
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_only_the_secret_part_is_removed(text: str, left: str) -> None:
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert WELL_KNOWN.text(text) == text
+    assert DEFAULT_REDACTION.text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_secrets_that_overlap_are_removed_together() -> None:
 
 def test_more_secrets_may_become_known() -> None:
     first = Redaction(["first-secret"])
-    both = first.knowing(["second-secret"])
+    both = first.with_secrets(["second-secret"])
     assert both.text("first-secret second-secret") == f"{REDACTED} {REDACTED}"
     assert first.text("second-secret") == "second-secret"
 
@@ -142,8 +149,8 @@ def test_what_is_nested_senselessly_deep_is_left_out() -> None:
     value: list[Any] = ["deep"]
     for _ in range(900):
         value = [value]
-    assert b"deep" not in msgspec.json.encode(WELL_KNOWN.value(value))
-    assert WELL_KNOWN.value([[[["deep"]]]]) == [[[["deep"]]]]
+    assert b"deep" not in msgspec.json.encode(DEFAULT_REDACTION.value(value))
+    assert DEFAULT_REDACTION.value([[[["deep"]]]]) == [[[["deep"]]]]
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
@@ -161,20 +168,20 @@ def test_a_secret_that_comes_in_pieces_is_removed(token: str, size: int) -> None
 def test_a_secret_in_pieces_is_removed_also_where_no_line_ends(size: int) -> None:
     token = f"sk-ant-{BODY * 3}"
     text = ("." * 9_973 + token) * 30
-    stream = RedactedStream(WELL_KNOWN)
+    stream = RedactedStream(DEFAULT_REDACTION)
     passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
     assert any(passed)
     assert "".join([*passed, stream.finish()]) == ("." * 9_973 + REDACTED) * 30
 
 
 def test_whole_lines_are_passed_on_at_once() -> None:
-    stream = RedactedStream(WELL_KNOWN)
+    stream = RedactedStream(DEFAULT_REDACTION)
     assert stream.feed("one\ntwo\nthr") == "one\ntwo\n"
     assert stream.feed("ee\n") == "three\n"
 
 
 def test_a_key_is_held_back_until_its_end_is_known() -> None:
-    stream = RedactedStream(WELL_KNOWN)
+    stream = RedactedStream(DEFAULT_REDACTION)
     lines = [f"{line}\n" for line in f"here:\n{PEM}\nthere".splitlines()]
     assert "".join(stream.feed(line) for line in lines) == f"here:\n{REDACTED}\nthere\n"
 
@@ -196,7 +203,7 @@ async def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     source = asyncio.StreamReader()
     source.feed_data(b"\xff\xfe binary \x00\n")
     source.feed_eof()
-    await write_redacted(source, tmp_path / "soldier.err", WELL_KNOWN)
+    await write_redacted(source, tmp_path / "soldier.err", DEFAULT_REDACTION)
     assert b" binary \x00\n" in (tmp_path / "soldier.err").read_bytes()
 
 
@@ -207,7 +214,7 @@ async def test_a_flood_is_cut_off_and_drained(tmp_path: Path) -> None:
     source = asyncio.StreamReader(limit=1 << 20)
     source.feed_data(b"x" * 79 + b"\n" + b"y" * 300_000 + b"\n")
     source.feed_eof()
-    await write_redacted(source, path, WELL_KNOWN)
+    await write_redacted(source, path, DEFAULT_REDACTION)
     assert path.stat().st_size < (64 << 20) + 100
     assert path.read_bytes().endswith(b"is left out]\n")
 
@@ -236,6 +243,6 @@ PROCESSOR_SECONDS = 15
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_takes_long_however_it_was_made(hostile: str) -> None:
     began = time.process_time()
-    WELL_KNOWN.text(hostile * (1_200_000 // len(hostile)))
+    DEFAULT_REDACTION.text(hostile * (1_200_000 // len(hostile)))
     # Of the processor, which others do not lengthen: it takes tenths of a second, a quadratic expression minutes.
     assert time.process_time() - began < PROCESSOR_SECONDS

@@ -1,4 +1,4 @@
-"""What an agent reports in its file, and what it cannot do by it."""
+"""The result file of an agent, and what an agent cannot do with it."""
 
 import json
 import os
@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import AgentFailed, Answered, Asked
-from kingdom.soldiers.result import as_reported, forget_refusal, read_result
-from kingdom.soldiers.voice.report import RESULT
+from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
+from kingdom.soldiers.agents.port import AgentFailed, TurnAnswer, TurnQuestion
+from kingdom.soldiers.turns.result import apply_reported_status, read_result, remove_unsuccessful_result
 
-ANSWERED = Answered("done", 0.5)
+ANSWERED = TurnAnswer("done", 0.5)
 
 
 def report(space: Path, **result: object) -> None:
-    (space / RESULT).write_text(json.dumps(result))
+    (space / RESULT_FILE).write_text(json.dumps(result))
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     report(tmp_path, status="success", summary="all good", details={"files": 3})
     assert read_result(tmp_path) == {"status": "success", "summary": "all good", "details": {"files": 3}}
-    assert as_reported(ANSWERED, tmp_path) == ANSWERED
+    assert apply_reported_status(ANSWERED, tmp_path) == ANSWERED
 
 
 def test_no_report_is_none(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
-    assert as_reported(ANSWERED, tmp_path) == ANSWERED
+    assert apply_reported_status(ANSWERED, tmp_path) == ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -43,39 +43,39 @@ def test_no_report_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_document_of_fair_size_is_no_report(tmp_path: Path, content: str) -> None:
-    (tmp_path / RESULT).write_bytes(content.encode("utf-8", "surrogateescape"))
+    (tmp_path / RESULT_FILE).write_bytes(content.encode("utf-8", "surrogateescape"))
     assert read_result(tmp_path) is None
 
 
 def test_a_link_is_not_followed_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text('{"password": "x"}')
-    (tmp_path / RESULT).symlink_to(secret)
+    (tmp_path / RESULT_FILE).symlink_to(secret)
     assert read_result(tmp_path) is None
-    (tmp_path / RESULT).unlink()
-    os.mkfifo(tmp_path / RESULT)
+    (tmp_path / RESULT_FILE).unlink()
+    os.mkfifo(tmp_path / RESULT_FILE)
     assert read_result(tmp_path) is None
-    (tmp_path / RESULT).unlink()
-    (tmp_path / RESULT).mkdir()
+    (tmp_path / RESULT_FILE).unlink()
+    (tmp_path / RESULT_FILE).mkdir()
     assert read_result(tmp_path) is None
 
 
 def test_who_answers_politely_and_reports_a_failure_has_failed(tmp_path: Path) -> None:
     report(tmp_path, status="failed", error="no such branch")
     with pytest.raises(AgentFailed, match="no such branch") as failure:
-        as_reported(ANSWERED, tmp_path)
+        apply_reported_status(ANSWERED, tmp_path)
     assert failure.value.cost_usd == 0.5
 
 
 def test_who_reports_to_need_a_person_asks(tmp_path: Path) -> None:
     report(tmp_path, status="needs_human", question="Which one?", choices=["a", "b"])
-    assert as_reported(ANSWERED, tmp_path) == Asked("Which one?", ("a", "b"), 0.5)
+    assert apply_reported_status(ANSWERED, tmp_path) == TurnQuestion("Which one?", ("a", "b"), 0.5)
 
 
 def test_a_refusal_is_forgotten_before_the_next_turn_and_a_success_is_not(tmp_path: Path) -> None:
     report(tmp_path, status="needs_human", question="Which one?")
-    forget_refusal(tmp_path)
+    remove_unsuccessful_result(tmp_path)
     assert read_result(tmp_path) is None
     report(tmp_path, status="success")
-    forget_refusal(tmp_path)
+    remove_unsuccessful_result(tmp_path)
     assert read_result(tmp_path) == {"status": "success"}

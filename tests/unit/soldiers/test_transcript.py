@@ -5,18 +5,26 @@ from typing import Any
 
 import pytest
 
-from kingdom.soldiers.agent import Answered, Asked, Petitioned, Said, Spent, ToolCalled, Update
-from kingdom.soldiers.redaction import REDACTED, Redaction
-from kingdom.soldiers.transcript import (
-    Entry,
+from kingdom.soldiers.agents.port import (
+    AgentMessage,
+    CostUpdate,
+    PetitionRequest,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
+    TurnUpdate,
+)
+from kingdom.soldiers.agents.transcript import (
+    TranscriptEntry,
     append_entry,
-    entry_of,
-    inspected,
+    inspect_entries,
     read_entries,
     read_page,
     tail_offset,
+    to_entry,
 )
-from kingdom.workflow.model.answers import Finding
+from kingdom.soldiers.redaction import REDACTED, Redaction
+from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 TURN = "wf-1-w1-t1#1"
 
@@ -116,52 +124,60 @@ def test_the_tail_begins_with_a_whole_line(path: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("update", "entry"),
     [
-        (Said("hello"), {"type": "said", "text": "hello"}),
-        (ToolCalled("Bash", "make"), {"type": "tool", "tool": "Bash", "detail": "make"}),
-        (Spent(0.5), {"type": "spent", "costUsd": 0.5}),
-        (Petitioned("jira.comment", {"a": 1}), {"type": "petition", "kind": "jira.comment", "body": {"a": 1}}),
-        (Answered("done", 1.0), {"type": "answered", "answer": "done", "costUsd": 1.0}),
-        (Asked("Why?", ("a", "b"), 0.1), {"type": "asked", "question": "Why?", "choices": ("a", "b"), "costUsd": 0.1}),
+        (AgentMessage("hello"), {"type": "said", "text": "hello"}),
+        (ToolUse("Bash", "make"), {"type": "tool", "tool": "Bash", "detail": "make"}),
+        (CostUpdate(0.5), {"type": "spent", "costUsd": 0.5}),
+        (PetitionRequest("jira.comment", {"a": 1}), {"type": "petition", "kind": "jira.comment", "body": {"a": 1}}),
+        (TurnAnswer("done", 1.0), {"type": "answered", "answer": "done", "costUsd": 1.0}),
+        (
+            TurnQuestion("Why?", ("a", "b"), 0.1),
+            {"type": "asked", "question": "Why?", "choices": ("a", "b"), "costUsd": 0.1},
+        ),
     ],
 )
-def test_an_update_has_an_entry(update: Update, entry: dict[str, Any]) -> None:
-    assert entry_of(update, TURN) == {"prompt": TURN, **entry}
+def test_an_update_has_an_entry(update: TurnUpdate, entry: dict[str, Any]) -> None:
+    assert to_entry(update, TURN) == {"prompt": TURN, **entry}
 
 
 @pytest.mark.parametrize(
     ("entries", "finding"),
     [
-        ([], Finding.ABSENT),
-        ([{"type": "prompt", "prompt": "another#1", "text": "x"}], Finding.ABSENT),
-        ([{"type": "prompt", "prompt": TURN, "text": "x"}], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, entry_of(Asked("?", (), 0.2), TURN)], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, {"type": "interrupted", "prompt": TURN}], Finding.UNFINISHED),
-        ([{"type": "prompt", "prompt": TURN}, entry_of(Answered("yes", 0.3), TURN)], Finding.ANSWERED),
+        ([], TranscriptFinding.ABSENT),
+        ([{"type": "prompt", "prompt": "another#1", "text": "x"}], TranscriptFinding.ABSENT),
+        ([{"type": "prompt", "prompt": TURN, "text": "x"}], TranscriptFinding.UNFINISHED),
+        (
+            [{"type": "prompt", "prompt": TURN}, to_entry(TurnQuestion("?", (), 0.2), TURN)],
+            TranscriptFinding.UNFINISHED,
+        ),
+        ([{"type": "prompt", "prompt": TURN}, {"type": "interrupted", "prompt": TURN}], TranscriptFinding.UNFINISHED),
+        ([{"type": "prompt", "prompt": TURN}, to_entry(TurnAnswer("yes", 0.3), TURN)], TranscriptFinding.ANSWERED),
     ],
 )
-def test_what_became_of_a_prompt_is_read_from_its_entries(entries: list[Entry], finding: Finding) -> None:
-    assert inspected(entries, TURN).finding is finding
+def test_what_became_of_a_prompt_is_read_from_its_entries(
+    entries: list[TranscriptEntry], finding: TranscriptFinding
+) -> None:
+    assert inspect_entries(entries, TURN).finding is finding
 
 
 def test_an_inspection_tells_the_answer_its_cost_and_every_petition() -> None:
-    petitions = (Petitioned("jira.comment", {"n": 1}), Petitioned("jira.comment", {"n": 2}))
-    updates: Sequence[Update] = (petitions[0], Spent(0.25), petitions[1], Answered("yes", 0.5))
-    found = inspected([entry_of(update, TURN) for update in updates], TURN)
+    petitions = (PetitionRequest("jira.comment", {"n": 1}), PetitionRequest("jira.comment", {"n": 2}))
+    updates: Sequence[TurnUpdate] = (petitions[0], CostUpdate(0.25), petitions[1], TurnAnswer("yes", 0.5))
+    found = inspect_entries([to_entry(update, TURN) for update in updates], TURN)
     assert (found.text, found.cost_usd, found.petitions) == ("yes", 0.5, petitions)
 
 
 def test_what_the_vendor_charged_counts_before_what_the_agent_reports() -> None:
-    def metered(cost: float) -> Entry:
+    def metered(cost: float) -> TranscriptEntry:
         return {"type": "metered", "prompt": TURN, "costUsd": cost}
 
     asked = {"type": "prompt", "prompt": TURN}
-    reported = [entry_of(update, TURN) for update in (Spent(0.25), Answered("yes", 0.5))]
-    found = inspected([asked, metered(0.75), *reported, asked, metered(1.25), *reported], TURN)
-    assert (found.finding, found.cost_usd) == (Finding.ANSWERED, 1.25)
-    # What was spent before the prompt was sent does not tell that it was sent.
-    assert inspected([metered(0.75)], TURN).finding is Finding.ABSENT
+    reported = [to_entry(update, TURN) for update in (CostUpdate(0.25), TurnAnswer("yes", 0.5))]
+    found = inspect_entries([asked, metered(0.75), *reported, asked, metered(1.25), *reported], TURN)
+    assert (found.finding, found.cost_usd) == (TranscriptFinding.ANSWERED, 1.25)
+    # A cost before the prompt does not show that the prompt was sent.
+    assert inspect_entries([metered(0.75)], TURN).finding is TranscriptFinding.ABSENT
 
 
-def timeless(entries: list[Entry]) -> list[Entry]:
+def timeless(entries: list[TranscriptEntry]) -> list[TranscriptEntry]:
     """Return entries without their times."""
     return [{name: value for name, value in entry.items() if name != "at"} for entry in entries]

@@ -1,4 +1,4 @@
-"""One turn of an agent: what is told on the way, how it ends, and what happens when its time is over."""
+"""One turn of an agent: its updates, its end, and what happens at its limits."""
 
 import asyncio
 import itertools
@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.agent import (
+from kingdom.soldiers.agents.limits import LOOP_LENGTH, AgentLoops
+from kingdom.soldiers.agents.port import (
     Agent,
     AgentFailed,
     AgentGone,
-    Answered,
-    Asked,
+    AgentMessage,
     BudgetSpent,
-    Petitioned,
+    CostUpdate,
+    PetitionRequest,
     Prompt,
-    Said,
-    Spent,
-    ToolCalled,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
     TurnTooLong,
-    Update,
+    TurnUpdate,
     UsageLimited,
 )
-from kingdom.soldiers.limits import LOOP_LENGTH, AgentLoops
-from kingdom.soldiers.transcript import read_entries
-from kingdom.soldiers.turn import take_turn
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.soldiers.turns.turn import take_turn
 from tests.fakes.instant_agent import InstantAgent, InstantAgents
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
@@ -41,11 +41,11 @@ async def an_agent(folder: Path) -> InstantAgent:
 
 
 async def test_a_turn_tells_what_happens_and_returns_the_answer(tmp_path: Path) -> None:
-    told: list[Update] = []
+    told: list[TurnUpdate] = []
     text = scripted({"say": "well"}, {"petition": "comment", "body": {}}, {"cost": 0.5}, {"answer": "done so"})
     ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, told.append)
-    assert ended == Answered("done so", 0.5)
-    assert told[:2] == [Said("well"), Petitioned("comment", {})]
+    assert ended == TurnAnswer("done so", 0.5)
+    assert told[:2] == [AgentMessage("well"), PetitionRequest("comment", {})]
     assert ended not in told
 
 
@@ -53,7 +53,7 @@ async def test_a_question_ends_a_turn(tmp_path: Path) -> None:
     ended = await take_turn(
         await an_agent(tmp_path), Prompt(id="t1#1", text=scripted({"ask": "Why?"})), LONG, lambda _: None
     )
-    assert ended == Asked("Why?", (), 0.0)
+    assert ended == TurnQuestion("Why?", (), 0.0)
 
 
 async def test_a_turn_that_takes_too_long_fails_and_the_agent_takes_the_next_one(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_turn_that_takes_too_long_fails_and_the_agent_takes_the_next_one
     with pytest.raises(AgentFailed, match=r"no answer within 0\.02 s: give the task more time, or a smaller query"):
         await take_turn(agent, Prompt(id="t1#1", text=scripted({"hang": True})), SHORT, lambda _: None)
     ended = await take_turn(agent, Prompt(id="t1#2", text=scripted({"answer": "now"})), LONG, lambda _: None)
-    assert ended == Answered("now", 0.0)
+    assert ended == TurnAnswer("now", 0.0)
 
 
 async def test_a_failure_of_the_agent_is_passed_on(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_an_agent_that_says_nothing_for_too_long_fails_its_turn_and_takes_
     with pytest.raises(AgentFailed, match=r"no sign of life for 0\.02 s"):
         await take_turn(agent, silent, LONG, lambda _: None, idle_limit=SHORT)
     ended = await take_turn(agent, Prompt(id="t1#2", text=scripted({"answer": "now"})), LONG, lambda _: None)
-    assert ended == Answered("now", 0.0)
+    assert ended == TurnAnswer("now", 0.0)
 
 
 async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query(tmp_path: Path) -> None:
@@ -96,18 +96,18 @@ async def test_a_turn_that_took_too_long_tells_what_it_had_cost(tmp_path: Path) 
 
 
 class LateBiller(Agent):
-    """An agent that hangs, and tells only at the end of its turn what that has cost."""
+    """An agent that hangs, and reports its cost only at the end of its turn."""
 
     session, pid = "late", None
 
-    def __init__(self, end: Answered | AgentFailed) -> None:
+    def __init__(self, end: TurnAnswer | AgentFailed) -> None:
         self._interrupted = asyncio.Event()
         self._end = end
 
-    async def send(self, prompt: Prompt) -> AsyncGenerator[Update, None]:
-        yield Said(f"I begin with {prompt.id}")
+    async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
+        yield AgentMessage(f"I begin with {prompt.id}")
         await self._interrupted.wait()
-        yield Said("I was interrupted")
+        yield AgentMessage("I was interrupted")
         if isinstance(self._end, AgentFailed):
             raise self._end
         yield self._end
@@ -135,7 +135,7 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
     monkeypatch.setattr(asyncio, "timeout_at", note)
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and on", "every": 0.001}, {"answer": "on"}))
     ended = await take_turn(await an_agent(tmp_path), talking, 2 * LONG, lambda _: None, idle_limit=LONG)
-    assert ended == Answered("on", 0.0)
+    assert ended == TurnAnswer("on", 0.0)
     # Whatever is said gives new time, for the next word or for the answer.
     assert len(deadlines) == 4
     assert all(earlier < later for earlier, later in itertools.pairwise(deadlines))
@@ -145,16 +145,16 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
 async def test_a_turn_that_took_too_long_is_interrupted_and_heard_to_its_end(
     limit: timedelta, idle_limit: timedelta
 ) -> None:
-    told: list[Update] = []
+    told: list[TurnUpdate] = []
     agent = LateBiller(AgentFailed("the turn was interrupted", 0.75))
     with pytest.raises(TurnTooLong) as caught:
         await take_turn(agent, Prompt(id="t1#1", text=""), limit, told.append, idle_limit=idle_limit)
     assert caught.value.cost_usd == 0.75
-    assert told == [Said("I begin with t1#1"), Said("I was interrupted")]
+    assert told == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
 
 
 async def test_an_answer_that_comes_when_the_time_is_over_is_taken() -> None:
-    answer = Answered("just in time", 0.75)
+    answer = TurnAnswer("just in time", 0.75)
     assert await take_turn(LateBiller(answer), Prompt(id="t1#1", text=""), SHORT, lambda _: None) == answer
 
 
@@ -167,7 +167,7 @@ async def test_a_turn_that_has_cost_what_it_may_is_interrupted_and_its_session_g
     assert not (tmp_path / "late").exists()
     (tmp_path / "money").touch()
     ended = await take_turn(agent, Prompt(id="t1#2", text=text, continues=True), LONG, lambda _: None)
-    assert ended == Answered("well", 0.0)
+    assert ended == TurnAnswer("well", 0.0)
 
 
 async def test_a_turn_may_cost_less_than_its_budget(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_turn_may_cost_less_than_its_budget(tmp_path: Path) -> None:
     ended = await take_turn(
         await an_agent(tmp_path), Prompt(id="t1#1", text=text, budget_usd=0.6), LONG, lambda _: None
     )
-    assert ended == Answered("cheap", 0.5)
+    assert ended == TurnAnswer("cheap", 0.5)
 
 
 async def test_an_agent_that_ends_tells_what_its_turn_had_cost(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_
     assert caught.value.cost_usd == 0.5
     assert before <= caught.value.until - timedelta(hours=1) <= datetime.now(UTC)
     ended = await take_turn(agent, Prompt(id="t1#2", text=text, continues=True), LONG, lambda _: None)
-    assert ended == Answered("at last", 0.0)
+    assert ended == TurnAnswer("at last", 0.0)
 
 
 SAME = "until rm go; do sleep 0.01; done 2>/dev/null"
@@ -205,24 +205,24 @@ def circling(times: int, *more: dict[str, object]) -> str:
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 
-def hearing(told: list[Update], folder: Path) -> Callable[[Update], None]:
-    """Return who lets each call go on that it hears of, but for the one at which the agent is to be interrupted."""
+def hearing(told: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
+    """Return a callback that records updates and lets each tool call continue but the one to interrupt."""
 
-    def hear(update: Update) -> None:
+    def hear(update: TurnUpdate) -> None:
         told.append(update)
-        if isinstance(update, ToolCalled) and sum(isinstance(each, ToolCalled) for each in told) % LOOP_LENGTH:
+        if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in told) % LOOP_LENGTH:
             (folder / "go").touch()
 
     return hear
 
 
 async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> None:
-    told: list[Update] = []
+    told: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
     ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(told, tmp_path))
-    assert ended == Answered("out", 0.75)
-    assert [update for update in told if isinstance(update, Spent)] == [Spent(0.25), Spent(0.75)]
+    assert ended == TurnAnswer("out", 0.75)
+    assert [update for update in told if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
     prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
     assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: {SAME}\n")
 

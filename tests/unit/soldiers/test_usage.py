@@ -1,4 +1,4 @@
-"""What the answers of vendors say that they have used up, in whatever pieces they come."""
+"""The usage in the answers of vendors, read in pieces of any size."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -192,7 +192,7 @@ def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.Mon
         ("claude-opus-5-5-20261001", 4.0),
         ("claude-haiku-5-5", 0.5),
         ("claude-sonnet-4-20250514", 3.0),
-        # Neither is a later version of a known model a known model.
+        # A later version of a known model is not a known model.
         ("claude-opus-5-9", 15.0),
         ("claude-unheard-of", 15.0),
         ("", 15.0),
@@ -225,7 +225,7 @@ def test_any_other_ending_is_another_model_whose_price_is_a_guess(model: str, ow
     ("model", "usd"),
     [
         ("gpt-5", 7.0),
-        # A dearer or cheaper model whose name begins with the operator's keeps its own price.
+        # A model whose name starts with the one in the operator's prices keeps its own price.
         ("gpt-5-pro", 15.0),
         ("gpt-5-pro-2025-10-06", 15.0),
         ("gpt-5-mini", 0.25),
@@ -255,7 +255,7 @@ def test_the_name_of_the_vendor_counts_before_the_asked_one() -> None:
 def test_every_kind_of_token_has_its_price() -> None:
     price = Price(input=10, output=100, cache_read=1, cache_write=20)
     tokens = Tokens(input=1000, output=1000, cache_read=1000, cache_write=1000, cache_write_hour=1000, searches=3)
-    assert price.of(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
+    assert price.cost(tokens) == pytest.approx((10 + 100 + 1 + 20 + 32) / 1000)
     billed = prices.ANTHROPIC.bill(tokens, "claude-opus-5-5", own={}).usd
     assert billed == pytest.approx((4 + 20 + 0.2 + 5 + 8) / 1000 + 0.03)
     assert prices.OPENAI.bill(replace(MILLION, fast=True), "gpt-5", own={}).usd == 2.5

@@ -1,4 +1,4 @@
-"""The folder of an agent: what it finds there, and what happens to it on the way."""
+"""The WorkSpace of an agent: its contents, and how it copes with what agents put there."""
 
 import json
 import shutil
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from kingdom.atomic_write import write_atomically
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers import work_space
-from kingdom.soldiers.trees import Tree
-from kingdom.whole_file import write_whole
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition
-from kingdom.workflow.model.work import Work
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.workplace import work_space
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.run.work import Work
 
 REPORT = "reports/wf-1-w1-t1-report-a1.md"
 
 
-def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> Tree:
+def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> CheckoutSpec:
     path = run / "trees" / f"{git_id}-{base_branch.replace('/', '-')}"
     path.mkdir(parents=True, exist_ok=True)
-    return Tree(
+    return CheckoutSpec(
         id=path.name,
         git_id=git_id,
         url="",
@@ -30,10 +30,10 @@ def a_tree(run: Path, git_id: str = "app", base_branch: str = "main") -> Tree:
     )
 
 
-def laid_out(run: Path, *trees: Tree, reports: dict[str, str] | None = None) -> Path:
+def laid_out(run: Path, *trees: CheckoutSpec, reports: dict[str, str] | None = None) -> Path:
     space = run / "spaces" / "space1"
     work = Work.of("wf-1-w2", WorkDefinition(name="Mend it", tasks=(TaskDefinition(query="mend"),)))
-    work_space.lay_out(space, run, work, trees, reports or {})
+    work_space.lay_out_work_space(space, run, work, trees, reports or {})
     return space
 
 
@@ -128,7 +128,7 @@ def test_links_of_an_agent_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_report_that_is_there_is_not_written_again(tmp_path: Path) -> None:
-    write_whole(tmp_path / REPORT, "# As it was\n")
+    write_atomically(tmp_path / REPORT, "# As it was\n")
     space = laid_out(tmp_path, reports={REPORT: "# Another\n"})
     assert (space / REPORT).read_text() == "# As it was\n"
 
@@ -137,16 +137,16 @@ def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> N
     tree = a_tree(tmp_path)
     (tree.path / "code.py").write_text("pass\n")
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
-    work_space.remove(space)
-    work_space.remove(space)
+    work_space.remove_work_space(space)
+    work_space.remove_work_space(space)
     assert not space.exists()
     assert (tree.path / "code.py").exists()
     assert (tmp_path / REPORT).exists()
 
 
 def test_a_file_is_written_whole_and_leaves_no_draft(tmp_path: Path) -> None:
-    write_whole(tmp_path / "reports" / "one.md", "first\n")
-    write_whole(tmp_path / "reports" / "one.md", "second\n")
+    write_atomically(tmp_path / "reports" / "one.md", "first\n")
+    write_atomically(tmp_path / "reports" / "one.md", "second\n")
     assert [path.name for path in (tmp_path / "reports").iterdir()] == ["one.md"]
     assert (tmp_path / "reports" / "one.md").read_text() == "second\n"
 
@@ -155,12 +155,12 @@ def test_a_file_is_not_written_into_a_folder_that_is_a_link(tmp_path: Path) -> N
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "reports").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ProgramFailed, match=r"reports/one\.md could not be written"):
-        write_whole(tmp_path / "reports" / "one.md", "first\n")
+        write_atomically(tmp_path / "reports" / "one.md", "first\n")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
     (tmp_path / "one.md").mkdir()
     with pytest.raises(ProgramFailed):
-        write_whole(tmp_path / "one.md", "first\n")
+        write_atomically(tmp_path / "one.md", "first\n")
     assert [path.name for path in tmp_path.iterdir()] == ["one.md"]

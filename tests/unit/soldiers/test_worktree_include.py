@@ -3,13 +3,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.worktree_include import NAME, parse_patterns, read_patterns
+from kingdom.soldiers.checkouts.worktree_include import NAME, parse_patterns, read_patterns
 
 
 def takes(text: str, path: str) -> bool:
-    """Tell whether the last pattern that means a path takes it."""
+    """Return whether the last pattern that matches a path includes it."""
     meant = [pattern for pattern in parse_patterns(text) if pattern.matches(PurePosixPath(path))]
-    return bool(meant) and meant[-1].taken
+    return bool(meant) and meant[-1].included
 
 
 @pytest.mark.parametrize(

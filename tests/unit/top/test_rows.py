@@ -8,37 +8,57 @@ import msgspec
 import pytest
 
 from kingdom.bus.operations import StreamStats
-from kingdom.court.asks import Ask
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.standing import HealthNow, HostNow, MoneyNow, RoleNow, Slots, Standing, Trouble, Waiting
-from kingdom.sentence import plain
-from kingdom.top.desk import Glance
-from kingdom.top.rows import COLUMNS, Pane, Row, brief, count_of, fitted, headline, rows_of, span, summary
-from kingdom.top.tellings import letters_told, question_told, ways_back
-from kingdom.workflow.model.host import HostStatus
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import Continue, FromBase
-from kingdom.workflow.model.workflow import Question, Workflow
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import (
+    CourtStatus,
+    HealthSummary,
+    HostSummary,
+    MoneySummary,
+    RoleSummary,
+    SlotUse,
+    Trouble,
+    WaitingSummary,
+)
+from kingdom.text import plain
+from kingdom.top.details import describe_question, describe_queue, list_resume_points
+from kingdom.top.rows import (
+    COLUMNS,
+    Pane,
+    PaneRow,
+    build_headline,
+    build_rows,
+    build_summary,
+    fit_columns,
+    format_count,
+    format_span,
+    shorten,
+)
+from kingdom.top.store_client import TopSnapshot
+from kingdom.workflow.model.resources.host import HostStatus
+from kingdom.workflow.model.run.workflow import RunQuestion, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import Continue, FromBase
 from tests.unit.workflow.model.scene import template
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def a_standing(**more: Any) -> Standing:
-    standing = Standing(
+def a_standing(**more: Any) -> CourtStatus:
+    standing = CourtStatus(
         at=NOON,
-        health=HealthNow(level="yellow", reason="the disk is nearly full", age_seconds=3),
-        roles=(RoleNow(role="king", silent_seconds=400, is_well=False),),
-        money=MoneyNow(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
-        slots=(Slots(scope="soldiers", held=2, limit=3),),
+        health=HealthSummary(level="yellow", reason="the disk is nearly full", age_seconds=3),
+        roles=(RoleSummary(role="king", silent_seconds=400, is_well=False),),
+        money=MoneySummary(spent=1.5, set_aside=2.0, limit=300.0, status=TokenStatus.OK),
+        slots=(SlotUse(scope="soldiers", held=2, limit=3),),
         undecided=4,
-        waiting=Waiting(count=1000, by_reason={"soldiers is full": 1000}),
+        waiting=WaitingSummary(count=1000, by_reason={"soldiers is full": 1000}),
         assignments={"pending": 0, "in_progress": 2},
         open_asks=1,
         dead_letters={},
         paused={},
-        hosts=(HostNow(name="box", status=HostStatus.LOST, slots=3, busy=2),),
-        troubles=(Trouble(what="events wait for gen-x, who is not there", command="kingdom general list"),),
+        hosts=(HostSummary(name="box", status=HostStatus.LOST, slots=3, busy=2),),
+        troubles=(Trouble(what="events wait for gen-x, which has no package", command="kingdom general list"),),
     )
     return msgspec.structs.replace(standing, **more)
 
@@ -50,33 +70,33 @@ def a_run(run_id: str = "wf-1", *, age: timedelta = timedelta(minutes=2), **fiel
     return run
 
 
-def an_ask(**more: Any) -> Ask:
-    fields = {"id": "task-1", "task_id": "task-1", "general": "gen-x", "workflow_id": "wf-task-1"}
-    return Ask(**{**fields, "question": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more})
+def an_ask(**more: Any) -> HumanQuestion:
+    fields = {"id": "task-1", "assignment_id": "task-1", "general": "gen-x", "workflow_id": "wf-task-1"}
+    return HumanQuestion(**{**fields, "text": "Which?", "asked_at": NOON, "due_at": NOON + timedelta(days=7), **more})
 
 
-def texts(rows: Sequence[Row]) -> list[list[str]]:
+def texts(rows: Sequence[PaneRow]) -> list[list[str]]:
     return [[cell.text for cell in row.cells] for row in rows]
 
 
 def test_the_head_tells_the_light_its_reason_the_money_and_the_queues() -> None:
-    light = "".join(cell.text for cell in headline(a_standing()))
+    light = "".join(cell.text for cell in build_headline(a_standing()))
     assert light == "● yellow the disk is nearly full, read 3s ago"
-    line = "".join(cell.text for cell in summary(Glance(standing=a_standing(), asks=[an_ask()])))
+    line = "".join(cell.text for cell in build_summary(TopSnapshot(status=a_standing(), asks=[an_ask()])))
     assert line == ("today $1.50 of $300.00  slots 2/3  asks 1  events 4 undecided, 1000+ waiting  2 in progress")
 
 
 def test_a_run_tells_what_it_waits_for_or_does() -> None:
-    question = Question(task_id="t", text="Both?\nReally?")
+    question = RunQuestion(task_id="t", text="Both?\nReally?")
     runs = [
         a_run(status=WorkflowStatus.RUNNING),
         a_run(status=WorkflowStatus.AWAITING, question=question, general="gen-x"),
         a_run(status=WorkflowStatus.FAILED, reason="it broke", ended_at=NOON - timedelta(minutes=1)),
         a_run(status=WorkflowStatus.CREATED),
     ]
-    told = texts(rows_of(Pane.RUNS, Glance(standing=a_standing(), runs=runs)))
-    assert [row[1] for row in told] == ["Fix the bug", "gen-x Fix the bug", "Fix the bug", "Fix the bug"]
-    assert [row[5:] for row in told] == [
+    shown = texts(build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=runs)))
+    assert [row[1] for row in shown] == ["Fix the bug", "gen-x Fix the bug", "Fix the bug", "Fix the bug"]
+    assert [row[5:] for row in shown] == [
         ["2m", "analyse: first"],
         ["2m", "asks: Both? Really?"],
         ["1m", "it broke"],
@@ -85,11 +105,11 @@ def test_a_run_tells_what_it_waits_for_or_does() -> None:
 
 
 def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None:
-    question = Question(task_id="t", text="Which colour?", choices=("red", "blue"))
+    question = RunQuestion(task_id="t", text="Which colour?", choices=("red", "blue"))
     own = a_run("wf-own", status=WorkflowStatus.AWAITING, question=question)
-    of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, asker="court")
-    rows = rows_of(Pane.INBOX, Glance(standing=a_standing(), runs=[own, of_court], asks=[an_ask()]))
-    assert [(row.key, row.run, row.about) for row in rows] == [
+    of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, requester="court")
+    rows = build_rows(Pane.INBOX, TopSnapshot(status=a_standing(), runs=[own, of_court], asks=[an_ask()]))
+    assert [(row.key, row.run, row.explain_id) for row in rows] == [
         ("task-1", "wf-task-1", "task-1"),
         ("wf-own", "wf-own", "wf-own"),
     ]
@@ -98,44 +118,44 @@ def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None
 
 
 def test_a_question_about_a_petition_belongs_to_no_run() -> None:
-    (row,) = rows_of(Pane.INBOX, Glance(standing=a_standing(), asks=[an_ask(id="pet-1", petition="pet-1")]))
-    assert (row.key, row.run, row.about) == ("pet-1", "", "task-1")
+    (row,) = build_rows(Pane.INBOX, TopSnapshot(status=a_standing(), asks=[an_ask(id="pet-1", petition="pet-1")]))
+    assert (row.key, row.run, row.explain_id) == ("pet-1", "", "task-1")
 
 
 def test_queues_tell_how_much_waits_and_why() -> None:
     stream = StreamStats(
         stream="court.event", pending=10_000, processing=2, dead=1, oldest_pending_seconds=90, paused=None
     )
-    told = texts(rows_of(Pane.QUEUES, Glance(standing=a_standing(), streams=[stream])))
-    assert told[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
-    assert told[1] == ["waiting room", "1000+", "", "", "", "for soldiers is full"]
-    (line,) = letters_told([stream], [])
-    assert line.plain == "10000 wait, the oldest for 2m; 2 in work; 1 dead"
+    shown = texts(build_rows(Pane.QUEUES, TopSnapshot(status=a_standing(), streams=[stream])))
+    assert shown[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
+    assert shown[1] == ["waiting room", "1000+", "", "", "", "soldiers is full"]
+    (line,) = describe_queue([stream], [])
+    assert line.plain == "10000 waiting, the oldest for 2m; 2 in progress; 1 dead"
 
 
 def test_a_count_tells_that_there_are_more() -> None:
-    rows = rows_of(Pane.RUNS, Glance(standing=a_standing(), runs=[a_run()]))
-    assert (count_of(rows), count_of(rows, is_cut=True)) == ("1", "1+")
+    rows = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[a_run()]))
+    assert (format_count(rows), format_count(rows, is_truncated=True)) == ("1", "1+")
 
 
 def test_health_tells_first_what_needs_a_person() -> None:
-    told = texts(rows_of(Pane.HEALTH, Glance(standing=a_standing())))
-    assert told[0][2] == "events wait for gen-x, who is not there → kingdom general list"
-    assert told[1] == ["role king", "silent", "last sign of life 7m ago"]
-    assert told[2][:2] == ["machine box", "LOST"]
+    shown = texts(build_rows(Pane.HEALTH, TopSnapshot(status=a_standing())))
+    assert shown[0][2] == "events wait for gen-x, which has no package → kingdom general list"
+    assert shown[1] == ["role king", "silent", "last heartbeat 7m ago"]
+    assert shown[2][:2] == ["machine box", "LOST"]
 
 
 def test_a_row_is_found_by_all_of_the_words_in_any_order_and_case() -> None:
     run = a_run(status=WorkflowStatus.FAILED, reason="Disk full")
-    (row,) = rows_of(Pane.RUNS, Glance(standing=a_standing(), runs=[run]))
-    assert row.has("FULL disk failed wf-1")
-    assert not row.has("full disk running")
+    (row,) = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[run]))
+    assert row.matches("FULL disk failed wf-1")
+    assert not row.matches("full disk running")
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_columns_fill_a_screen_and_no_more(width: int) -> None:
     for columns in COLUMNS.values():
-        widths = fitted(columns, width)
+        widths = fit_columns(columns, width)
         assert width - len(columns) <= sum(widths) + len(columns) <= width
         assert min(widths) >= 5
 
@@ -143,24 +163,24 @@ def test_columns_fill_a_screen_and_no_more(width: int) -> None:
 def test_text_of_strangers_is_one_line_without_anything_that_is_obeyed() -> None:
     seen = "a b \\x1b[31mc\\x07\\u202e\\x00\\u200bd \N{SNOWMAN} [b]e[/b]"
     assert plain("a\nb\t\x1b[31mc\x07\u202e\x00\u200bd \N{SNOWMAN} [b]e[/b]") == seen
-    assert len(brief("x" * 10_000)) == 500
+    assert len(shorten("x" * 10_000)) == 500
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(None, "-"), (-1, "0s"), (59, "59s"), (90, "2m"), (7200, "2h"), (200_000, "2d")]
 )
-def test_a_span_is_told_in_a_few_letters(seconds: float | None, words: str) -> None:
-    assert span(seconds) == words
+def test_a_span_is_shown_in_a_few_letters(seconds: float | None, words: str) -> None:
+    assert format_span(seconds) == words
 
 
 def test_a_run_can_go_on_in_its_session_only_while_it_has_one() -> None:
     paused, failed = a_run(status=WorkflowStatus.PAUSED), a_run(status=WorkflowStatus.FAILED)
-    assert [how for _, how in ways_back(paused)] == [Continue(), FromBase()]
-    assert [how for _, how in ways_back(failed)] == [FromBase()]
+    assert [how for _, how in list_resume_points(paused)] == [Continue(), FromBase()]
+    assert [how for _, how in list_resume_points(failed)] == [FromBase()]
 
 
-def test_a_question_is_told_with_all_that_matters_for_an_answer() -> None:
-    told = [line.plain for line in question_told(an_ask(question="One?\n[b]Two[/b]?", people=("anna",), default="no"))]
-    assert told[:2] == ["One?", "[b]Two[/b]?"]
-    assert "may answer  anna" in told
-    assert "else        no" in told
+def test_a_question_is_shown_with_all_that_matters_for_an_answer() -> None:
+    shown = [line.plain for line in describe_question(an_ask(text="One?\n[b]Two[/b]?", people=("anna",), default="no"))]
+    assert shown[:2] == ["One?", "[b]Two[/b]?"]
+    assert "may answer  anna" in shown
+    assert "default     no" in shown

@@ -1,7 +1,7 @@
 import pytest
 
 from kingdom.verify.checker import check
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY
 from tests.unit.verify.trace import Trace, applied, described, stored
 
@@ -15,9 +15,9 @@ def test_of_a_transaction_whose_end_nobody_saw_all_is_there_or_nothing(end: str)
     assert check(trace.left(everything, *map(applied, "abc"))) == []
     assert check(trace.left([])) == []
     (finding,) = check(trace.left(everything[:2], *map(applied, "ab")))
-    assert (finding.kind, finding.detail) == (Kind.TORN, "2 of the 3 events of its transaction are there")
+    assert (finding.kind, finding.detail) == (ViolationKind.TORN, "2 of the 3 events of its transaction are there")
 
 
 def test_a_part_that_only_a_worker_has_seen_was_there_as_well() -> None:
     trace = Trace().published(*BATCH, end="").claimed(1, (1, "a"), stream=ANY)
-    assert [finding.kind for finding in check(trace.left([]))] == [Kind.TORN]
+    assert [finding.kind for finding in check(trace.left([]))] == [ViolationKind.TORN]

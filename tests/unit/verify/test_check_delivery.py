@@ -1,6 +1,6 @@
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY, LINE
 from tests.unit.verify.trace import LEASE, Trace, applied, described, stored
 
@@ -8,7 +8,7 @@ NOW = 1_800_000_000.0
 LEASE_SECONDS = LEASE.total_seconds()
 
 
-def kinds(evidence: Evidence) -> list[Kind]:
+def kinds(evidence: Evidence) -> list[ViolationKind]:
     return [finding.kind for finding in check(evidence)]
 
 
@@ -17,33 +17,33 @@ def test_every_stream_that_is_told_gets_its_copy() -> None:
     copies = [stored("a", 1), stored("a", 2, key="k")]
     traces = [applied("a"), applied("a", key="k")]
     assert kinds(trace.left(copies, *traces)) == []
-    assert kinds(trace.left(copies[:1], *traces[:1])) == [Kind.LOST]
-    assert kinds(trace.left(copies, *traces[:1])) == [Kind.LOST]
-    assert kinds(trace.left(copies, *traces, traces[1])) == [Kind.TWICE]
+    assert kinds(trace.left(copies[:1], *traces[:1])) == [ViolationKind.LOST]
+    assert kinds(trace.left(copies, *traces[:1])) == [ViolationKind.LOST]
+    assert kinds(trace.left(copies, *traces, traces[1])) == [ViolationKind.TWICE]
 
 
 def test_a_stream_takes_an_id_once() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a", 1), stored("a", 2)], applied("a"))) == [Kind.DOUBLED]
+    assert kinds(trace.left([stored("a", 1), stored("a", 2)], applied("a"))) == [ViolationKind.DOUBLED]
     given = trace.claimed(1, (7, "a")).settled(1, p7="done")
-    assert kinds(given.left([stored("a", 8)], applied("a"))) == [Kind.DOUBLED]
+    assert kinds(given.left([stored("a", 8)], applied("a"))) == [ViolationKind.DOUBLED]
 
 
 def test_who_publishes_an_id_again_is_told_that_it_is_there() -> None:
     trace = Trace().published(described("a", key="k", streams=[ANY, LINE]))
     left = [stored("a", 1), stored("a", 2, key="k")], applied("a"), applied("a", key="k")
-    for duplicates, found in (([[ANY, "a"], [LINE, "a"]], []), ([[ANY, "a"]], [Kind.DOUBLED])):
+    for duplicates, found in (([[ANY, "a"], [LINE, "a"]], []), ([[ANY, "a"]], [ViolationKind.DOUBLED])):
         again = trace.line("published", events=[], again=["a"], duplicates=duplicates)
         assert kinds(again.left(*left)) == found
 
 
 def test_a_position_belongs_to_one_event() -> None:
     trace = Trace().published(described("a"), described("b"))
-    assert kinds(trace.left([stored("a", 1), stored("b", 1)], applied("a"), applied("b"))) == [Kind.DOUBLED]
+    assert kinds(trace.left([stored("a", 1), stored("b", 1)], applied("a"), applied("b"))) == [ViolationKind.DOUBLED]
 
 
-def given_after(leases: float, *faults: str) -> list[Kind]:
-    """Return what is found where an event that is due in two leases is given out after so many."""
+def given_after(leases: float, *faults: str) -> list[ViolationKind]:
+    """Return the violations if an event that is due in two leases is claimed after the given number of leases."""
     due = NOW + 2 * LEASE_SECONDS
     trace = Trace().line("clock", asked=0, store=NOW).published(described("a", due=due)).later(leases=leases)
     trace = trace.claimed(1, (1, "a")).settled(1, p1="done")
@@ -54,8 +54,8 @@ def given_after(leases: float, *faults: str) -> list[Kind]:
 
 def test_a_delayed_event_is_not_given_out_before_its_time_by_the_clock_of_the_store() -> None:
     assert given_after(2) == []
-    assert given_after(1) == [Kind.EARLY]
-    assert given_after(1, "server_killed") == [Kind.EARLY]
+    assert given_after(1) == [ViolationKind.EARLY]
+    assert given_after(1, "server_killed") == [ViolationKind.EARLY]
 
 
 def test_a_clock_that_a_fault_has_set_is_no_measure() -> None:
@@ -65,6 +65,6 @@ def test_a_clock_that_a_fault_has_set_is_no_measure() -> None:
 def test_of_those_that_ask_for_one_dedup_key_exactly_one_wins() -> None:
     trace = Trace().published(described("a"), described("b"))
     events = [stored("a", 1), stored("b", 2)]
-    for winners, found in (("a", []), ("ab", [Kind.CONTEST]), ("", [Kind.CONTEST])):
+    for winners, found in (("a", []), ("ab", [ViolationKind.CONTEST]), ("", [ViolationKind.CONTEST])):
         traces = [applied(event, contest="c", won=event in winners) for event in "ab"]
         assert kinds(trace.left(events, *traces)) == found

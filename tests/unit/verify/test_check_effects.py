@@ -1,14 +1,14 @@
 import pytest
 
 from kingdom.verify.checker import check
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 
-def sent(*steps: str) -> list[Kind]:
-    """Return what is found where a target that honours nothing got requests that it treated so."""
-    trace = Trace().published(described("a", call="c", honours="nothing", fate="open"))
+def sent(*steps: str) -> list[ViolationKind]:
+    """Return the violations if a target without idempotency treated its requests in these ways."""
+    trace = Trace().published(described("a", call="c", idempotency="nothing", fate="open"))
     for step in steps:
         trace = trace.line("received", by="target", key="c", identifier="i", fence=1, step=step)
     return [finding.kind for finding in check(trace.left([stored("a", status="DEAD")]))]
@@ -16,22 +16,22 @@ def sent(*steps: str) -> list[Kind]:
 
 def test_a_target_that_honours_nothing_is_asked_again_only_where_it_has_refused() -> None:
     assert sent("throttle", "throttle_for_a_second", "fail") == []
-    assert sent("fail", "accept") == [Kind.REPEATED]
+    assert sent("fail", "accept") == [ViolationKind.REPEATED]
 
 
-@pytest.mark.parametrize(("honours", "found"), [("time", []), ("identifier", [Kind.REPEATED])])
+@pytest.mark.parametrize(("idempotency", "found"), [("time", []), ("identifier", [ViolationKind.REPEATED])])
 def test_only_where_time_must_tell_a_sender_that_was_stopped_excuses_a_repeated_call(
-    honours: str, found: list[Kind]
+    idempotency: str, found: list[ViolationKind]
 ) -> None:
-    trace = Trace().published(described("a", call="c", honours=honours)).handling("started", "a", stream=ANY)
+    trace = Trace().published(described("a", call="c", idempotency=idempotency)).handling("started", "a", stream=ANY)
     stopped = trace.line("fault", kind="stop", process="worker-1", seconds=3)
 
-    def judged(history: Trace) -> list[Kind]:
+    def judged(history: Trace) -> list[ViolationKind]:
         twice = history.accepted("c", "a", "i").accepted("c", "a", "j")
         return [finding.kind for finding in check(twice.left([stored("a")], applied("a", call="c")))]
 
     assert judged(stopped) == found
-    assert judged(trace.line("fault", kind="kill", process="worker-1")) == [Kind.REPEATED]
+    assert judged(trace.line("fault", kind="kill", process="worker-1")) == [ViolationKind.REPEATED]
 
 
 def test_what_was_only_taken_on_is_closed_once_by_an_event_or_by_proof() -> None:
@@ -41,8 +41,8 @@ def test_what_was_only_taken_on_is_closed_once_by_an_event_or_by_proof() -> None
     for closed, traces, found in (
         (True, [], []),
         (False, [proof], []),
-        (False, [], [Kind.UNCLOSED]),
-        (True, [proof], [Kind.UNCLOSED]),
+        (False, [], [ViolationKind.UNCLOSED]),
+        (True, [proof], [ViolationKind.UNCLOSED]),
     ):
         evidence = trace.left(events, *traces, applied("closing", closes="c", closed=closed))
         assert [finding.kind for finding in check(evidence)] == found

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from kingdom.verify.checker import check
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 
@@ -12,7 +12,7 @@ def test_a_retention_removes_only_what_is_over() -> None:
     traces = [applied("a", record="ra", state="kept"), applied("b", record="rb", state="over")]
     evidence = trace.left([stored("a", 1), stored("b", 2)], *traces)
     assert check(replace(evidence, records={"ra": "kept"})) == []
-    assert [finding.kind for finding in check(evidence)] == [Kind.REMOVED]
+    assert [finding.kind for finding in check(evidence)] == [ViolationKind.REMOVED]
 
 
 @pytest.mark.parametrize("read", ["a", "aab", "abb", "ba", ""])
@@ -21,4 +21,4 @@ def test_who_follows_the_log_gets_every_entry_once_and_in_its_order(read: str) -
     evidence = trace.left([stored("a", 1), stored("b", 2)], applied("a"), applied("b"))
     assert check(replace(evidence, read=[applied("a"), applied("b")])) == []
     wrong = replace(evidence, read=[applied(event) for event in read])
-    assert {finding.kind for finding in check(wrong)} == {Kind.MISREAD}
+    assert {finding.kind for finding in check(wrong)} == {ViolationKind.MISREAD}

@@ -2,19 +2,19 @@ from typing import Any
 
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY, BLOCKING, PAUSED
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 OF_A = {"stream": ANY, "event": "a"}
 
 
-def kinds(evidence: Evidence) -> list[Kind]:
+def kinds(evidence: Evidence) -> list[ViolationKind]:
     return [finding.kind for finding in check(evidence)]
 
 
 def asked(trace: Trace, before: str, after: str, **facts: Any) -> Trace:
-    """Let an operator ask for something and be answered."""
+    """Record a request of an operator and its confirmation."""
     return trace.line(before, by="trial", **facts).line(after, by="trial", **facts)
 
 
@@ -23,8 +23,8 @@ def test_what_was_cancelled_while_it_waited_never_runs() -> None:
     cancelled = asked(trace, "cancelling", "cancelled", answer="cancelled", **OF_A)
     dead = [stored("a", status="DEAD", error_code="cancelled")]
     assert kinds(cancelled.left(dead)) == []
-    assert kinds(cancelled.handling("started", "a", stream=ANY).left(dead)) == [Kind.DISOBEYED]
-    assert kinds(cancelled.left([stored("a")], applied("a"))) == [Kind.POISON]
+    assert kinds(cancelled.handling("started", "a", stream=ANY).left(dead)) == [ViolationKind.DISOBEYED]
+    assert kinds(cancelled.left([stored("a")], applied("a"))) == [ViolationKind.POISON]
 
 
 def test_what_was_cancelled_while_it_ran_is_done_or_dead_but_not_both() -> None:
@@ -33,22 +33,22 @@ def test_what_was_cancelled_while_it_ran_is_done_or_dead_but_not_both() -> None:
     dead = [stored("a", status="DEAD", error_code="cancelled")]
     assert kinds(requested.left(dead)) == []
     assert kinds(requested.left([stored("a")], applied("a"))) == []
-    assert kinds(requested.left(dead, applied("a"))) == [Kind.DISOBEYED]
+    assert kinds(requested.left(dead, applied("a"))) == [ViolationKind.DISOBEYED]
 
 
 def test_what_was_discarded_never_runs_again() -> None:
     trace = Trace().published(described("a", fate="doomed")).handling("started", "a", stream=ANY)
     discarded = asked(trace, "discarding", "discarded", **OF_A)
     assert kinds(discarded.left([stored("a", status="DISCARDED")])) == []
-    assert kinds(discarded.left([stored("a", status="DEAD")])) == [Kind.DISOBEYED]
+    assert kinds(discarded.left([stored("a", status="DEAD")])) == [ViolationKind.DISOBEYED]
     again = discarded.handling("started", "a", stream=ANY)
-    assert kinds(again.left([stored("a", status="DISCARDED")])) == [Kind.DISOBEYED]
+    assert kinds(again.left([stored("a", status="DISCARDED")])) == [ViolationKind.DISOBEYED]
 
 
 def test_nothing_is_given_out_of_a_paused_stream_but_what_was_asked_for_before() -> None:
     trace = Trace().published(described("a", streams=[PAUSED]))
 
-    def judged(*steps: str) -> list[Kind]:
+    def judged(*steps: str) -> list[ViolationKind]:
         history = trace
         for step in steps:
             if step.startswith("claimed"):
@@ -60,7 +60,7 @@ def test_nothing_is_given_out_of_a_paused_stream_but_what_was_asked_for_before()
         facts = applied("a") | {"stream": PAUSED}
         return kinds(history.settled(1, p1="done").left([stored("a", stream=PAUSED)], facts))
 
-    assert judged("pausing", "paused", "claimed") == [Kind.DISOBEYED]
+    assert judged("pausing", "paused", "claimed") == [ViolationKind.DISOBEYED]
     assert judged("pausing", "paused", "claimed early") == []
     assert judged("pausing", "paused", "resuming", "claimed", "resumed") == []
     assert judged("pausing", "claimed") == []
@@ -70,7 +70,7 @@ def test_a_redriven_event_is_handled_again() -> None:
     dead = Trace().published(described("a", fate="doomed")).handling("started", "a", stream=ANY)
     redriven = asked(dead, "redriving", "redriven", mended=False, position=1, **OF_A)
     left = [stored("a", status="DEAD")]
-    assert kinds(redriven.left(left)) == [Kind.NOT_REDRIVEN]
+    assert kinds(redriven.left(left)) == [ViolationKind.NOT_REDRIVEN]
     assert kinds(redriven.handling("started", "a", stream=ANY).left(left)) == []
 
 
@@ -78,8 +78,8 @@ def test_a_dead_event_that_was_mended_and_redriven_must_be_done() -> None:
     trace = asked(Trace().published(described("a", fate="doomed")), "redriving", "redriven", mended=True, **OF_A)
     run = trace.handling("started", "a", stream=ANY)
     assert kinds(run.left([stored("a")], applied("a"))) == []
-    assert kinds(run.left([stored("a")])) == [Kind.LOST]
-    assert kinds(run.left([stored("a", status="DEAD")])) == [Kind.QUARANTINED]
+    assert kinds(run.left([stored("a")])) == [ViolationKind.LOST]
+    assert kinds(run.left([stored("a", status="DEAD")])) == [ViolationKind.QUARANTINED]
 
 
 def test_of_what_was_asked_without_an_answer_nobody_can_say_how_it_ends() -> None:
@@ -88,8 +88,8 @@ def test_of_what_was_asked_without_an_answer_nobody_can_say_how_it_ends() -> Non
     assert kinds(trace.left([stored("a")], applied("a"))) == []
 
 
-def blocked(*steps: tuple[str, str]) -> list[Kind]:
-    """Return what is found in a key that blocks, after its first event has died."""
+def blocked(*steps: tuple[str, str]) -> list[ViolationKind]:
+    """Return the violations in a blocked key after its first event has died."""
     trace = Trace().published(
         described("a", key="k", fate="doomed", streams=[BLOCKING]), described("b", key="k", streams=[BLOCKING])
     )
@@ -108,7 +108,7 @@ def blocked(*steps: tuple[str, str]) -> list[Kind]:
 
 
 def test_behind_a_dead_event_that_blocks_its_key_nothing_runs_until_an_operator_decides() -> None:
-    assert blocked(("started", "b")) == [Kind.OVERTAKEN]
+    assert blocked(("started", "b")) == [ViolationKind.OVERTAKEN]
     assert blocked(("redriving", "a"), ("started", "a"), ("finished", "a"), ("started", "b")) == []
 
 

@@ -1,17 +1,17 @@
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 FIRST, SECOND = described("a", key="k"), described("b", key="k")
 
 
-def kinds(evidence: Evidence) -> list[Kind]:
+def kinds(evidence: Evidence) -> list[ViolationKind]:
     return [finding.kind for finding in check(evidence)]
 
 
 def left_in_order(trace: Trace, *events: str) -> Evidence:
-    """Return the evidence of a store that has put events in an order and applied them so."""
+    """Return the evidence of a store that gave positions and applied events in the given order."""
     rows = [stored(event, position, key="k") for position, event in enumerate(events)]
     return trace.left(rows, *(applied(event, key="k") for event in events))
 
@@ -19,13 +19,13 @@ def left_in_order(trace: Trace, *events: str) -> Evidence:
 def test_a_store_that_turns_a_transaction_round_is_found_though_its_positions_fit() -> None:
     trace = Trace().published(FIRST, SECOND)
     assert kinds(left_in_order(trace, "a", "b")) == []
-    assert kinds(left_in_order(trace, "b", "a")) == [Kind.ORDER]
+    assert kinds(left_in_order(trace, "b", "a")) == [ViolationKind.ORDER]
 
 
 def test_a_transaction_that_began_when_another_was_confirmed_comes_after_it() -> None:
     trace = Trace().published(FIRST).published(SECOND)
     assert kinds(left_in_order(trace, "a", "b")) == []
-    assert kinds(left_in_order(trace, "b", "a")) == [Kind.ORDER]
+    assert kinds(left_in_order(trace, "b", "a")) == [ViolationKind.ORDER]
 
 
 def test_transactions_at_the_same_time_and_unknown_ends_have_no_order() -> None:
@@ -40,4 +40,4 @@ def test_follow_ups_keep_the_order_in_which_their_reaction_published_them() -> N
     trace = Trace().published(described("r"))
     rows = [stored("r", 1), stored("b", 2, key="k"), stored("a", 3, key="k")]
     reaction = applied("r", follow_ups=[FIRST, SECOND])
-    assert kinds(trace.left(rows, reaction, applied("b", key="k"), applied("a", key="k"))) == [Kind.ORDER]
+    assert kinds(trace.left(rows, reaction, applied("b", key="k"), applied("a", key="k"))) == [ViolationKind.ORDER]

@@ -1,14 +1,14 @@
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import SECOND_NS, Evidence
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY, LINE
 from tests.unit.verify.trace import LEASE, Trace, applied, described, stored
 
 ONE, TWO = "worker-1.1", "worker-2.2"
 
 
-def judged(trace: Trace) -> list[Kind]:
-    """Return what is found where two events of a key ended as they should."""
+def judged(trace: Trace) -> list[ViolationKind]:
+    """Return the violations, given that both events of a key ended correctly."""
     return [finding.kind for finding in check(whole(trace))]
 
 
@@ -22,7 +22,7 @@ def published() -> Trace:
 
 
 def both_at_once(trace: Trace) -> Trace:
-    """Let two workers handle two events of one key with a moment in common."""
+    """Record two workers that handle two events of one key at overlapping times."""
     return (
         trace.claimed(2, (1, "a"), by=ONE, stream=LINE)
         .claimed(3, (2, "b"), by=TWO, stream=LINE)
@@ -42,7 +42,7 @@ def test_two_healthy_handlers_of_one_key_never_overlap() -> None:
         .handling("finished", "b", token=3, by=TWO)
     )
     assert judged(one_after_another) == []
-    assert judged(both_at_once(published())) == [Kind.OVERLAP]
+    assert judged(both_at_once(published())) == [ViolationKind.OVERLAP]
 
 
 def test_one_event_without_a_key_is_not_handled_twice_at_once_either() -> None:
@@ -50,7 +50,7 @@ def test_one_event_without_a_key_is_not_handled_twice_at_once_either() -> None:
     for what in ("started", "finished"):
         for worker in (ONE, TWO):
             trace = trace.handling(what, "a", by=worker, stream=ANY)
-    assert [finding.kind for finding in check(trace.left([stored("a")], applied("a")))] == [Kind.OVERLAP]
+    assert [finding.kind for finding in check(trace.left([stored("a")], applied("a")))] == [ViolationKind.OVERLAP]
 
 
 def test_keys_of_different_streams_and_different_keys_have_nothing_to_do_with_each_other() -> None:
@@ -62,7 +62,7 @@ def test_keys_of_different_streams_and_different_keys_have_nothing_to_do_with_ea
 
 def test_who_holds_a_key_longer_than_its_lease_may_find_out_late_that_another_has_it() -> None:
     held = published().claimed(2, (1, "a"), by=ONE, stream=LINE).handling("started", "a", token=2, by=ONE)
-    for leases, found in ((0.9, [Kind.OVERLAP]), (1.1, [])):
+    for leases, found in ((0.9, [ViolationKind.OVERLAP]), (1.1, [])):
         trace = held.later(leases=leases).claimed(3, (2, "b"), by=TWO, stream=LINE)
         trace = trace.handling("started", "b", token=3, by=TWO).handling("finished", "a", token=2, by=ONE)
         assert judged(trace) == found
@@ -81,18 +81,18 @@ def test_two_of_one_lease_do_not_run_side_by_side_either() -> None:
             trace = trace.handling(what, event, token=2, by=ONE)
     events = [stored("a", 1, key="k", token=2), stored("b", 2, key="k", token=2)]
     traces = [applied("a", key="k", token=2), applied("b", key="k", token=2)]
-    assert [each.kind for each in check(trace.left(events, *traces))] == [Kind.OVERLAP]
+    assert [each.kind for each in check(trace.left(events, *traces))] == [ViolationKind.OVERLAP]
 
 
-def given_again(trace: Trace) -> list[Kind]:
-    """Return what is found where an event is given to a second worker, and the first one still shows up."""
+def given_again(trace: Trace) -> list[ViolationKind]:
+    """Return the violations if a second worker gets an event while the first one is still alive."""
     trace = trace.claimed(2, (1, "a"), by=TWO, stream=LINE).settled(2, p1="done")
     return judged(trace.line("lease_lost", by=ONE, tokens=[1]))
 
 
 def test_what_a_worker_holds_is_not_given_to_another_before_its_lease_is_over() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
-    assert given_again(held.later(leases=0.9)) == [Kind.TAKEN]
+    assert given_again(held.later(leases=0.9)) == [ViolationKind.TAKEN]
     assert given_again(held.later(leases=1.1)) == []
 
 
@@ -100,7 +100,7 @@ def test_a_renewal_that_was_confirmed_counts() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE).later(leases=0.5)
     half = int(LEASE.total_seconds() * SECOND_NS / 2)
     renewed = held.line("renewed", by=ONE, asked=half, tokens=[1])
-    assert given_again(renewed.later(leases=0.9)) == [Kind.TAKEN]
+    assert given_again(renewed.later(leases=0.9)) == [ViolationKind.TAKEN]
     assert given_again(renewed.later(leases=1.1)) == []
 
 
@@ -109,8 +109,8 @@ def test_what_was_given_back_may_be_given_to_another() -> None:
     assert given_again(held.settled(1, p1="retry")) == []
     assert given_again(held.line("settling", token=1, began=0, outcomes={"1": "done"})) == []
     refused = held.line("settling", token=1, began=0, outcomes={"1": "done"})
-    assert given_again(refused.line("not_settled", token=1, began=0, outcomes={"1": "done"})) == [Kind.TAKEN]
-    assert given_again(held.settled(1, p2="retry")) == [Kind.TAKEN]
+    assert given_again(refused.line("not_settled", token=1, began=0, outcomes={"1": "done"})) == [ViolationKind.TAKEN]
+    assert given_again(held.settled(1, p2="retry")) == [ViolationKind.TAKEN]
 
 
 def test_who_shows_no_sign_of_life_any_more_holds_nothing() -> None:

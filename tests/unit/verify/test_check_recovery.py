@@ -1,7 +1,7 @@
 import pytest
 
 from kingdom.verify.checker import check
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 ONE, TWO = "worker-1.1", "worker-2.2"
@@ -9,8 +9,8 @@ ONE, TWO = "worker-1.1", "worker-2.2"
 
 def recovered(
     after_leases: float, *, others_waited: float = 0, late_seconds: float = 0, alone_for: float = 0
-) -> list[Kind]:
-    """Return what is found where the event of a killed worker got its next holder after so many leases."""
+) -> list[ViolationKind]:
+    """Return the violations if the event of a killed worker gets a new holder after the given number of leases."""
     trace = Trace().published(described("a"), described("other")).claimed(1, (1, "a"), by=ONE)
     trace = trace.later(leases=others_waited).line("exited", process=ONE, code=-9)
     trace = trace.later(leases=alone_for).line("ready", by=TWO)
@@ -24,22 +24,22 @@ def recovered(
 
 def test_what_a_killed_worker_held_has_another_holder_within_a_few_leases() -> None:
     assert recovered(3) == []
-    assert recovered(30) == [Kind.SLOW]
+    assert recovered(30) == [ViolationKind.SLOW]
 
 
 def test_only_the_time_counts_in_which_a_worker_was_there() -> None:
     assert recovered(3, alone_for=10) == []
-    assert recovered(30, alone_for=10) == [Kind.SLOW]
+    assert recovered(30, alone_for=10) == [ViolationKind.SLOW]
 
 
 def test_where_others_waited_as_long_the_machine_is_to_blame() -> None:
     assert recovered(6, others_waited=3) == []
-    assert recovered(8, others_waited=3) == [Kind.SLOW]
+    assert recovered(8, others_waited=3) == [ViolationKind.SLOW]
     assert recovered(6, late_seconds=5) == []
 
 
-@pytest.mark.parametrize(("after_leases", "found"), [(2, []), (6, [Kind.SLOW])])
-def test_the_time_after_a_stop_counts_from_its_end(after_leases: float, found: list[Kind]) -> None:
+@pytest.mark.parametrize(("after_leases", "found"), [(2, []), (6, [ViolationKind.SLOW])])
+def test_the_time_after_a_stop_counts_from_its_end(after_leases: float, found: list[ViolationKind]) -> None:
     trace = Trace().line("ready", by=TWO).published(described("a")).claimed(1, (1, "a"), by=ONE)
     trace = trace.line("fault", kind="stop", process="worker-1", seconds=20).later(leases=10)
     trace = trace.line("continued", process="worker-1").later(leases=after_leases)

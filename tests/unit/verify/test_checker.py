@@ -2,12 +2,12 @@ from typing import Any
 
 from kingdom.verify.checker import check
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Kind
+from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 
-def kinds(evidence: Evidence) -> list[Kind]:
+def kinds(evidence: Evidence) -> list[ViolationKind]:
     return [finding.kind for finding in check(evidence)]
 
 
@@ -32,7 +32,7 @@ def test_a_trial_in_which_everything_went_well_has_no_findings() -> None:
 
 
 def test_an_event_that_was_committed_and_is_nowhere_is_lost() -> None:
-    assert kinds(Trace().published(described("a")).left([])) == [Kind.LOST]
+    assert kinds(Trace().published(described("a")).left([])) == [ViolationKind.LOST]
 
 
 def test_an_event_whose_commit_is_unknown_may_be_there_or_not() -> None:
@@ -44,16 +44,16 @@ def test_an_event_whose_commit_is_unknown_may_be_there_or_not() -> None:
 
 def test_a_follow_up_of_an_applied_reaction_must_be_in_the_store() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a")], applied("a", follow_ups=[described("b")]))) == [Kind.LOST]
+    assert kinds(trace.left([stored("a")], applied("a", follow_ups=[described("b")]))) == [ViolationKind.LOST]
 
 
 def test_a_done_event_without_the_trace_of_its_reaction_is_lost() -> None:
-    assert kinds(Trace().published(described("a")).left([stored("a")])) == [Kind.LOST]
+    assert kinds(Trace().published(described("a")).left([stored("a")])) == [ViolationKind.LOST]
 
 
 def test_a_done_event_whose_call_never_arrived_is_lost() -> None:
     trace = Trace().published(described("a", call="once"))
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.LOST]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.LOST]
 
 
 def test_two_events_may_share_one_call() -> None:
@@ -63,33 +63,36 @@ def test_two_events_may_share_one_call() -> None:
 
 def test_a_record_that_counts_too_little_has_lost_a_write() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 0})) == [Kind.LOST]
+    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 0})) == [ViolationKind.LOST]
 
 
 def test_a_reaction_with_two_traces_was_applied_twice() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a")], applied("a"), applied("a"))) == [Kind.TWICE]
+    assert kinds(trace.left([stored("a")], applied("a"), applied("a"))) == [ViolationKind.TWICE]
 
 
 def test_a_record_that_counts_too_much_shows_a_reaction_applied_twice() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 2})) == [Kind.TWICE]
+    assert kinds(trace.left([stored("a")], applied("a", tally="t"), tallies={"t": 2})) == [ViolationKind.TWICE]
 
 
 def test_a_dedup_key_that_was_taken_before_shows_a_reaction_applied_twice() -> None:
     trace = Trace().published(described("a")).line("once_refused", stream=ANY, event="a", token=2)
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.TWICE]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.TWICE]
 
 
 def test_a_call_that_the_target_did_twice_is_a_repeated_effect() -> None:
     trace = Trace().published(described("a", call="once")).accepted("once", "a", "i").accepted("once", "a", "j")
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.REPEATED]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.REPEATED]
 
 
 def test_events_of_one_key_that_were_applied_out_of_order_are_found() -> None:
     trace = Trace().published(described("a", key="k"), described("b", key="k"))
     events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
-    assert kinds(trace.left(events, applied("b", key="k"), applied("a", key="k"))) == [Kind.ORDER, Kind.ORDER]
+    assert kinds(trace.left(events, applied("b", key="k"), applied("a", key="k"))) == [
+        ViolationKind.ORDER,
+        ViolationKind.ORDER,
+    ]
     assert kinds(trace.left(events, applied("a", key="k"), applied("b", key="k"))) == []
 
 
@@ -103,75 +106,80 @@ def test_calls_of_one_key_that_arrived_out_of_order_are_found() -> None:
     first, second = described("a", key="k", call="one"), described("b", key="k", call="two")
     trace = Trace().published(first, second).accepted("two", "b").accepted("one", "a")
     events = [stored("a", 1, key="k"), stored("b", 2, key="k")]
-    assert kinds(trace.left(events, applied("a", key="k"), applied("b", key="k"))) == [Kind.ORDER, Kind.ORDER]
+    assert kinds(trace.left(events, applied("a", key="k"), applied("b", key="k"))) == [
+        ViolationKind.ORDER,
+        ViolationKind.ORDER,
+    ]
 
 
 def test_a_final_settlement_under_a_token_that_was_not_the_newest_is_stale() -> None:
     trace = Trace().published(described("a")).claimed(1, (1, "a")).claimed(2, (1, "a")).settled(1, p1="done")
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
 
 
 def test_a_final_settlement_before_a_newer_claim_is_stale_all_the_same() -> None:
     trace = Trace().published(described("a")).claimed(1, (1, "a")).settled(1, p1="dead").claimed(2, (1, "a"))
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.STALE]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
 
 
 def test_giving_back_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:
     claimed = Trace().published(described("a")).claimed(1, (1, "a")).later(leases=2).claimed(2, (1, "a"))
     left = [stored("a", token=2)]
-    assert kinds(claimed.settled(1, began=10**18, p1="retry").left(left, applied("a", token=2))) == [Kind.STALE]
+    assert kinds(claimed.settled(1, began=10**18, p1="retry").left(left, applied("a", token=2))) == [
+        ViolationKind.STALE
+    ]
     assert kinds(claimed.settled(1, began=1, p1="retry").left(left, applied("a", token=2))) == []
 
 
 def test_an_event_applied_under_one_token_and_done_under_another_is_stale() -> None:
     trace = Trace().published(described("a"))
-    assert kinds(trace.left([stored("a", token=2)], applied("a", token=1))) == [Kind.STALE]
+    assert kinds(trace.left([stored("a", token=2)], applied("a", token=1))) == [ViolationKind.STALE]
 
 
 def test_an_event_that_is_not_finished_is_stuck() -> None:
     trace = Trace().published(described("a"), described("b"))
     events = [stored("a", 1, status="PENDING"), stored("b", 2, status="PROCESSING")]
-    assert kinds(trace.left(events)) == [Kind.STUCK, Kind.STUCK]
+    assert kinds(trace.left(events)) == [ViolationKind.STUCK, ViolationKind.STUCK]
 
 
 def test_a_healthy_event_that_is_dead_was_quarantined() -> None:
-    assert kinds(Trace().published(described("a")).left([stored("a", status="DEAD")])) == [Kind.QUARANTINED]
+    assert kinds(Trace().published(described("a")).left([stored("a", status="DEAD")])) == [ViolationKind.QUARANTINED]
 
 
 def test_a_poison_event_that_is_done_or_waits_is_not_dead() -> None:
     for fate in ("poison", "doomed"):
         trace = Trace().published(described("a", fate=fate))
-        assert kinds(trace.left([stored("a")])) == [Kind.POISON]
-        assert kinds(trace.left([stored("a", status="PENDING")])) == [Kind.STUCK, Kind.POISON]
+        assert kinds(trace.left([stored("a")])) == [ViolationKind.POISON]
+        assert kinds(trace.left([stored("a", status="PENDING")])) == [ViolationKind.STUCK, ViolationKind.POISON]
 
 
 def test_a_rolled_back_event_in_the_store_was_delivered() -> None:
     trace = Trace().published(described("a"), end="rolled_back")
-    assert kinds(trace.left([stored("a")], applied("a"))) == [Kind.ROLLED_BACK]
+    assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.ROLLED_BACK]
 
 
 def test_a_rolled_back_event_that_a_handler_has_seen_was_delivered() -> None:
     trace = Trace().published(described("a"), end="rolled_back").handling("started", "a", stream=ANY)
-    assert kinds(trace.left([])) == [Kind.ROLLED_BACK]
+    assert kinds(trace.left([])) == [ViolationKind.ROLLED_BACK]
 
 
 def test_an_event_that_nobody_published_is_no_better_than_a_rolled_back_one() -> None:
-    assert kinds(Trace().left([stored("a")])) == [Kind.ROLLED_BACK]
+    assert kinds(Trace().left([stored("a")])) == [ViolationKind.ROLLED_BACK]
 
 
 def test_a_broken_invariant_is_found_once_with_its_count() -> None:
     trace = Trace().line("broken", invariant="two heads: k").line("broken", invariant="two heads: k")
     (finding,) = check(trace.left([]))
-    assert (finding.kind, finding.subject, finding.detail) == (Kind.INVARIANT, "two heads: k", "seen 2 times")
+    assert (finding.kind, finding.subject, finding.detail) == (ViolationKind.INVARIANT, "two heads: k", "seen 2 times")
 
 
 def test_a_process_that_ends_by_itself_or_not_at_all_is_found() -> None:
     trace = Trace().line("exited", process="worker-1.1", code=1).line("did_not_end", process="worker-2")
-    assert kinds(trace.left([])) == [Kind.PROCESS, Kind.PROCESS]
+    assert kinds(trace.left([])) == [ViolationKind.PROCESS, ViolationKind.PROCESS]
     assert kinds(Trace().line("exited", process="worker-1.1", code=0).left([])) == []
 
 
 def test_a_process_that_was_at_work_and_ends_though_nobody_asked_is_found() -> None:
     end: dict[str, Any] = {"process": "worker-1.1", "code": 0, "asked": False}
-    assert kinds(Trace().line("ready").line("exited", **end).left([])) == [Kind.PROCESS]
+    assert kinds(Trace().line("ready").line("exited", **end).left([])) == [ViolationKind.PROCESS]
     assert kinds(Trace().line("not_opened").line("exited", **end).left([])) == []

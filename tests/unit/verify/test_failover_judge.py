@@ -5,21 +5,21 @@ import pytest
 
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from kingdom.bus import Stream
-from kingdom.bus.throwaway import StoredEvent
-from kingdom.verify import Kind
-from kingdom.verify.evidence import Copy, Evidence
-from kingdom.verify.history import Entry
+from kingdom.trial_store import StoredEvent
+from kingdom.verify import ViolationKind
+from kingdom.verify.evidence import CopyId, Evidence
+from kingdom.verify.history import HistoryEntry
 
 
-def entry(at: int, process: str, what: str, **facts: object) -> Entry:
-    return Entry(at=at, process=process, what=what, facts=facts)
+def entry(at: int, process: str, what: str, **facts: object) -> HistoryEntry:
+    return HistoryEntry(at=at, process=process, what=what, facts=facts)
 
 
-def claimed(at: int, process: str, token: int, event: str = "e") -> Entry:
+def claimed(at: int, process: str, token: int, event: str = "e") -> HistoryEntry:
     return entry(at, process, "claimed", stream="s", token=token, events=[[1, event, 1, 0]])
 
 
-def settled(at: int, process: str, token: int, outcome: str = "done") -> Entry:
+def settled(at: int, process: str, token: int, outcome: str = "done") -> HistoryEntry:
     return entry(at, process, "settled", token=token, began=at - 1, outcomes={"1": outcome})
 
 
@@ -57,7 +57,7 @@ def test_what_was_acknowledged_and_is_not_there_was_lost_and_a_second_end_tells_
     assert lost.handled_again == {("s", "e")}
 
 
-def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
+def _histories() -> Iterator[tuple[str, list[HistoryEntry], bool]]:
     yield "a claim that survived", [claimed(10, "a", 1), KILLED_AT_50, settled(70, "a", 1)], False
     yield (
         "the first end was forgotten",
@@ -74,10 +74,10 @@ def _histories() -> Iterator[tuple[str, list[Entry], bool]]:
 
 @pytest.mark.parametrize(("history", "stale"), [pytest.param(h, s, id=name) for name, h, s in _histories()])
 def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_server(
-    history: list[Entry], *, stale: bool
+    history: list[HistoryEntry], *, stale: bool
 ) -> None:
     found = list(stale_settlements(Evidence(history=history)))
-    assert [finding.kind for finding in found] == [Kind.STALE] * stale
+    assert [finding.kind for finding in found] == [ViolationKind.STALE] * stale
 
 
 def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() -> None:
@@ -87,9 +87,9 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
 
 
 @pytest.mark.parametrize("way", ["applied", "called"])
-@pytest.mark.parametrize(("published_again", "findings"), [(frozenset[Copy](), 1), (frozenset({("s", "first")}), 0)])
+@pytest.mark.parametrize(("published_again", "findings"), [(frozenset[CopyId](), 1), (frozenset({("s", "first")}), 0)])
 def test_what_was_lost_and_published_again_has_no_place_in_its_key(
-    way: str, published_again: frozenset[Copy], findings: int
+    way: str, published_again: frozenset[CopyId], findings: int
 ) -> None:
     events = [
         replace(stored(1), event_id=name, position=n, partition_key="k") for n, name in enumerate(("first", "second"))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from kingdom.verify.fleet import Fleet
 from kingdom.verify.history import History, read_history
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 
 DEATHS = 200
 
 
 async def test_a_signal_to_a_process_that_is_just_dying_does_not_hide_how_it_died(tmp_path: Path) -> None:
-    part = Part(
+    part = ProcessConfig(
         role="worker",
         name="",
         url="",
@@ -32,7 +32,7 @@ async def test_a_signal_to_a_process_that_is_just_dying_does_not_hide_how_it_die
         member.retired = True
         os.kill(member.process.pid, signal.SIGKILL)
         fleet.send(member, signal.SIGCONT)
-    await asyncio.gather(*(member.keeper for member in fleet.members if member.keeper))
+    await asyncio.gather(*(member.supervision for member in fleet.members if member.supervision))
     history.close()
     codes = [entry.facts["code"] for entry in read_history(tmp_path) if entry.what == "exited"]
     assert codes == [-signal.SIGKILL] * DEATHS

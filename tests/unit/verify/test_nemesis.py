@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.bootstrap import throwaway_store
+from kingdom.bootstrap import trial_store
 from kingdom.verify.fleet import Fleet
 from kingdom.verify.history import History, read_history
 from kingdom.verify.nemesis import ExtraFault, Nemesis
-from kingdom.verify.part import Part
+from kingdom.verify.process_config import ProcessConfig
 from tests.patience import PATIENCE_SECONDS
 
 NOBODY_LISTENS = "host=127.0.0.1 port=1 user=nobody"
-PART = Part(
+PART = ProcessConfig(
     role="worker",
     name="",
     url=NOBODY_LISTENS,
@@ -39,15 +39,15 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def nemesis_with(strike: Strike, history: History) -> Nemesis:
-    """Return a nemesis that finds no process and no store, only a fault that was added to its own."""
+    """Return a nemesis without processes and store, with one extra fault."""
     rng = random.Random(1)
-    store, fleet = throwaway_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
+    store, fleet = trial_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
     faults = [ExtraFault(kind="server_killed", weight=1, strike=strike)]
     return Nemesis(fleet, store, history, rng, lease_seconds=1, extra_faults=faults)
 
 
 async def torment_until(over: asyncio.Event, nemesis: Nemesis) -> None:
-    tormenting = asyncio.create_task(nemesis.torment(every_seconds=0.001))
+    tormenting = asyncio.create_task(nemesis.run(every_seconds=0.001))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await over.wait()
     tormenting.cancel()
@@ -69,7 +69,7 @@ async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_s
     nemesis = nemesis_with(strike, history)
     await torment_until(enough, nemesis)
     counted = [entry.facts["kind"] for entry in read_history(tmp_path) if entry.what == "fault"]
-    assert nemesis.struck == {"server_killed": tries // 2}
+    assert nemesis.fault_counts == {"server_killed": tries // 2}
     assert counted == ["server_killed"] * (tries // 2)
 
 
@@ -87,7 +87,7 @@ async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not
     nemesis = nemesis_with(strike, history)
     await torment_until(begun, nemesis)
     assert undone.is_set()
-    assert not nemesis.struck
+    assert not nemesis.fault_counts
 
 
 async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: History) -> None:
@@ -96,5 +96,5 @@ async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: Histo
 
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await nemesis_with(strike, history).torment(every_seconds=0.001)
+            await nemesis_with(strike, history).run(every_seconds=0.001)
     assert raised.group_contains(OSError, match="does not come back")

@@ -1,5 +1,5 @@
-from kingdom.verify.finding import Kind
-from kingdom.verify.report import judge
+from kingdom.verify.report import build_report
+from kingdom.verify.violation import ViolationKind
 from tests.unit.verify.trace import Trace, applied, described, stored
 
 
@@ -11,18 +11,18 @@ def test_a_report_counts_actions_faults_and_findings_and_shows_the_zeros() -> No
         .line("fault", kind="stop", process="worker-2", seconds=3)
     )
     evidence = trace.left([stored("a", status="PENDING")])
-    report = judge(evidence, seed=7, seconds=10, drained_seconds=1)
+    report = build_report(evidence, seed=7, seconds=10, drained_seconds=1)
     assert not report.ok
     assert report.actions == {"fault": 2, "published": 1, "publishing": 1}
     assert report.statuses == {"PENDING": 1}
     assert report.faults_by_kind == {"kill": 1, "stop": 1}
-    assert report.findings_by_kind == {kind.value: int(kind is Kind.STUCK) for kind in Kind}
+    assert report.violations_by_kind == {kind.value: int(kind is ViolationKind.STUCK) for kind in ViolationKind}
     assert [fault.detail for fault in report.faults] == ["process worker-1", "process worker-2, seconds 3"]
-    assert [finding.detail for finding in report.findings] == ["verify.any position 1 is still PENDING"]
+    assert [violation.detail for violation in report.violations] == ["verify.any position 1 is still PENDING"]
 
 
 def test_a_report_without_findings_is_ok() -> None:
-    report = judge(
+    report = build_report(
         Trace().published(described("a")).left([stored("a")], applied("a")), seed=7, seconds=10, drained_seconds=1
     )
     assert report.ok

@@ -1,4 +1,4 @@
-"""The target decides what counts as a repeated effect, so what it promises is tested too."""
+"""The target decides what counts as a repeated effect, so its own promises are tested too."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 
 from kingdom.verify import target as targets
 from kingdom.verify.history import History, read_history
-from kingdom.verify.target import CallTarget, Request
+from kingdom.verify.target import CallTarget, TargetRequest
 
 
 class Caller:
-    """Sends requests to a target and reads what it has written down."""
+    """Sends requests to a target and reads its history."""
 
     def __init__(self, target: CallTarget, directory: Path) -> None:
         self._target = target
@@ -25,12 +25,12 @@ class Caller:
             "stream": "s",
             "identifier": "i",
             "fence": 1,
-            "honours": "identifier",
+            "idempotency": "identifier",
             "script": [],
         }
-        request = await Request.connect(self._target.port)
+        request = await TargetRequest.connect(self._target.port)
         request.send(path, {**fields, **body})
-        return await request.answer()
+        return await request.response()
 
     def acts(self) -> list[str]:
         return [entry.what for entry in read_history(self._directory) if entry.what != "received"]
@@ -59,11 +59,11 @@ async def test_a_call_with_another_identifier_is_done_again(caller: Caller) -> N
 
 
 async def test_a_lower_fence_is_refused_once_a_higher_one_was_seen_in_a_question(caller: Caller) -> None:
-    status, _, body = await caller.post("/findings", fence=5, honours="fence")
+    status, _, body = await caller.post("/findings", fence=5, idempotency="fence")
     assert (status, body) == (200, {"happened": False})
-    assert (await caller.post(fence=4, honours="fence"))[0] == 412
-    assert (await caller.post("/findings", fence=4, honours="fence"))[0] == 412
-    assert (await caller.post(fence=5, honours="fence"))[0] == 201
+    assert (await caller.post(fence=4, idempotency="fence"))[0] == 412
+    assert (await caller.post("/findings", fence=4, idempotency="fence"))[0] == 412
+    assert (await caller.post(fence=5, idempotency="fence"))[0] == 201
     assert caller.acts() == ["fenced_off", "accepted"]
 
 

@@ -1,13 +1,13 @@
-"""Histories and stores written by hand."""
+"""Handwritten histories and stores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from kingdom.bus.throwaway import StoredEvent
+from kingdom.trial_store import StoredEvent
 from kingdom.verify.evidence import SECOND_NS, Evidence
-from kingdom.verify.history import Entry
+from kingdom.verify.history import HistoryEntry
 from kingdom.verify.workload import ANY, LINE, topology
 
 LEASE = timedelta(seconds=2)
@@ -15,10 +15,10 @@ WORKER = "worker-1.1"
 
 
 def described(
-    event: str, *, key: str | None = None, fate: str = "done", call: str = "", honours: str = "", **facts: Any
+    event: str, *, key: str | None = None, fate: str = "done", call: str = "", idempotency: str = "", **facts: Any
 ) -> dict[str, Any]:
     fields = {"event": event, "streams": [LINE if key else ANY], "key": key, "fate": fate, "call": call}
-    return {**fields, "honours": honours or ("identifier" if call else ""), "due": None, **facts}
+    return {**fields, "idempotency": idempotency or ("identifier" if call else ""), "due": None, **facts}
 
 
 def stored(
@@ -55,7 +55,7 @@ def applied(
 
 
 class Trace:
-    """Evidence that grows line by line; each line is one nanosecond later than the one before."""
+    """Evidence that grows line by line. Each line is one nanosecond later than the one before."""
 
     def __init__(self) -> None:
         streams = topology(LEASE)
@@ -63,11 +63,11 @@ class Trace:
         self._at = 0
 
     def line(self, what: str, *, by: str = WORKER, **facts: Any) -> "Trace":
-        entry = Entry(at=self._at, process=by, what=what, facts=facts)
+        entry = HistoryEntry(at=self._at, process=by, what=what, facts=facts)
         return self._with(self._at + 1, history=[*self._evidence.history, entry])
 
     def later(self, *, leases: float) -> "Trace":
-        """Let so many leases go by."""
+        """Advance the time by a number of leases."""
         return self._with(self._at + int(leases * LEASE.total_seconds() * SECOND_NS))
 
     def published(self, *events: Mapping[str, Any], end: str = "published") -> "Trace":
@@ -86,13 +86,13 @@ class Trace:
         return self.line("settled", token=token, began=began, outcomes=named)
 
     def accepted(self, key: str, event: str, identifier: str = "i") -> "Trace":
-        stream = self._evidence.meant[event]["streams"][0]
+        stream = self._evidence.described[event]["streams"][0]
         return self.line("accepted", key=key, stream=stream, event=event, identifier=identifier, fence=1)
 
     def left(
         self, events: Sequence[StoredEvent], *traces: Mapping[str, Any], tallies: Mapping[str, int] | None = None
     ) -> Evidence:
-        """Return the evidence with what is found in the store."""
+        """Return the evidence with the contents of the store."""
         return replace(self._evidence, events=list(events), applied=list(traces), tallies=tallies or {})
 
     def _with(self, at: int, **changes: Any) -> "Trace":

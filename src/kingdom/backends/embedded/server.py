@@ -1,4 +1,4 @@
-"""One run of PostgreSQL in a place: made if it is new, started, and stopped."""
+"""Create, start and stop the PostgreSQL server of a directory."""
 
 import ctypes
 import fcntl
@@ -15,50 +15,50 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from kingdom.backends.embedded.place import PORT, ROLE, SOCKET_NAME, Place, open_lock, try_lock
-from kingdom.backends.embedded.programs import Programs, programs_for, reachable_programs, serving_account
+from kingdom.backends.embedded.programs import PostgresPrograms, programs_for, reachable_programs, serving_account
+from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Unavailable
 
 _NEW = "new-"
 _SOCKET_PREFIX = "kingdom-postgres-"
-_MAKE_SECONDS, _START_SECONDS, _STOP_SECONDS, _QUIT_SECONDS = 120.0, 120.0, 30.0, 10.0
-_NAP_SECONDS = 0.02
-_LAST_WORDS = 1500
+_CREATE_SECONDS, _START_SECONDS, _STOP_SECONDS, _QUIT_SECONDS = 120.0, 120.0, 30.0, 10.0
+_SLEEP_SECONDS = 0.02
+_LOG_TAIL = 1500
 _PR_SET_PDEATHSIG = 1
-# What a person may change in postgresql.conf; everything else has PostgreSQL's own default.
+# Settings in postgresql.conf, which people may change. All others have the defaults of PostgreSQL.
 _SETTINGS = {"timezone": "UTC", "log_timezone": "UTC", "log_checkpoints": "off"}
 
 
-class Server:
-    """PostgreSQL as our child; nobody but us and the account that runs it can reach its socket."""
+class EmbeddedServer:
+    """PostgreSQL as a child process. Only this user and the account that runs it can reach its socket."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, directory: ServerDirectory) -> None:
+        self._directory = directory
         self._account: pwd.struct_passwd | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, made first if there is none yet; raises if it cannot be."""
-        place, programs = self._place, programs_for(self._place)
-        self._account = serving_account(place)
+        """Start the server, creating its data first if needed."""
+        directory, programs = self._directory, programs_for(self._directory)
+        self._account = serving_account(directory)
         if self._account:
-            programs = reachable_programs(place, programs, self._account)
-        with self._alone() as lock:
-            self._disown()
-            if not place.is_made:
-                self._make(programs)
+            programs = reachable_programs(directory, programs, self._account)
+        with self._hold_server_lock() as lock:
+            self._replace_pid()
+            if not directory.is_created:
+                self._create(programs)
             self._make_socket_folder()
-            begin = place.log.stat().st_size if place.log.exists() else 0
+            begin = directory.log.stat().st_size if directory.log.exists() else 0
             self._launch(programs, lock)
         if not self._becomes_ready():
-            raise Unavailable(f"the embedded PostgreSQL of {place.directory} does not start: {self._said_since(begin)}")
+            raise Unavailable(f"the embedded PostgreSQL of {directory.path} does not start: {self._log_since(begin)}")
 
     def has_ended(self) -> bool:
-        """Tell whether it runs no more."""
+        """Return whether the server has ended."""
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> None:
-        """Stop it, without waiting for clients."""
+        """Stop the server without waiting for clients."""
         if self._process:
             for request, seconds in ((signal.SIGINT, _STOP_SECONDS), (signal.SIGQUIT, _QUIT_SECONDS)):
                 if self._process.poll() is None:
@@ -70,24 +70,24 @@ class Server:
                 self._process.wait()
 
     def remove_socket(self) -> None:
-        """Remove where it was reached; whoever still uses it would look in vain for another."""
-        socket = self._place.socket
+        """Remove the socket directory of a stopped server."""
+        socket = self._directory.socket
         with suppress(FileNotFoundError):
             if not socket.is_symlink():
                 shutil.rmtree(socket)
                 return
             folder = socket.readlink()
-            if folder.name.startswith(_SOCKET_PREFIX) and self._is_emptied(folder):
+            if folder.name.startswith(_SOCKET_PREFIX) and self._clear_sockets(folder):
                 with suppress(OSError):
                     folder.rmdir()
             socket.unlink()
 
-    def _make(self, programs: Programs) -> None:
-        """Make a new cluster beside its place, so that one that is half made is never taken for one."""
-        for left in self._place.directory.glob(f"{_NEW}*"):
+    def _create(self, programs: PostgresPrograms) -> None:
+        """Create a cluster under a temporary name, so that an incomplete one is never used."""
+        for left in self._directory.path.glob(f"{_NEW}*"):
             shutil.rmtree(left, ignore_errors=True)
-        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self._place.directory))
-        self._give(new)
+        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self._directory.path))
+        self._chown(new)
         settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
         local = ("--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale=C", "--data-checksums")
         done = subprocess.run(  # noqa: S603 - a program of PostgreSQL
@@ -96,44 +96,42 @@ class Server:
             text=True,
             errors="replace",
             check=False,
-            timeout=_MAKE_SECONDS,
+            timeout=_CREATE_SECONDS,
             cwd=new,
             preexec_fn=_die_with_parent(),
             **self._as_account(),
         )
         if done.returncode:
             shutil.rmtree(new, ignore_errors=True)
-            raise Unavailable(
-                f"initdb failed in {self._place.directory}: {(done.stderr or done.stdout)[-_LAST_WORDS:]}"
-            )
-        new.rename(self._place.data)
-        # A loss of power must not take the whole store back.
-        for folder in (self._place.directory, *self._place.directory.parents[:2]):
+            raise Unavailable(f"initdb failed in {self._directory.path}: {(done.stderr or done.stdout)[-_LOG_TAIL:]}")
+        new.rename(self._directory.data)
+        # A power loss must not undo the rename.
+        for folder in (self._directory.path, *self._directory.path.parents[:2]):
             _sync(folder)
 
-    def _give(self, made: Path) -> None:
-        """Give what we have just made to the account of the server."""
+    def _chown(self, path: Path) -> None:
+        """Give a new path to the account of the server."""
         if self._account:
-            os.chown(made, self._account.pw_uid, self._account.pw_gid)
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _make_socket_folder(self) -> None:
-        place = self._place
-        # Users know this one.
-        if self._is_emptied(place.socket_file.parent):
+        directory = self._directory
+        # Keep an existing folder, because users know its path.
+        if self._clear_sockets(directory.socket_file.parent):
             return
         self.remove_socket()
-        if place.has_room_for_socket:
-            place.socket.mkdir(mode=0o700)
-            self._give(place.socket)
+        if directory.fits_socket:
+            directory.socket.mkdir(mode=0o700)
+            self._chown(directory.socket)
             return
         short = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX))
-        self._give(short)
-        place.socket.symlink_to(short)
+        self._chown(short)
+        directory.socket.symlink_to(short)
 
-    def _is_emptied(self, folder: Path) -> bool:
-        """Take away what a dead server has left in a folder; False, and nothing is done, where it is not the server's.
+    def _clear_sockets(self, folder: Path) -> bool:
+        """Remove the sockets of a dead server from a folder. Return False if the folder is not the server's.
 
-        The account of the server can put a link to anything in its place.
+        The account of the server could replace the folder by a link, which must not be followed.
         """
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -142,73 +140,73 @@ class Server:
         try:
             if os.fstat(descriptor).st_uid != (self._account.pw_uid if self._account else os.geteuid()):
                 return False
-            for name in os.listdir(descriptor):  # noqa: PTH208 - a path could lead elsewhere by now
+            for name in os.listdir(descriptor):  # noqa: PTH208 - by descriptor, because the path may lead elsewhere by now
                 if name.startswith(SOCKET_NAME):
                     os.unlink(name, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         return True
 
-    def _launch(self, programs: Programs, lock: IO[bytes]) -> None:
+    def _launch(self, programs: PostgresPrograms, lock: IO[bytes]) -> None:
         settings = {
             "listen_addresses": "",
             "port": str(PORT),
-            "unix_socket_directories": str(self._place.socket_file.parent),
+            "unix_socket_directories": str(self._directory.socket_file.parent),
             "unix_socket_permissions": "0700",
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with self._place.log.open("ab") as log:
+        with self._directory.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the server itself
-                [programs.postgres, "-D", str(self._place.data), *words],
+                [programs.postgres, "-D", str(self._directory.data), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self._place.data,
+                cwd=self._directory.data,
                 pass_fds=[lock.fileno()],
                 preexec_fn=_die_with_parent(),  # noqa: PLW1509 - the keeper has one thread
                 **self._as_account(),
             )
 
     def _becomes_ready(self) -> bool:
-        """Wait until it is ready; False where it ends before, or takes too long."""
-        for _ in _until(_START_SECONDS):
+        """Wait until the server is ready; return False if it ends or takes too long."""
+        for _ in _poll_for(_START_SECONDS):
             if self.has_ended():
                 return False
-            if self._process and self._place.server_pid() == self._process.pid and self._place.is_ready():
+            if self._process and self._directory.server_pid() == self._process.pid and self._directory.is_ready():
                 return True
         self.stop()
         return False
 
     @contextmanager
-    def _alone(self) -> Iterator[IO[bytes]]:
-        """Yield the lock that a server inherits, when no other one has it: neither it nor a child of it lives then."""
-        with open_lock(self._place.server) as lock:
+    def _hold_server_lock(self) -> Iterator[IO[bytes]]:
+        """Stop any other server of this directory, and yield the lock that the new server and its children inherit."""
+        with open_lock(self._directory.server) as lock:
             for request, seconds in ((signal.SIGINT, _STOP_SECONDS), (signal.SIGQUIT, _QUIT_SECONDS)):
                 if try_lock(lock, fcntl.LOCK_EX):
                     break
-                pid = self._place.server_pid()
+                pid = self._directory.server_pid()
                 if pid:
                     with suppress(ProcessLookupError):
                         os.kill(pid, request)
-                        # A stopped one hears nothing.
+                        # A stopped process gets no signal before it continues.
                         os.kill(pid, signal.SIGCONT)
-                if any(try_lock(lock, fcntl.LOCK_EX) for _ in _until(seconds)):
+                if any(try_lock(lock, fcntl.LOCK_EX) for _ in _poll_for(seconds)):
                     break
             else:
                 raise Unavailable(
-                    f"another server has {self._place.directory} and does not end: see `ps -ef | grep postgres`"
+                    f"another server uses {self._directory.path} and does not end: see `ps -ef | grep postgres`"
                 )
             yield lock
 
-    def _disown(self) -> None:
-        """Take a dead server out of the file that names it, since its number may be that of another process by now.
+    def _replace_pid(self) -> None:
+        """Replace the process id of a dead server in postmaster.pid, because another process may have that id by now.
 
-        PostgreSQL does not start beside a process that it takes for a server, but does if that is its own parent. The
-        rest of the file stays: by it a new server finds memory that the dead one has left.
+        PostgreSQL does not start if the process exists, unless it is its own parent. The rest of the file stays, so
+        that a new server finds the shared memory of the dead one.
         """
         with suppress(FileNotFoundError):
-            # The file is the account's, and must not lead us elsewhere.
-            descriptor = os.open(self._place.pid_file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # The account owns the file, so a link must not be followed.
+            descriptor = os.open(self._directory.pid_file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "r+b") as file:
                 rest = file.read().partition(b"\n")[2]
                 file.seek(0)
@@ -216,20 +214,20 @@ class Server:
                 file.truncate()
 
     def _as_account(self) -> dict[str, Any]:
-        # Variables such as PGPORT or LC_ALL would make another server of it.
+        # Variables such as PGPORT or LC_ALL would change the server.
         own: dict[str, Any] = {"env": {"LC_ALL": "C", "PATH": os.defpath}}
         if self._account:
             own |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": ()}
         return own
 
-    def _said_since(self, begin: int) -> str:
-        with self._place.log.open("rb") as log:
+    def _log_since(self, begin: int) -> str:
+        with self._directory.log.open("rb") as log:
             log.seek(begin)
-            return log.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+            return log.read().decode(errors="replace").strip()[-_LOG_TAIL:]
 
 
 def _die_with_parent() -> Any:
-    """Return what makes a child shut down when its parent dies, where the system can do that."""
+    """Return a function that makes a child shut down when its parent dies, or None if the system cannot do that."""
     if sys.platform != "linux":
         return None
     library, parent = ctypes.CDLL(None), os.getpid()
@@ -243,7 +241,7 @@ def _die_with_parent() -> Any:
 
 
 def _sync(folder: Path) -> None:
-    # Some above ours may be closed to us; those are older than the store.
+    # Parent directories may be closed to us. Those are older than the store.
     with suppress(PermissionError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -252,8 +250,8 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _until(seconds: float) -> Iterator[None]:
+def _poll_for(seconds: float) -> Iterator[None]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         yield
-        time.sleep(_NAP_SECONDS)
+        time.sleep(_SLEEP_SECONDS)

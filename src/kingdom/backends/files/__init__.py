@@ -1,8 +1,8 @@
-"""The backend with nothing installed: every event, lease and record is a file that `cat` shows."""
+"""The backend that needs no server: every event, lease and record is a plain file."""
 
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.moving import FilesMovable
+from kingdom.backends.files.moving import FilesTransfer
 from kingdom.backends.files.operations import FilesOperations
-from kingdom.backends.files.throwaway import FilesThrowaway
+from kingdom.backends.files.trial_store import FilesTrialStore
 
-__all__ = ["FilesBus", "FilesMovable", "FilesOperations", "FilesThrowaway"]
+__all__ = ["FilesBus", "FilesOperations", "FilesTransfer", "FilesTrialStore"]

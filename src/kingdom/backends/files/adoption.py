@@ -1,4 +1,4 @@
-"""Files that people drop into a directory: taken in as records, or moved aside with a reason that can be read."""
+"""Adopt files that people drop into a directory as records, or move them aside with a readable reason."""
 
 import os
 import stat
@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 import structlog
 
-from kingdom.backends.files.bodies import document, read_document
-from kingdom.backends.files.disk import read_file
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Card, Stored
-from kingdom.backends.files.layout import file_name, id_of_name, is_unfinished
+from kingdom.backends.files.journal.entry import RecordHeader, RecordWrite
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.file_formats import decode_document, encode_document
+from kingdom.backends.files.tree.layout import file_name, id_of_name, is_temporary_name
 from kingdom.bus.envelope import STORE_KEY
 from kingdom.bus.log import LogEntry
-from kingdom.bus.port import Copy
+from kingdom.bus.port import EventCopy
 from kingdom.bus.record import Adoption, Record, RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, Unavailable
 
-# The source document's polling period: what no notice was given of is found by then.
-LOOK_EVERY_SECONDS = 10.0
-# A file that cannot be read may be half written; after this long without a change it is not.
+# The polling period of the source document, for files without a change notification.
+SCAN_EVERY_SECONDS = 10.0
+# An invalid file may be incomplete. After this long without a change it counts as complete.
 SETTLED_SECONDS = 2.0
 _SIZE_MAX = 16 << 20
 _SUFFIX = ".json"
@@ -34,8 +34,8 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
-    """A directory into which documents of one kind may be dropped."""
+class _DropDirectory:
+    """A directory into which people may drop documents of one kind."""
 
     kind: RecordKind
     adoption: Adoption
@@ -43,169 +43,177 @@ class _Box:
     rejected: str
 
 
-class _Refused(Exception):
-    """This file cannot become a record, for a reason that a person can read."""
+class _RejectedFile(Exception):
+    """A file that cannot become a record, with a readable reason."""
 
 
 class Adopter:
-    """Looks for dropped files and decides on each of them; a bad one never keeps a good one waiting."""
+    """Finds dropped files and adopts or rejects each one. A bad file never delays a good one."""
 
     def __init__(self, store: Store, topology: Topology) -> None:
         self._store = store
         self._topology = topology
         kinds = [(kind, kind.adoption) for kind in store.kinds.values() if kind.adoption]
         root = store.layout.root
-        self._boxes = {
-            path: _Box(kind, adoption, path, store.layout.rejected(kind, adoption.state))
+        self._directories = {
+            path: _DropDirectory(kind, adoption, path, store.layout.rejected(kind, adoption.state))
             for kind, adoption in kinds
             if (path := f"{root}/{kind.directories[adoption.state]}")
         }
-        # Half-written ones, and when each is looked at again without being told.
-        self._unsettled: dict[str, float] = {}
-        self._next_look = 0.0
+        # Incomplete files, and when to read each one again.
+        self._incomplete: dict[str, float] = {}
+        self._next_scan = 0.0
 
     @property
-    def boxes(self) -> tuple[str, ...]:
+    def directories(self) -> tuple[str, ...]:
         """Return the directories to watch."""
-        return tuple(self._boxes)
+        return tuple(self._directories)
 
-    def make_boxes(self) -> None:
-        """Make the directories, so that there is something to watch and to drop into."""
-        for box in self._boxes.values():
-            self._store.disk.make_directory(box.path)
+    def create_directories(self) -> None:
+        """Create the directories, so that they can be watched."""
+        for directory in self._directories.values():
+            self._store.disk.make_directory(directory.path)
 
-    def look(self, paths: Collection[str] = ()) -> set[str]:
-        """Look at these files, and now and then at all; returns the streams that got an event."""
+    def adopt(self, paths: Collection[str] = ()) -> set[str]:
+        """Adopt these files, and now and then all files. Return the streams that got an event."""
         now = time.monotonic()
-        candidates = {*paths, *(path for path, due in self._unsettled.items() if due <= now)}
-        if now >= self._next_look:
-            self._next_look = now + LOOK_EVERY_SECONDS
-            candidates |= {path for box in self._boxes for path in _listed(box)}
+        candidates = {*paths, *(path for path, due in self._incomplete.items() if due <= now)}
+        if now >= self._next_scan:
+            self._next_scan = now + SCAN_EVERY_SECONDS
+            candidates |= {path for directory in self._directories for path in _list_files(directory)}
         if not candidates:
             return set()
         for path in candidates:
-            self._unsettled.pop(path, None)
+            self._incomplete.pop(path, None)
         with self._store.exclusive():
             dropped = sorted(path for path in candidates if self._is_dropped(path))
-        return self._take_in(dropped)
+        return self._adopt_all(dropped)
 
     def _is_dropped(self, path: str) -> bool:
-        directory, name = os.path.split(path)
-        box = self._boxes.get(directory)
-        if box is None or is_unfinished(name):
+        parent, name = os.path.split(path)
+        directory = self._directories.get(parent)
+        if directory is None or is_temporary_name(name):
             return False
         known = id_of_name(name.removesuffix(_SUFFIX))
-        # One that is ours already and lies where it should is none of our business, however it was edited.
-        return known is None or self._store.shelf.state_of(box.kind.name, known) != box.adoption.state
+        # A file that already is a record in its directory was edited, not dropped.
+        return known is None or self._store.records.state_of(directory.kind.name, known) != directory.adoption.state
 
-    def _take_in(self, paths: Sequence[str]) -> set[str]:
-        """Decide on each file under a lock of its own, so that a thousand of them do not stop the work."""
+    def _adopt_all(self, paths: Sequence[str]) -> set[str]:
+        """Lock the store for each file separately, so that many files do not block other work."""
         streams: set[str] = set()
         for path in paths:
-            box = self._boxes[os.path.dirname(path)]
+            directory = self._directories[os.path.dirname(path)]
             try:
-                with self._store.exclusive() as draft:
-                    streams |= self._adopt(draft, box, path)
+                with self._store.exclusive() as plan:
+                    streams |= self._adopt_one(plan, directory, path)
             except Unavailable:
-                # The disk is at fault, and not the file.
+                # The disk failed, not the file.
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one file must not stop the others
-                self._reject(box, path, _reason(error))
+            except Exception as error:  # noqa: BLE001 - no error of one file may stop the others
+                self._reject(directory, path, _reason(error))
         return streams
 
-    def _adopt(self, draft: Draft, box: _Box, path: str) -> set[str]:
-        """Write a dropped file anew as a record, with the event that tells of it."""
+    def _adopt_one(self, plan: TransactionPlan, directory: _DropDirectory, path: str) -> set[str]:
+        """Write a dropped file as a record, and publish the event that announces it."""
         name = os.path.basename(path)
-        read = self._read(box, path)
+        read = self._read(directory, path)
         if read is None:
             return set()
         if not isinstance(read.id, str):
-            raise _Refused(f"its id must be a text, and not {read.id!r}")
+            raise _RejectedFile(f"its id must be a string, not {read.id!r}")
         if file_name(read.id) + _SUFFIX != name:
-            raise _Refused(f"the file is called {name}, its id is {read.id!r}: call it {file_name(read.id)}{_SUFFIX}")
-        known = self._store.shelf.card(box.kind.name, read.id)
-        if known is not None and known.state == box.adoption.state:
+            raise _RejectedFile(
+                f"its name is {name}, but its id is {read.id!r}: rename it to {file_name(read.id)}{_SUFFIX}"
+            )
+        known = self._store.records.get_header(directory.kind.name, read.id)
+        if known is not None and known.state == directory.adoption.state:
             return set()
         if known is not None:
-            raise _Refused(f"{read.id} is known already: it is {known.state}")
-        record = replace(read, kind=box.kind.name, state=box.adoption.state, version=1)
-        envelope = box.adoption.announce(record)
-        copies = [Copy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
+            raise _RejectedFile(f"{read.id} already exists in state {known.state}")
+        record = replace(read, kind=directory.kind.name, state=directory.adoption.state, version=1)
+        envelope = directory.adoption.announce(record)
+        copies = [EventCopy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
         due = record.due_at.timestamp() if record.due_at else None
-        card = Card(box.kind.name, record.id, 1, record.state, record.owner, due, draft.now, draft.now, None)
-        draft.entry.records = [Stored(card, document(record.doc), box.kind.directories[record.state], None)]
-        draft.publish(copies)
-        self._tell(draft, "record.adopted", box, {"kind": box.kind.name, "id": record.id})
-        self._store.commit(draft)
+        header = RecordHeader(
+            directory.kind.name, record.id, 1, record.state, record.owner, due, plan.now, plan.now, None
+        )
+        plan.entry.records = [
+            RecordWrite(header, encode_document(record.doc), directory.kind.directories[record.state], None)
+        ]
+        plan.publish(copies)
+        self._log_result(plan, "record.adopted", directory, {"kind": directory.kind.name, "id": record.id})
+        self._store.commit(plan)
         return {copy.stream.name for copy in copies}
 
-    def _read(self, box: _Box, path: str) -> Record | None:
-        """Return a dropped file as a record; None where it is gone, or may not be finished yet."""
+    def _read(self, directory: _DropDirectory, path: str) -> Record | None:
+        """Return a dropped file as a record; None if it is missing or may be incomplete."""
         try:
             content, age = _content(path)
         except FileNotFoundError:
             return None
         try:
-            doc = read_document(content)
+            doc = decode_document(content)
         except msgspec.MsgspecError as error:
             if age < SETTLED_SECONDS:
-                self._unsettled[path] = time.monotonic() + SETTLED_SECONDS - age
+                self._incomplete[path] = time.monotonic() + SETTLED_SECONDS - age
                 return None
-            raise _Refused(f"it is no JSON object: {error}") from error
+            raise _RejectedFile(f"it is not a JSON object: {error}") from error
         doc.pop(STORE_KEY, None)
-        return box.adoption.read(doc)
+        return directory.adoption.read(doc)
 
-    def _reject(self, box: _Box, path: str, reason: str) -> None:
-        """Move a file aside and say why, beside it and in the log."""
-        with self._store.exclusive() as draft:
-            self._store.disk.make_directory(box.rejected)
-            kept = _free_name(box.rejected, os.path.basename(path))
-            text = f"{reason}\n\nMend it and put it back into {box.path} under a name that ends in {_SUFFIX}.\n"
+    def _reject(self, directory: _DropDirectory, path: str, reason: str) -> None:
+        """Move a file aside, with the reason beside it and in the log."""
+        with self._store.exclusive() as plan:
+            self._store.disk.make_directory(directory.rejected)
+            kept = _free_name(directory.rejected, os.path.basename(path))
+            text = f"{reason}\n\nFix it and move it back to {directory.path} under a name that ends in {_SUFFIX}.\n"
             self._store.disk.create(f"{kept}.reason", text.encode("utf-8", "replace"))
             try:
                 self._store.disk.rename(path, kept)
             except OSError as error:
-                # Somebody else was faster, or it is not ours to move.
+                # The file is gone, or this process may not move it.
                 self._store.disk.unlink(f"{kept}.reason")
-                _log.warning("a dropped file could not be moved aside", file=path, reason=reason, error=str(error))
+                _log.warning("cannot move a rejected file aside", file=path, reason=reason, error=str(error))
                 return
-            data = {"kind": box.kind.name, "file": os.path.basename(kept), "reason": reason}
-            self._tell(draft, "record.rejected", box, data)
-            self._store.commit(draft)
-        _log.warning("a dropped file was rejected", **data)
+            data = {"kind": directory.kind.name, "file": os.path.basename(kept), "reason": reason}
+            self._log_result(plan, "record.rejected", directory, data)
+            self._store.commit(plan)
+        _log.warning("dropped file rejected", **data)
 
-    def _tell(self, draft: Draft, what: str, box: _Box, data: Mapping[str, Any]) -> None:
+    def _log_result(
+        self, plan: TransactionPlan, entry_type: str, directory: _DropDirectory, data: Mapping[str, Any]
+    ) -> None:
         safe = {key: value.encode("utf-8", "replace").decode() for key, value in data.items()}
-        draft.say(LogEntry(type=what, actor="bus", data=safe, aggregate_type=box.kind.name))
+        plan.log(LogEntry(type=entry_type, actor="bus", data=safe, aggregate_type=directory.kind.name))
 
 
 def _reason(error: Exception) -> str:
     """Return why a file is rejected, for the person who dropped it."""
-    return str(error) if isinstance(error, (_Refused, KingdomError)) else f"it does not fit: {error!r}"
+    return str(error) if isinstance(error, (_RejectedFile, KingdomError)) else f"it is not valid: {error!r}"
 
 
-def _listed(directory: str) -> Iterator[str]:
+def _list_files(directory: str) -> Iterator[str]:
     with suppress(FileNotFoundError), os.scandir(directory) as found:
         yield from (entry.path for entry in found)
 
 
 def _content(path: str) -> tuple[bytes, float]:
-    """Return what a file holds, and for how many seconds it has not changed; refuses what is no plain file."""
+    """Return the content of a plain file, and the seconds since its last change."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise _Refused("it is no plain file")
+        raise _RejectedFile("it is not a plain file")
     if not path.endswith(_SUFFIX):
-        raise _Refused(f"its name does not end in {_SUFFIX}")
+        raise _RejectedFile(f"its name does not end in {_SUFFIX}")
     if status.st_size > _SIZE_MAX:
-        raise _Refused(f"it is larger than {_SIZE_MAX >> 20} MB")
+        raise _RejectedFile(f"it is larger than {_SIZE_MAX >> 20} MB")
     try:
         return read_file(path), time.time() - status.st_mtime
     except PermissionError as error:
-        raise _Refused("it may not be read by the user who runs this") from error
+        raise _RejectedFile("the user that runs this may not read it") from error
 
 
 def _free_name(directory: str, name: str) -> str:
-    """Return a path for a file that nobody has, of a name that every terminal can show."""
+    """Return an unused path with a plain ASCII name."""
     safe, number = file_name(name), 1
     path = f"{directory}/{safe}"
     while os.path.lexists(path):

@@ -10,30 +10,32 @@ from typing import Any, Self
 import structlog
 
 from kingdom.backends.files.adoption import Adopter
-from kingdom.backends.files.bodies import moment, read_body
-from kingdom.backends.files.disk import Disk
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import DAMAGED, MISSING, UNREADABLE, Lease, Row
-from kingdom.backends.files.keyring import Keyring
-from kingdom.backends.files.lock import Busy, boot_clock, has_ended
+from kingdom.backends.files.journal.entry import DAMAGED, MISSING, UNREADABLE, EventRow, Lease
+from kingdom.backends.files.key_locks import KeyLocks
 from kingdom.backends.files.store import Store
-from kingdom.backends.files.thread import DiskThread
+from kingdom.backends.files.system.disk import Disk
+from kingdom.backends.files.system.host import boot_clock
+from kingdom.backends.files.system.lock import StoreBusy
+from kingdom.backends.files.system.processes import has_ended
+from kingdom.backends.files.system.thread import DiskThread
 from kingdom.backends.files.transaction import FilesTransaction
-from kingdom.backends.files.tree import UnreadableFile
-from kingdom.backends.files.wakeup import Wakeups
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.file_formats import decode_body, to_datetime
+from kingdom.backends.files.tree.tree import UnreadableFile
+from kingdom.backends.files.wakeup import FileWakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
-from kingdom.bus.port import Bus, Renewal
+from kingdom.bus.port import Bus, LeaseRenewal
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Stream, Topology
 from kingdom.errors import KingdomError, MalformedEvent
 
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
-# Editors move a file away and write it anew; people take longer to mend what they have broken.
+# Editors replace a file quickly. People take longer to fix a damaged file.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
-# How often a file is tried again that the system does not give out.
+# How often an unreadable file is read again.
 _UNREADABLE_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -60,25 +62,25 @@ class FilesBus(Bus):
         self._create = create
         self.store = Store(os.path.abspath(root), self.kinds, disk)
         self.idle_limit = idle_limit
-        self._keyring = Keyring(idle_limit)
-        # One thread: the lock lets only one in at a time anyway, and the event loop never waits for a sync.
+        self._key_locks = KeyLocks(idle_limit)
+        # One thread is enough, because the lock admits only one. The event loop never waits for a sync.
         self._thread = DiskThread("kingdom-files")
         self.in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
         self._adopting: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Lock()
-        self._wakeups = Wakeups(self.store.layout, self._look_soon, self._adopter.boxes)
+        self._wakeups = FileWakeups(self.store.layout, self._adopt_soon, self._adopter.directories)
 
     async def __aenter__(self) -> Self:
         await self.in_thread(lambda: self.store.open(create=self._create))
-        await self.in_thread(self._adopter.make_boxes)
+        await self.in_thread(self._adopter.create_directories)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of every file; to close again changes nothing."""
+        """Close every file. Closing again changes nothing."""
         async with self._closing:
             if self._thread.stopped:
                 return
@@ -94,7 +96,7 @@ class FilesBus(Bus):
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[FilesTransaction]:
         """Open a transaction; see the port."""
-        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._keyring, self.in_thread)
+        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.in_thread)
         try:
             await transaction.hold(hold)
             yield transaction
@@ -102,35 +104,35 @@ class FilesBus(Bus):
         finally:
             transaction.end()
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
-        transaction.committed()
+        transaction.run_after_commit()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
         declared = self.topology.stream(stream)
-        # Where nobody is in the way a claim syncs nothing: going to the thread and back takes longer than the claim.
-        with suppress(Busy):
+        # Without contention a claim does not block, and is faster than a switch to the thread.
+        with suppress(StoreBusy):
             return self._claim(declared, limit, worker, wait=False)
         return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases in their files; see the port."""
         alive, cancelled = set(), set()
-        with self.store.exclusive() as draft:
+        with self.store.exclusive() as plan:
             for token, length in leases.items():
-                lease = self.store.books.leases.get(token)
+                lease = self.store.events.leases.get(token)
                 if lease is not None:
                     lease.expires = boot_clock() + length.total_seconds()
-                    lease.expires_at = moment(draft.now + length.total_seconds()).isoformat()
+                    lease.expires_at = to_datetime(plan.now + length.total_seconds()).isoformat()
                     self.store.tree.write_lease(lease)
                     alive.add(token)
                     cancelled.update(lease.cancelled)
-        return Renewal(frozenset(alive), frozenset(cancelled))
+        return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Give back the events of expired leases, and take in what people have dropped; see the port."""
+        """Requeue the events of expired leases, and adopt dropped files; see the port."""
         events, streams = await self.in_thread(self._reap)
-        if self._adopter.boxes:
-            streams |= await self.in_thread(self._adopter.look)
+        if self._adopter.directories:
+            streams |= await self.in_thread(self._adopter.adopt)
         self._wakeups.published(streams)
         return events
 
@@ -147,110 +149,110 @@ class FilesBus(Bus):
         known = self.store.tree.read_lease(lease.token)
         return datetime.fromisoformat((known or lease).expires_at)
 
-    def _look_soon(self, paths: Collection[str]) -> None:
-        async def look() -> None:
+    def _adopt_soon(self, paths: Collection[str]) -> None:
+        async def adopt() -> None:
             try:
-                self._wakeups.published(await self.in_thread(lambda: self._adopter.look(paths)))
+                self._wakeups.published(await self.in_thread(lambda: self._adopter.adopt(paths)))
             except KingdomError as error:
-                _log.warning("dropped files wait for the next look", error=str(error))
+                _log.warning("dropped files are not adopted yet; the next scan tries again", error=str(error))
 
-        looking = asyncio.create_task(look(), name="kingdom-adopt")
-        self._adopting.add(looking)
-        looking.add_done_callback(self._adopting.discard)
+        task = asyncio.create_task(adopt(), name="kingdom-adopt")
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
 
     def _claim(self, stream: Stream, limit: int, worker: str, *, wait: bool) -> list[Delivery]:
-        with self.store.exclusive(wait=wait) as draft:
-            if not wait and not self.store.books.knows(stream.name):
-                raise Busy
-            self.store.look_again(stream.name)
+        with self.store.exclusive(wait=wait) as plan:
+            if not wait and not self.store.events.is_loaded(stream.name):
+                raise StoreBusy
+            self.store.reload_if_readable(stream.name)
             try:
-                rows, envelopes = self._readable(draft, stream, limit, wait=wait)
-                claimed = draft.claim(stream.name, rows, worker, stream.lease) if rows else []
+                rows, envelopes = self._readable(plan, stream, limit, wait=wait)
+                claimed = plan.claim(stream.name, rows, worker, stream.lease) if rows else []
             finally:
-                draft.put_back(stream)
-            if claimed or draft.before:
-                # A claim that a loss of power takes back has never been, so it need not be waited for.
-                self.store.commit(draft, durable=False, wait=wait)
+                plan.put_back_unclaimed(stream)
+            if claimed or plan.before:
+                # A claim needs no sync: if a power loss removes it, the event is simply claimed again.
+                self.store.commit(plan, durable=False, wait=wait)
         return _deliveries(claimed, envelopes)
 
     def _readable(
-        self, draft: Draft, stream: Stream, limit: int, *, wait: bool
-    ) -> tuple[list[Row], dict[int, Envelope]]:
-        """Return what can be claimed, with envelopes; a file that is damaged or gone never stops the others.
+        self, plan: TransactionPlan, stream: Stream, limit: int, *, wait: bool
+    ) -> tuple[list[EventRow], dict[int, Envelope]]:
+        """Return the claimable rows with envelopes. A damaged or missing file does not stop the others.
 
-        What becomes of such a file is for who may `wait`: the log that tells of it is synced.
+        Without `wait`, raise StoreBusy at such a file, because the log entry about it needs a sync.
         """
-        rows: list[Row] = []
+        rows: list[EventRow] = []
         envelopes: dict[int, Envelope] = {}
-        spoilt: set[str] = set()
-        # All are read before any is decoded: going back and forth between the two takes longer.
-        for row, content in [(row, self.store.tree.content(row)) for row in draft.claimable(stream, limit)]:
-            if row.key is not None and row.key in spoilt:
+        unusable_keys: set[str] = set()
+        # Read all files before decoding any: alternating between the two is slower.
+        for row, content in [(row, self.store.tree.read_content(row)) for row in plan.select_claimable(stream, limit)]:
+            if row.key is not None and row.key in unusable_keys:
                 continue
             damage: MalformedEvent | None = None
             try:
                 if isinstance(content, bytes):
-                    envelopes[row.position], self.store.bodies[row.position] = read_body(row, content)
+                    envelopes[row.position], self.store.bodies[row.position] = decode_body(row, content)
                     rows.append(row)
                     continue
                 damage = content
             except MalformedEvent as error:
                 damage = error
             if not wait:
-                raise Busy
-            spoilt.add(row.key or "")
+                raise StoreBusy
+            unusable_keys.add(row.key or "")
             if damage is None:
-                self._missing(draft, row)
+                self._handle_missing(plan, row)
             elif isinstance(damage, UnreadableFile):
-                self._unreadable(draft, row, str(damage))
+                self._handle_unreadable(plan, row, str(damage))
             else:
-                self._damaged(draft, row, str(damage))
+                self._handle_damaged(plan, row, str(damage))
         return rows, envelopes
 
-    def _missing(self, draft: Draft, row: Row) -> None:
-        reason = "its file is gone: put it back within seconds, or the event counts as withdrawn"
-        if draft.spoil(row, MISSING, reason) > _MISSING_SECONDS:
-            draft.vanish(row)
-            self._tell(draft, "event.withdrawn", row, "its file was removed by hand")
+    def _handle_missing(self, plan: TransactionPlan, row: EventRow) -> None:
+        reason = f"its file is missing: put it back within {_MISSING_SECONDS:g} s, or the event counts as withdrawn"
+        if plan.postpone(row, MISSING, reason) > _MISSING_SECONDS:
+            plan.withdraw(row)
+            self._log_event(plan, "event.withdrawn", row, "its file was removed")
 
-    def _damaged(self, draft: Draft, row: Row, reason: str) -> None:
-        if draft.spoil(row, DAMAGED, reason) > _DAMAGED_SECONDS:
-            draft.give_up(row, DAMAGED, reason)
-            self._tell(draft, "event.damaged", row, reason)
+    def _handle_damaged(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
+        if plan.postpone(row, DAMAGED, reason) > _DAMAGED_SECONDS:
+            plan.give_up(row, DAMAGED, reason)
+            self._log_event(plan, "event.damaged", row, reason)
 
-    def _unreadable(self, draft: Draft, row: Row, reason: str) -> None:
-        """Let an event wait for as long as it takes: it is the disk or an owner that must be mended, not the event."""
+    def _handle_unreadable(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
+        """Let an event wait without a limit, because the disk or the owner of the file is wrong, not the event."""
         is_known = row.error_code == UNREADABLE and row.last_attempt_at is not None
-        draft.spoil(row, UNREADABLE, reason, again=_UNREADABLE_SECONDS)
+        plan.postpone(row, UNREADABLE, reason, again=_UNREADABLE_SECONDS)
         if not is_known:
-            self._tell(draft, "event.unreadable", row, reason)
+            self._log_event(plan, "event.unreadable", row, reason)
 
-    def _tell(self, draft: Draft, what: str, row: Row, reason: str) -> None:
+    def _log_event(self, plan: TransactionPlan, entry_type: str, row: EventRow, reason: str) -> None:
         data = {"event_id": row.event_id, "stream": row.stream, "reason": reason}
-        draft.say(LogEntry(type=what, actor="bus", data=data))
+        plan.log(LogEntry(type=entry_type, actor="bus", data=data))
 
     def _reap(self) -> tuple[int, set[str]]:
         events, streams = 0, set()
-        with self.store.exclusive() as draft:
-            for lease in list(self.store.books.leases.values()):
+        with self.store.exclusive() as plan:
+            for lease in list(self.store.events.leases.values()):
                 if self._has_expired(lease):
-                    given_back = draft.reap(lease)
-                    events += given_back
-                    if given_back:
+                    requeued = plan.reap(lease)
+                    events += requeued
+                    if requeued:
                         streams.add(lease.stream)
-            if draft.entry.closed:
-                self.store.commit(draft)
+            if plan.entry.closed:
+                self.store.commit(plan)
         return events, streams
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Look at the file, which its holder may have renewed; after a restart of the machine no holder is left."""
+        """Read the expiry from the file, which the holder renews. A lease of an earlier boot has expired."""
         known = self.store.tree.read_lease(lease.token)
         if known is None or known.boot != self.store.boot or known.expires < boot_clock():
             return True
         return has_ended(known.process)
 
 
-def _deliveries(rows: Sequence[Row], envelopes: Mapping[int, Envelope]) -> list[Delivery]:
+def _deliveries(rows: Sequence[EventRow], envelopes: Mapping[int, Envelope]) -> list[Delivery]:
     runs: dict[Any, list[int]] = {}
     rows = sorted(rows, key=lambda row: row.position)
     for row in rows:
@@ -267,7 +269,7 @@ def _deliveries(rows: Sequence[Row], envelopes: Mapping[int, Envelope]) -> list[
             max_attempts=row.max_attempts,
             crash_count=row.crash_count,
             ordered=row.key is not None,
-            published_at=moment(row.created_at),
+            published_at=to_datetime(row.created_at),
             run=tuples.get(row.key, ()),
             cancelled=row.cancel_requested,
         )

@@ -1,4 +1,4 @@
-"""Everything in a store of files as the items that move, and back again."""
+"""Convert the content of a store of files to exported items, and back."""
 
 import os
 from collections.abc import Iterator
@@ -7,177 +7,195 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.bodies import EndedEvent, document, maybe, moment, read_document
-from kingdom.backends.files.books import StreamBook
-from kingdom.backends.files.entry import PENDING, Card, Row, Stored
-from kingdom.backends.files.layout import is_unfinished
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.index.event_index import StreamIndex
+from kingdom.backends.files.journal.entry import PENDING, EventRow, RecordHeader, RecordWrite
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.tree.file_formats import (
+    ArchiveLine,
+    decode_document,
+    encode_document,
+    to_datetime,
+    to_datetime_or_none,
+)
+from kingdom.backends.files.tree.layout import is_temporary_name
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry
-from kingdom.bus.moving import AnyItem, Block, Census, DedupKey, Entry, Event, Pause, StoredRecord, Tally
+from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.record import Record
 from kingdom.errors import MalformedEvent, Misconfigured, Permanent
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounter,
+    ItemCounts,
+    LogEntryItem,
+    PauseItem,
+    RecordItem,
+)
 
 _LOG_BATCH = 1000
-# Enough to see what is wrong.
-_NAMED = 5
+# How many unreadable files a message lists.
+_LISTED = 5
 
 
-class Contents:
-    """What a store holds, for who holds the store."""
+class StoreContents:
+    """The content of a store. The caller holds the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def items(self) -> Iterator[AnyItem]:
-        """Yield everything; what cannot be read is refused at the end, so that all of it can be named."""
+        """Yield all items. Unreadable files raise an error at the end, so that it lists all of them."""
         unreadable: list[str] = []
-        books = list(self._books())
-        for row in sorted((row for book in books for row in book.rows.values()), key=lambda row: row.position):
+        indexes = list(self._indexes())
+        for row in sorted((row for index in indexes for row in index.rows.values()), key=lambda row: row.position):
             try:
                 envelope, _ = self._store.tree.read_event(row)
             except FileNotFoundError:
-                unreadable.append(f"{self._store.tree.event_path(row)} (it is gone)")
+                unreadable.append(f"{self._store.tree.event_path(row)} (missing)")
             except MalformedEvent as error:
                 unreadable.append(f"{self._store.tree.event_path(row)} ({error})")
             else:
                 yield _event(row, envelope)
-        for book in books:
-            yield from self._ended(book.name, unreadable)
-            for key, line in book.lines.items():
-                if line.blocked_by is not None:
-                    yield Block(stream=book.name, key=key, blocked_by=line.blocked_by)
+        for index in indexes:
+            yield from self._archived(index.name, unreadable)
+            for key, queue in index.queues.items():
+                if queue.blocked_by is not None:
+                    yield BlockItem(stream=index.name, key=key, blocked_by=queue.blocked_by)
         yield from self._records()
         yield from self._keys(unreadable)
-        for pause in self._store.books.pauses.values():
-            yield Pause(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=moment(pause.since))
+        for pause in self._store.events.pauses.values():
+            yield PauseItem(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=to_datetime(pause.since))
         yield from self._log()
         _refuse([*unreadable, *self._damaged_records()])
 
-    def census(self) -> Census:
+    def census(self) -> ItemCounts:
         """Count everything."""
-        tally = Tally()
+        tally = ItemCounter()
         for item in self.items():
             tally.add(item)
-        return tally.census
+        return tally.counts
 
     def event_files(self) -> Iterator[str]:
-        """Yield where the files of all events are."""
-        return (self._store.tree.event_path(row) for book in self._books() for row in book.rows.values())
+        """Yield the files of all events."""
+        return (self._store.tree.event_path(row) for index in self._indexes() for row in index.rows.values())
 
     def highest(self) -> int:
         """Return the highest position or token of any event."""
-        rows = (row for book in self._books() for row in book.rows.values())
+        rows = (row for index in self._indexes() for row in index.rows.values())
         return max((max(row.position, row.token) for row in rows), default=0)
 
-    def broken_lines(self) -> Iterator[str]:
-        """Yield in words where the line of a key could not go on, or would go on twice."""
-        for book in self._books():
-            for key, line in book.lines.items():
-                heads = sum(book.rows[position].due is not None for position in line.open)
+    def broken_queues(self) -> Iterator[str]:
+        """Describe each key whose queue has no head or two heads."""
+        for index in self._indexes():
+            for key, queue in index.queues.items():
+                heads = sum(index.rows[position].due is not None for position in queue.open)
                 if heads > 1:
-                    yield f"two heads: {book.name}/{key}"
-                if heads == 0 and line.blocked_by is None:
-                    yield f"no head: {book.name}/{key}"
+                    yield f"two heads: {index.name}/{key}"
+                if heads == 0 and queue.blocked_by is None:
+                    yield f"no head: {index.name}/{key}"
 
-    def stored(self, item: StoredRecord) -> Stored:
-        """Return a record with the place that it gets; refuses where that is not free."""
+    def record_write(self, item: RecordItem) -> RecordWrite:
+        """Return the write of a record; refuse it if its file exists."""
         kind = self._store.kinds.get(item.kind)
         directory = kind.directories.get(item.state) if kind else None
         if kind is None or directory is None:
             raise Misconfigured(
                 f"records of kind {item.kind!r} in state {item.state!r} have no directory here:"
-                " name the application that declares it by --app"
+                " name the application that declares the kind with --app"
             )
-        if (path := self._store.tree.record_path(kind, item.id)) is None:
-            return Stored(_card(item), document(item.doc), directory, None)
-        if self._store.shelf.card(item.kind, item.id):
-            raise comes_twice(f"record {item.id} of {item.kind}")
-        raise Permanent(f"{path} is in the way of a record: move it elsewhere, and import again; nothing was kept")
+        if (path := self._store.tree.find_record(kind, item.id)) is None:
+            return RecordWrite(_header(item), encode_document(item.doc), directory, None)
+        if self._store.records.get_header(item.kind, item.id):
+            raise duplicate_item(f"record {item.id} of {item.kind}")
+        raise Permanent(
+            f"a record needs the path {path}, which exists: move that file, then import again; the import is undone"
+        )
 
-    def key(self, item: DedupKey) -> tuple[str, str, float]:
-        """Return a dedup key as an entry has it; refuses one that is there."""
-        if os.path.exists(self._store.layout.once_key(item.scope, item.key)):
-            raise comes_twice(f"key {item.key} of {item.scope}")
+    def key_entry(self, item: DedupKeyItem) -> tuple[str, str, float]:
+        """Return a dedup key for a journal entry; refuse one that exists."""
+        if os.path.exists(self._store.layout.key_file(item.scope, item.key)):
+            raise duplicate_item(f"key {item.key} of {item.scope}")
         return item.scope, item.key, item.expires_at.timestamp()
 
-    def _books(self) -> Iterator[StreamBook]:
-        return map(self._store.books.stream, self._store.stream_names())
+    def _indexes(self) -> Iterator[StreamIndex]:
+        return map(self._store.events.stream, self._store.stream_names())
 
-    def _ended(self, stream: str, unreadable: list[str]) -> Iterator[Event]:
+    def _archived(self, stream: str, unreadable: list[str]) -> Iterator[EventItem]:
         try:
-            yield from (_ended_event(stream, line) for line in self._store.tree.ended_events(stream))
+            yield from (_archived_event(stream, line) for line in self._store.tree.read_archive(stream))
         except (msgspec.MsgspecError, MalformedEvent) as error:
             unreadable.append(f"a line in {self._store.layout.stream(stream)}/done ({error})")
 
-    def _records(self) -> Iterator[StoredRecord]:
+    def _records(self) -> Iterator[RecordItem]:
         for kind in self._store.kinds:
-            for card in self._store.shelf.cards(kind):
-                if record := self._store.shelf.get(kind, card.id):
-                    yield _record(card, record)
+            for header in self._store.records.headers(kind):
+                if record := self._store.records.get(kind, header.id):
+                    yield _record(header, record)
 
     def _damaged_records(self) -> Iterator[str]:
-        """Yield what lies among the records and is no document: it may have been one of them."""
+        """Yield damaged files in record directories, because each may have been a record."""
         for name, kind in self._store.kinds.items():
-            layout, cards = self._store.layout, self._store.shelf.cards(name)
+            layout, headers = self._store.layout, self._store.records.headers(name)
             for directory in layout.record_directories(kind):
-                known = {layout.record_name(directory, card.id) for card in cards}
+                known = {layout.record_name(directory, header.id) for header in headers}
                 for path in Path(layout.root, directory).glob("*.json"):
-                    if path.name not in known and not is_unfinished(path.name) and path.is_file():
+                    if path.name not in known and not is_temporary_name(path.name) and path.is_file():
                         try:
-                            read_document(path.read_bytes())
+                            decode_document(path.read_bytes())
                         except msgspec.MsgspecError as error:
                             yield f"{path} ({error})"
 
-    def _keys(self, unreadable: list[str]) -> Iterator[DedupKey]:
-        for scope, directory in self._store.layout.once_scopes().items():
+    def _keys(self, unreadable: list[str]) -> Iterator[DedupKeyItem]:
+        for scope, directory in self._store.layout.key_scopes().items():
             with os.scandir(directory) as found:
                 for path in (entry.path for entry in found if entry.is_file(follow_symlinks=False)):
                     key, expires = self._store.tree.read_key(scope, path)
                     if key:
-                        yield DedupKey(scope=scope, key=key, expires_at=moment(expires))
+                        yield DedupKeyItem(scope=scope, key=key, expires_at=to_datetime(expires))
                     else:
-                        unreadable.append(f"{path} (neither its name nor its content tells the key)")
+                        unreadable.append(f"{path} (neither its name nor its content contains the key)")
 
-    def _log(self) -> Iterator[Entry]:
-        cursor = Cursor()
+    def _log(self) -> Iterator[LogEntryItem]:
+        cursor = LogCursor()
         while found := read_log(self._store.layout, cursor, _LOG_BATCH):
             cursor = found[-1].cursor
             yield from (_logged(logged.entry) for logged in found)
 
 
-def comes_twice(what: str) -> Permanent:
-    """Return the refusal of what a store can hold only once."""
-    return Permanent(f"the same thing comes twice: {what}; nothing was kept")
+def duplicate_item(item: str) -> Permanent:
+    """Return the error for an item that the import contains twice."""
+    return Permanent(f"the import contains this twice: {item}; the import is undone")
 
 
 def _refuse(unreadable: list[str]) -> None:
     if unreadable:
-        more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
+        more = f" and {len(unreadable) - _LISTED} more" if len(unreadable) > _LISTED else ""
         raise Permanent(
-            f"{len(unreadable)} file(s) cannot be read: {', '.join(unreadable[:_NAMED])}{more};"
-            " mend or remove what is damaged, put back what is gone or let a worker notice it, then try again"
+            f"cannot read {len(unreadable)} file(s): {', '.join(unreadable[:_LISTED])}{more};"
+            " fix or remove damaged files; restore missing files, or let a worker withdraw their events; then try again"
         )
 
 
-def _event(row: Row, envelope: Envelope) -> Event:
-    return Event(
+def _event(row: EventRow, envelope: Envelope) -> EventItem:
+    return EventItem(
         stream=row.stream,
         position=row.position,
         ordered=row.key is not None,
         envelope=envelope.to_wire(),
-        status=row.status,  # type: ignore[arg-type]
+        status=row.status,  # type: ignore[arg-type] # one of the statuses
         attempt=row.attempt,
         max_attempts=row.max_attempts,
         crash_count=row.crash_count,
         token=row.token,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         cancel_requested=row.cancel_requested,
-        not_before=maybe(row.not_before),
-        due_at=maybe(row.due),
-        last_attempt_at=maybe(row.last_attempt_at),
-        processed_at=maybe(row.processed_at),
+        not_before=to_datetime_or_none(row.not_before),
+        due_at=to_datetime_or_none(row.due),
+        last_attempt_at=to_datetime_or_none(row.last_attempt_at),
+        processed_at=to_datetime_or_none(row.processed_at),
         error_code=row.error_code,
         error_message=row.error_message,
         history=row.history or [],
@@ -185,13 +203,13 @@ def _event(row: Row, envelope: Envelope) -> Event:
     )
 
 
-def _ended_event(stream: str, line: EndedEvent) -> Event:
-    return Event(
+def _archived_event(stream: str, line: ArchiveLine) -> EventItem:
+    return EventItem(
         stream=stream,
         position=line.position,
         ordered=line.ordered,
         envelope=Envelope.from_wire(line.event).to_wire(),
-        status=line.status,  # type: ignore[arg-type]
+        status=line.status,  # type: ignore[arg-type] # one of the statuses
         attempt=line.attempts,
         max_attempts=line.max_attempts,
         crash_count=line.crashes,
@@ -206,9 +224,9 @@ def _ended_event(stream: str, line: EndedEvent) -> Event:
     )
 
 
-def row_of(event: Event, event_id: str) -> Row:
-    """Return where an event stands."""
-    return Row(
+def to_row(event: EventItem, event_id: str) -> EventRow:
+    """Return an exported event as a row of the index."""
+    return EventRow(
         stream=event.stream,
         position=event.position,
         event_id=str(UUID(event_id)),
@@ -231,8 +249,8 @@ def row_of(event: Event, event_id: str) -> Row:
     )
 
 
-def _record(card: Card, record: Record) -> StoredRecord:
-    return StoredRecord(
+def _record(header: RecordHeader, record: Record) -> RecordItem:
+    return RecordItem(
         kind=record.kind,
         id=record.id,
         version=record.version,
@@ -240,14 +258,14 @@ def _record(card: Card, record: Record) -> StoredRecord:
         owner=record.owner,
         due_at=record.due_at,
         doc=dict(record.doc),
-        created_at=moment(card.created_at),
-        updated_at=moment(card.updated_at),
-        ended_at=maybe(card.ended_at),
+        created_at=to_datetime(header.created_at),
+        updated_at=to_datetime(header.updated_at),
+        ended_at=to_datetime_or_none(header.ended_at),
     )
 
 
-def _card(item: StoredRecord) -> Card:
-    return Card(
+def _header(item: RecordItem) -> RecordHeader:
+    return RecordHeader(
         kind=item.kind,
         id=item.id,
         version=item.version,
@@ -260,8 +278,8 @@ def _card(item: StoredRecord) -> Card:
     )
 
 
-def _logged(entry: LogEntry) -> Entry:
-    return Entry(
+def _logged(entry: LogEntry) -> LogEntryItem:
+    return LogEntryItem(
         type=entry.type,
         actor=entry.actor,
         data=dict(entry.data),
@@ -272,8 +290,8 @@ def _logged(entry: LogEntry) -> Entry:
     )
 
 
-def log_entry_of(item: Entry) -> LogEntry:
-    """Return an entry for the log."""
+def to_log_entry(item: LogEntryItem) -> LogEntry:
+    """Return an exported log entry as an entry of this log."""
     return LogEntry(
         type=item.type,
         actor=item.actor,

@@ -1,91 +1,91 @@
-"""Moving house with files: everything is read under the lock, and written into an empty store entry by entry."""
+"""Export and import a store of files: read under the lock, write into an empty store in batches."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from itertools import chain, islice
 from typing import Self, TypeVar
 
-from kingdom.backends.files.bodies import body_of, ended_line
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Ended
-from kingdom.backends.files.entry import Pause as PausedStream
-from kingdom.backends.files.faults import translated
-from kingdom.backends.files.layout import index_of
-from kingdom.backends.files.moved_items import Contents, comes_twice, log_entry_of, row_of
+from kingdom.backends.files.journal.entry import EndedEvent, StreamPause
+from kingdom.backends.files.moved_items import StoreContents, duplicate_item, to_log_entry, to_row
 from kingdom.backends.files.store import Store
-from kingdom.backends.files.thread import DiskThread
+from kingdom.backends.files.system.faults import translate_errors
+from kingdom.backends.files.system.thread import DiskThread
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.file_formats import encode_archive_line, encode_body
+from kingdom.backends.files.tree.layout import archive_index_file
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.moving import (
-    AnyItem,
-    Block,
-    Census,
-    DedupKey,
-    Entry,
-    Event,
-    Manifest,
-    Movable,
-    Pause,
-    Snapshot,
-    StoredRecord,
-)
 from kingdom.errors import Permanent, Transient
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounts,
+    LogEntryItem,
+    Manifest,
+    PauseItem,
+    RecordItem,
+    Snapshot,
+    StoreTransfer,
+)
 
-# Things that travel together: what is held in memory at any moment.
+# How many items one journal entry takes, which bounds the memory.
 _BATCH = 1000
 T = TypeVar("T")
 
 
-class FilesMovable(Movable):
-    """The whole directory of a FilesBus, given away or taken in; nobody else gets in meanwhile, nor does its bus."""
+class FilesTransfer(StoreTransfer):
+    """The whole store of a FilesBus for export and import. No other process or thread uses it meanwhile."""
 
     store = "files"
 
     def __init__(self, bus: FilesBus) -> None:
         self._bus = bus
         self._store = bus.store
-        self._contents = Contents(bus.store)
+        self._contents = StoreContents(bus.store)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         """See the port."""
         await self._bus.reap()
-        async with _Holding(self._store) as holding:
+        async with _HeldStore(self._store) as holding:
             manifest = await holding.run(self._manifest)
-            yield Snapshot(manifest, _batches(holding, self._contents.items()))
+            yield Snapshot(manifest, _read_in_batches(holding, self._contents.items()))
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
-        async with _Holding(self._store) as holding:
+        async with _HeldStore(self._store) as holding:
             if (there := await holding.run(self._contents.census)).total:
-                raise Permanent(f"this store is not empty, it holds {there}: import into a new directory")
-            arrival = _Arrival(self._store, self._contents, manifest)
+                raise Permanent(f"this store is not empty, it has {there}: import into a new directory")
+            importing = _Import(self._store, self._contents, manifest)
             try:
-                await holding.run(arrival.begin)
-                async for batch in _grouped(items):
-                    await holding.run(lambda batch=batch: arrival.add(batch))  # type: ignore[misc]
-                return await holding.run(arrival.finish)
+                await holding.run(importing.begin)
+                async for batch in _group_items(items):
+                    await holding.run(partial(importing.add, batch))
+                return await holding.run(importing.finish)
             except BaseException:
-                await holding.run(arrival.undo)
+                await holding.run(importing.undo)
                 raise
 
     def _manifest(self) -> Manifest:
-        leases = [events for events in self._store.books.flying.values() if events]
+        leases = [events for events in self._store.events.in_flight.values() if events]
         if leases:
             raise Transient(
                 f"{sum(map(len, leases))} event(s) are in flight under {len(leases)} lease(s): stop the workers,"
                 " or wait until the leases have expired, and export again"
             )
-        # A first look at everything: how many there are must be known before the first one goes.
+        # Count first, because the count precedes the items.
         census = self._contents.census()
         last = max(self._store.journal.end, self._contents.highest())
         return Manifest(census=census, last_position=last, last_token=last)
 
 
-class _Holding:
-    """A store that is held in a thread of its own, and let go there whatever happens.
+class _HeldStore:
+    """A store held exclusively by its own thread.
 
-    In the thread of the bus others would come in between: who holds a store may enter it a second time.
+    In the thread of the bus, other calls could use the store in between, because its lock is reentrant.
     """
 
     def __init__(self, store: Store) -> None:
@@ -97,7 +97,7 @@ class _Holding:
         try:
             await self.run(lambda: self._held.enter_context(self._store.exclusive()))
         except BaseException:
-            # Who is cancelled on the way in holds it all the same.
+            # A cancelled caller may already hold the store.
             await self.__aexit__()
             raise
         return self
@@ -109,138 +109,136 @@ class _Holding:
             self._thread.stop()
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Do something with the store."""
+        """Run a call in the thread that holds the store."""
 
-        def do() -> T:
-            with translated():
+        def run_translated() -> T:
+            with translate_errors():
                 return act()
 
-        return await self._thread.run(do)
+        return await self._thread.run(run_translated)
 
 
-class _Arrival:
-    """An import under way; a note in the store tells everybody until it is complete, or gone again."""
+class _Import:
+    """A running import. A marker file makes other processes refuse the store until it is complete or undone."""
 
-    def __init__(self, store: Store, contents: Contents, manifest: Manifest) -> None:
+    def __init__(self, store: Store, contents: StoreContents, manifest: Manifest) -> None:
         self._store = store
         self._contents = contents
         self._manifest = manifest
-        self._blocks: list[Block] = []
-        # All that was written but the files of events, of which the books know.
+        self._blocks: list[BlockItem] = []
+        # All written files except event files, which the index knows.
         self._files: set[str] = set()
 
     def begin(self) -> None:
-        """Note that the store is not whole, and go beyond every number that was ever given."""
-        self._note()
+        """Write the marker, and skip all numbers that were ever used."""
+        self._write_marker()
         last = max(self._manifest.last_position, self._manifest.last_token, self._store.journal.end)
         self._store.skip_to(last + 1)
 
     def add(self, items: list[AnyItem]) -> None:
-        """Write some of it, in one entry."""
-        draft = self._store.draft()
+        """Write some items in one journal entry."""
+        plan = self._store.new_plan()
         seen: set[tuple[str, str, str]] = set()
         for item in items:
             match item:
-                case Event():
-                    self._add_event(draft, item)
-                case Block():
+                case EventItem():
+                    self._add_event(plan, item)
+                case BlockItem():
                     self._blocks.append(item)
-                case StoredRecord():
-                    _refuse_twice(seen, "record", item.kind, item.id)
-                    draft.entry.records.append(self._contents.stored(item))
-                case DedupKey():
-                    _refuse_twice(seen, "key", item.scope, item.key)
-                    draft.entry.once.append(self._contents.key(item))
-                case Pause():
-                    if item.stream in draft.books.pauses:
-                        raise comes_twice(f"pause of {item.stream}")
-                    paused = PausedStream(item.stream, item.reason, item.actor, item.since.timestamp())
-                    draft.entry.pauses.append(paused)
-                    draft.books.pauses[item.stream] = paused
-                case Entry():
-                    draft.say(log_entry_of(item))
-        self._files.update(self._files_of(draft))
-        self._store.commit(draft, durable=False)
-        if draft.entry.log and draft.entry.log.keep_as:
-            self._files.add(f"{self._store.layout.logs}/{draft.entry.log.keep_as}")
+                case RecordItem():
+                    _refuse_duplicate(seen, "record", item.kind, item.id)
+                    plan.entry.records.append(self._contents.record_write(item))
+                case DedupKeyItem():
+                    _refuse_duplicate(seen, "key", item.scope, item.key)
+                    plan.entry.once.append(self._contents.key_entry(item))
+                case PauseItem():
+                    if item.stream in plan.events.pauses:
+                        raise duplicate_item(f"pause of {item.stream}")
+                    paused = StreamPause(item.stream, item.reason, item.actor, item.since.timestamp())
+                    plan.entry.pauses.append(paused)
+                    plan.events.pauses[item.stream] = paused
+                case LogEntryItem():
+                    plan.log(to_log_entry(item))
+        self._files.update(self._files_of(plan))
+        self._store.commit(plan, durable=False)
+        if plan.entry.log and plan.entry.log.keep_as:
+            self._files.add(f"{self._store.layout.logs}/{plan.entry.log.keep_as}")
 
-    def finish(self) -> Census:
-        """Check what has come, make it last, and remove the note."""
-        draft = self._store.draft()
+    def finish(self) -> ItemCounts:
+        """Check and sync the import, and remove the marker."""
+        plan = self._store.new_plan()
         for block in self._blocks:
-            row = draft.books.stream(block.stream).rows.get(block.blocked_by)
+            row = plan.events.stream(block.stream).rows.get(block.blocked_by)
             if row is None or row.key != block.key:
-                raise Permanent(f"key {block.key} of {block.stream} is blocked by an event that did not come")
-            draft.block(row)
+                raise Permanent(f"key {block.key} of {block.stream} is blocked by an event that is not in the file")
+            plan.block_queue(row)
         if self._blocks:
-            self._store.commit(draft)
+            self._store.commit(plan)
         census = self._contents.census()
         if difference := census.difference(self._manifest.census):
-            raise Permanent(f"the count after the import is wrong: {difference} announced; nothing was kept")
-        if broken := list(self._contents.broken_lines()):
-            raise Permanent(
-                f"the lines of ordered events contradict themselves: {', '.join(broken[:5])}; nothing was kept"
-            )
+            raise Permanent(f"the count after the import is wrong: {difference} announced; the import is undone")
+        if broken := list(self._contents.broken_queues()):
+            raise Permanent(f"the order of some keys is inconsistent: {', '.join(broken[:5])}; the import is undone")
         self._store.disk.sync_everything(self._store.layout.root)
-        self._remove_note()
+        self._remove_marker()
         return census
 
     def undo(self) -> None:
-        """Remove everything that has come, and nothing else: people keep files of their own beside it."""
-        self._note()
+        """Remove all imported files, and only those: people may keep other files in the directory."""
+        self._write_marker()
         try:
             for path in chain(self._contents.event_files(), self._files):
                 self._store.disk.unlink(path)
         finally:
             self._store.skip_to(self._store.journal.end + 1)
-        self._remove_note()
+        self._remove_marker()
 
-    def _note(self) -> None:
+    def _write_marker(self) -> None:
         self._store.disk.create(self._store.layout.unfinished_import, b"")
         self._store.disk.sync_directory(self._store.layout.bus)
 
-    def _remove_note(self) -> None:
+    def _remove_marker(self) -> None:
         self._store.disk.unlink(self._store.layout.unfinished_import)
         self._store.disk.sync_directory(self._store.layout.bus)
 
-    def _files_of(self, draft: Draft) -> Iterator[str]:
-        layout, entry = self._store.layout, draft.entry
-        for lines in {layout.done(ended.stream, ended.day) for ended in entry.ended}:
-            yield from (lines, index_of(lines))
-        yield from (layout.record(stored.directory, stored.card.id) for stored in entry.records)
-        yield from (layout.once_key(scope, key) for scope, key, _ in entry.once)
+    def _files_of(self, plan: TransactionPlan) -> Iterator[str]:
+        layout, entry = self._store.layout, plan.entry
+        for archive in {layout.archive_file(ended.stream, ended.day) for ended in entry.ended}:
+            yield from (archive, archive_index_file(archive))
+        yield from (layout.record(stored.directory, stored.header.id) for stored in entry.records)
+        yield from (layout.key_file(scope, key) for scope, key, _ in entry.once)
         yield from (layout.pause(pause.stream) for pause in entry.pauses)
-        if draft.said:
+        if plan.log_entries:
             yield layout.log
 
-    def _add_event(self, draft: Draft, event: Event) -> None:
-        book, event_id = draft.books.stream(event.stream), str(event.envelope.get("eventId"))
-        if event.position in book.rows or (event.status in ("PENDING", "DEAD") and event_id in book.by_event):
-            raise comes_twice(f"event {event_id} of {event.stream}")
-        body = body_of(Envelope.from_wire(event.envelope), event.stream)
-        row = row_of(event, event_id)
+    def _add_event(self, plan: TransactionPlan, event: EventItem) -> None:
+        index, event_id = plan.events.stream(event.stream), str(event.envelope.get("eventId"))
+        if event.position in index.rows or (event.status in ("PENDING", "DEAD") and event_id in index.by_event):
+            raise duplicate_item(f"event {event_id} of {event.stream}")
+        body = encode_body(Envelope.from_wire(event.envelope), event.stream)
+        row = to_row(event, event_id)
         if event.status in ("DONE", "DISCARDED"):
             day = f"{event.processed_at:%Y%m%d}"
-            line = ended_line(draft.place, row, event.status, body)
-            draft.entry.ended.append(Ended(event.stream, event.position, event_id, day, line, event.event_id_given))
-            draft.before[event.position] = None
+            line = encode_archive_line(plan.offset, row, event.status, body)
+            plan.entry.ended.append(EndedEvent(event.stream, event.position, event_id, day, line, event.event_id_given))
+            plan.before[event.position] = None
         else:
-            draft.take_in(row, body)
+            plan.import_event(row, body)
 
 
-def _refuse_twice(seen: set[tuple[str, str, str]], what: str, group: str, name: str) -> None:
-    if (what, group, name) in seen:
-        raise comes_twice(f"{what} {name} of {group}")
-    seen.add((what, group, name))
+def _refuse_duplicate(seen: set[tuple[str, str, str]], item: str, group: str, name: str) -> None:
+    if (item, group, name) in seen:
+        raise duplicate_item(f"{item} {name} of {group}")
+    seen.add((item, group, name))
 
 
-async def _batches(holding: _Holding, items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
+async def _read_in_batches(holding: _HeldStore, items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
     while batch := await holding.run(lambda: list(islice(items, _BATCH))):
         for item in batch:
             yield item
 
 
-async def _grouped(items: AsyncIterable[AnyItem]) -> AsyncIterator[list[AnyItem]]:
+async def _group_items(items: AsyncIterable[AnyItem]) -> AsyncIterator[list[AnyItem]]:
     batch: list[AnyItem] = []
     async for item in items:
         batch.append(item)

@@ -1,4 +1,4 @@
-"""Operations on files: every repair is one entry of the journal, with a line in the log."""
+"""Operations on files: every change by an operator is one journal entry with a line in the log."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +8,15 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.bodies import EndedEvent, body_of, maybe, moment
 from kingdom.backends.files.bus import FilesBus
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import DEAD, PENDING, PROCESSING, Pause, Row
-from kingdom.backends.files.faults import translated
-from kingdom.backends.files.log import read_log
+from kingdom.backends.files.journal.entry import DEAD, PENDING, PROCESSING, EventRow, StreamPause
 from kingdom.backends.files.retention import retain
+from kingdom.backends.files.system.faults import translate_errors
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.file_formats import ArchiveLine, encode_body, to_datetime, to_datetime_or_none
+from kingdom.backends.files.tree.log import read_log
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
     DeadFilter,
@@ -33,7 +33,7 @@ from kingdom.errors import MalformedEvent, NotFound
 
 
 class FilesOperations(Operations):
-    """What an operator can ask of a FilesBus and do to it."""
+    """The operator's port of a FilesBus."""
 
     def __init__(self, bus: FilesBus) -> None:
         self._bus = bus
@@ -44,20 +44,20 @@ class FilesOperations(Operations):
         return await self._bus.in_thread(self._stats)
 
     def _stats(self) -> list[StreamStats]:
-        with self._store.exclusive() as draft:
+        with self._store.exclusive() as plan:
             found = []
-            for name in sorted({*self._store.stream_names(), *self._store.books.pauses}):
-                book, pause = self._store.books.stream(name), self._store.books.pauses.get(name)
-                if not book.rows and pause is None:
+            for name in sorted({*self._store.stream_names(), *self._store.events.pauses}):
+                index, pause = self._store.events.stream(name), self._store.events.pauses.get(name)
+                if not index.rows and pause is None:
                     continue
-                oldest = book.oldest_due(draft.now)
+                oldest = index.oldest_due(plan.now)
                 found.append(
                     StreamStats(
                         stream=name,
-                        pending=min(book.counts[PENDING], COUNT_LIMIT),
-                        processing=book.counts[PROCESSING],
-                        dead=min(book.counts[DEAD], COUNT_LIMIT),
-                        oldest_pending_seconds=draft.now - oldest.created_at if oldest else 0.0,
+                        pending=min(index.counts[PENDING], COUNT_LIMIT),
+                        processing=index.counts[PROCESSING],
+                        dead=min(index.counts[DEAD], COUNT_LIMIT),
+                        oldest_pending_seconds=plan.now - oldest.created_at if oldest else 0.0,
                         paused=pause.reason if pause else None,
                     )
                 )
@@ -68,41 +68,41 @@ class FilesOperations(Operations):
         return await asyncio.to_thread(self._situations, str(event_id))
 
     def _situations(self, event_id: str) -> list[Situation]:
-        with translated():
-            with self._store.exclusive() as draft:
+        with translate_errors():
+            with self._store.exclusive() as plan:
                 names = self._store.stream_names()
-                books = map(self._store.books.stream, names)
-                rows = [book.rows[book.by_event[event_id]] for book in books if event_id in book.by_event]
-                found = [self._situation(row, draft.now) for row in rows]
-            # Nobody waits for the long files of what has ended: they only grow, and what came since does not count.
+                indexes = map(self._store.events.stream, names)
+                rows = [index.rows[index.by_event[event_id]] for index in indexes if event_id in index.by_event]
+                found = [self._situation(row, plan.now) for row in rows]
+            # Read the long archives without the lock: they only grow, and newer lines are ignored.
             for name in names:
-                lines = self._store.tree.ended_events(name, event_id)
-                found += [_ended(name, line, draft.now) for line in lines if line.n < draft.place]
+                lines = self._store.tree.read_archive(name, event_id)
+                found += [_archived_situation(name, line, plan.now) for line in lines if line.n < plan.offset]
         return sorted(found, key=lambda situation: situation.stream)
 
-    def _situation(self, row: Row, now: float) -> Situation:
-        books = self._store.books
-        book, pause = books.stream(row.stream), books.pauses.get(row.stream)
-        lease = books.leases.get(row.token) if row.status == PROCESSING else None
-        line = book.lines.get(row.key) if row.key is not None and row.status != DEAD else None
-        ahead = book.rows[line.head] if line and line.head not in (None, row.position) and row.due is None else None
-        barrier = book.rows[line.blocked_by] if line and line.blocked_by is not None else None
+    def _situation(self, row: EventRow, now: float) -> Situation:
+        events = self._store.events
+        index, pause = events.stream(row.stream), events.pauses.get(row.stream)
+        lease = events.leases.get(row.token) if row.status == PROCESSING else None
+        queue = index.queues.get(row.key) if row.key is not None and row.status != DEAD else None
+        ahead = index.rows[queue.head] if queue and queue.head not in (None, row.position) and row.due is None else None
+        barrier = index.rows[queue.blocked_by] if queue and queue.blocked_by is not None else None
         envelope = self._envelope(row)
         return Situation(
             event_id=UUID(row.event_id),
             stream=row.stream,
             type=envelope.type,
-            status=row.status,  # type: ignore[arg-type]
+            status=row.status,  # type: ignore[arg-type] # one of the statuses
             attempt=row.attempt,
             max_attempts=row.max_attempts,
             crash_count=row.crash_count,
-            now=moment(now),
-            due_at=maybe(row.due),
+            now=to_datetime(now),
+            due_at=to_datetime_or_none(row.due),
             partition_key=envelope.partition_key,
-            processed_at=maybe(row.processed_at),
+            processed_at=to_datetime_or_none(row.processed_at),
             error_code=row.error_code,
             error_message=row.error_message,
-            paused_since=moment(pause.since) if pause else None,
+            paused_since=to_datetime(pause.since) if pause else None,
             paused_reason=pause.reason if pause else None,
             paused_by=pause.actor if pause else None,
             worker=lease.worker if lease else None,
@@ -116,23 +116,23 @@ class FilesOperations(Operations):
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
         """See the port."""
 
-        def pause(draft: Draft) -> None:
-            known = draft.books.pauses.get(stream)
-            paused = Pause(stream, reason, actor, known.since if known else draft.now)
-            draft.entry.pauses.append(paused)
-            draft.books.pauses[stream] = paused
+        def pause(plan: TransactionPlan) -> None:
+            known = plan.events.pauses.get(stream)
+            paused = StreamPause(stream, reason, actor, known.since if known else plan.now)
+            plan.entry.pauses.append(paused)
+            plan.events.pauses[stream] = paused
 
         await self._change("stream.paused", actor, {"stream": stream, "reason": reason}, pause)
 
     async def resume(self, stream: str, *, actor: str) -> bool:
         """See the port."""
 
-        def resume(draft: Draft) -> None:
-            if stream not in draft.books.pauses:
-                # What did not happen is not logged either.
+        def resume(plan: TransactionPlan) -> None:
+            if stream not in plan.events.pauses:
+                # The stream is not paused, so log nothing.
                 raise NotFound(stream)
-            draft.entry.resumed.append(stream)
-            del draft.books.pauses[stream]
+            plan.entry.resumed.append(stream)
+            del plan.events.pauses[stream]
 
         try:
             await self._change("stream.resumed", actor, {"stream": stream}, resume)
@@ -148,8 +148,8 @@ class FilesOperations(Operations):
     def _dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
         with self._store.exclusive():
             streams = [which.stream] if which.stream else self._store.stream_names()
-            books = [self._store.books.stream(stream) for stream in streams]
-            rows = [book.rows[position] for book in books for position in book.dead if position > which.after]
+            indexes = [self._store.events.stream(stream) for stream in streams]
+            rows = [index.rows[position] for index in indexes for position in index.dead if position > which.after]
             found: list[DeadLetter] = []
             for row in sorted(rows, key=lambda row: row.position):
                 if len(found) >= limit:
@@ -161,7 +161,7 @@ class FilesOperations(Operations):
                     found.append(letter)
             return found
 
-    def _dead_letter(self, row: Row) -> DeadLetter:
+    def _dead_letter(self, row: EventRow) -> DeadLetter:
         envelope = self._envelope(row)
         return DeadLetter(
             event_id=UUID(row.event_id),
@@ -171,8 +171,8 @@ class FilesOperations(Operations):
             attempt=row.attempt,
             error_code=row.error_code,
             error_message=row.error_message,
-            created_at=moment(row.created_at),
-            died_at=moment(row.processed_at or 0),
+            created_at=to_datetime(row.created_at),
+            died_at=to_datetime(row.processed_at or 0),
             position=row.position,
             envelope=envelope.to_wire(),
             history=tuple(row.history or ()),
@@ -182,24 +182,24 @@ class FilesOperations(Operations):
         """See the port."""
         refuse_unstorable("payload", payload)
 
-        def patch(draft: Draft) -> None:
-            book = draft.books.stream(stream)
-            row = book.rows.get(book.by_event.get(str(event_id), -1))
+        def patch(plan: TransactionPlan) -> None:
+            index = plan.events.stream(stream)
+            row = index.rows.get(index.by_event.get(str(event_id), -1))
             if row is None or row.status != DEAD:
-                raise NotFound(f"event {event_id} is no dead letter of stream {stream}: see `kingdom bus dead list`")
+                raise NotFound(f"event {event_id} is not a dead letter of stream {stream}: see `kingdom bus dead list`")
             self._refuse_unreadable(row)
             envelope = self._envelope(row)
             patched = msgspec.structs.replace(envelope, payload=payload)
-            draft.patch(row, body_of(patched, stream), envelope.payload, actor)
+            plan.patch(row, encode_body(patched, stream), envelope.payload, actor)
 
         await self._change("dead_letter.patched", actor, {"event_id": str(event_id), "stream": stream}, patch)
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See the port."""
 
-        def redrive(draft: Draft, row: Row) -> None:
+        def redrive(plan: TransactionPlan, row: EventRow) -> None:
             self._refuse_unreadable(row)
-            draft.redrive(row, actor)
+            plan.redrive(row, actor)
 
         return await self._each_dead(positions, "dead_letter.redriven", actor, {}, redrive)
 
@@ -210,103 +210,105 @@ class FilesOperations(Operations):
             "dead_letter.discarded",
             actor,
             {"reason": reason},
-            lambda draft, row: draft.discard(row, reason, actor, self._store.body(row)),
+            lambda plan, row: plan.discard(row, reason, actor, self._store.take_body(row)),
         )
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         """See the port."""
         blocks = self._bus.topology.stream(stream).on_dead == "block"
 
-        def cancel(draft: Draft) -> bool:
-            book = draft.books.stream(stream)
-            row = book.rows.get(book.by_event.get(str(event_id), -1))
+        def cancel(plan: TransactionPlan) -> bool:
+            index = plan.events.stream(stream)
+            row = index.rows.get(index.by_event.get(str(event_id), -1))
             if row is None or row.status == DEAD:
-                raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
-            return draft.cancel(row, actor, blocks=blocks)
+                raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended or was never there")
+            return plan.cancel(row, actor, blocks=blocks)
 
         data = {"event_id": str(event_id), "stream": stream}
         return "cancelled" if await self._change("event.cancelled", actor, data, cancel) else "requested"
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
 
         def read() -> list[LoggedEntry]:
-            with translated(), ExitStack() as held:
+            with translate_errors(), ExitStack() as held:
                 held.enter_context(self._store.shared())
-                return read_log(self._store.layout, after, limit, about, let_go=held.close)
+                return read_log(self._store.layout, after, limit, about, release=held.close)
 
-        # In a thread of its own, as below: who looks for one thing reads months of it.
+        # In its own thread, as below: a search may read months of log.
         return await asyncio.to_thread(read)
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         """See the port."""
 
-        def end() -> Cursor:
+        def end() -> LogCursor:
             with self._store.shared():
-                # Claims are not waited for: a loss of power could give their places to entries of the log.
+                # Sync claims too: after a power loss, log entries could get the offsets of lost claims.
                 self._store.journal.sync()
-                return Cursor(self._store.journal.end, 0) if self._store.books.log_sequence else Cursor()
+                return LogCursor(self._store.journal.end, 0) if self._store.events.log_sequence else LogCursor()
 
         return await self._bus.in_thread(end)
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See the port."""
-        # In a thread of its own: a million dedup keys take seconds to look through, and nobody shall wait for that.
+        # In its own thread, because scanning a million dedup keys takes seconds.
         return await asyncio.to_thread(retain, self._store, retention)
 
     async def pins(self) -> list[Pin]:
-        """See the port: files have no old versions that anything could keep."""
+        """See the port; files have no row versions to pin."""
         return []
 
     async def _each_dead(
         self,
         positions: Sequence[int],
-        what: str,
+        entry_type: str,
         actor: str,
         details: Mapping[str, Any],
-        act: Callable[[Draft, Row], None],
+        act: Callable[[TransactionPlan, EventRow], None],
     ) -> list[UUID]:
-        """Do the same to every one of these that is still DEAD, each in an entry of its own."""
+        """Apply a change to each of these events that is still DEAD, one journal entry per event."""
         changed = []
         for row in await self._bus.in_thread(lambda: self._dead_rows(positions)):
 
-            def act_on(draft: Draft, row: Row = row) -> None:
-                known = draft.books.stream(row.stream).rows.get(row.position)
+            def act_on(plan: TransactionPlan, row: EventRow = row) -> None:
+                known = plan.events.stream(row.stream).rows.get(row.position)
                 if known is None or known.status != DEAD:
-                    raise NotFound(f"event {row.event_id} is no dead letter any more")
-                act(draft, known)
+                    raise NotFound(f"event {row.event_id} is no longer a dead letter")
+                act(plan, known)
 
-            # Somebody else was faster: nothing happened, so nothing is told.
+            # Another operator was faster: nothing changed, so log nothing.
             with suppress(NotFound):
                 data = {"event_id": row.event_id, "stream": row.stream, **details}
-                await self._change(what, actor, data, act_on)
+                await self._change(entry_type, actor, data, act_on)
                 changed.append(UUID(row.event_id))
                 self._bus.nudge([row.stream])
         return changed
 
-    def _dead_rows(self, positions: Sequence[int]) -> list[Row]:
+    def _dead_rows(self, positions: Sequence[int]) -> list[EventRow]:
         with self._store.exclusive():
-            books = [self._store.books.stream(name) for name in self._store.stream_names()]
+            indexes = [self._store.events.stream(name) for name in self._store.stream_names()]
             wanted = sorted(set(positions))
-            return [book.rows[p] for p in wanted for book in books if p in book.dead]
+            return [index.rows[p] for p in wanted for index in indexes if p in index.dead]
 
-    async def _change(self, what: str, actor: str, data: Mapping[str, Any], act: Callable[[Draft], Any]) -> Any:
+    async def _change(
+        self, entry_type: str, actor: str, data: Mapping[str, Any], act: Callable[[TransactionPlan], Any]
+    ) -> Any:
         def change() -> Any:
-            with self._store.exclusive() as draft:
-                answer = act(draft)
-                entry = LogEntry(type=what, actor=actor, data=data)
-                draft.say(entry)
-                self._store.commit(draft)
+            with self._store.exclusive() as plan:
+                answer = act(plan)
+                entry = LogEntry(type=entry_type, actor=actor, data=data)
+                plan.log(entry)
+                self._store.commit(plan)
                 return answer
 
         return await self._bus.in_thread(change)
 
-    def _refuse_unreadable(self, row: Row) -> None:
-        if self._store.tree.body(row) is None:
-            raise MalformedEvent(f"event {row.event_id} cannot be read: mend {self._store.tree.event_path(row)} first")
+    def _refuse_unreadable(self, row: EventRow) -> None:
+        if self._store.tree.read_body(row) is None:
+            raise MalformedEvent(f"cannot read event {row.event_id}: fix {self._store.tree.event_path(row)} first")
 
-    def _envelope(self, row: Row) -> Envelope:
-        """Return an event's envelope, or one that tells why it cannot be read."""
+    def _envelope(self, row: EventRow) -> Envelope:
+        """Return the envelope of an event, or a substitute that says why it cannot be read."""
         try:
             return self._store.tree.read_event(row)[0]
         except (OSError, MalformedEvent) as error:
@@ -314,17 +316,17 @@ class FilesOperations(Operations):
             return Envelope(type="?", event_id=UUID(row.event_id), stream=row.stream, payload=payload)
 
 
-def _ended(stream: str, line: EndedEvent, now: float) -> Situation:
+def _archived_situation(stream: str, line: ArchiveLine, now: float) -> Situation:
     event: Any = line.event
     return Situation(
         event_id=UUID(event["eventId"]),
         stream=stream,
         type=event.get("type", "?"),
-        status=line.status,  # type: ignore[arg-type]
+        status=line.status,  # type: ignore[arg-type] # one of the statuses
         attempt=line.attempts,
         max_attempts=line.max_attempts,
         crash_count=line.crashes,
-        now=moment(now),
+        now=to_datetime(now),
         partition_key=event.get("partitionKey"),
         processed_at=line.ended_at,
         error_code=line.error.code if line.error else None,

@@ -1,4 +1,4 @@
-"""Removing what has been kept long enough, counted from the moment at which it ended."""
+"""Remove old archive files, logs, dedup keys and records. Their age counts from their end."""
 
 import math
 import os
@@ -10,27 +10,27 @@ from kingdom.backends.files.store import Store
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.bus.record import RecordKind
 
-# So many at a time, so that nobody waits for the lock for long.
+# Remove few at a time, so that no other process waits long for the lock.
 _BATCH = 500
 
 
 def retain(store: Store, retention: Retention) -> RetentionReport:
-    """Remove old files of ended events and of the log, expired dedup keys and ended records."""
+    """Remove old archive files and logs, expired dedup keys and old ended records."""
     return RetentionReport(
         partitions_made=0,
-        partitions_dropped=_drop_ended(store, retention.archive) + _drop_logs(store, retention.log),
+        partitions_dropped=_drop_archives(store, retention.archive) + _drop_logs(store, retention.log),
         dedup_keys_removed=_drop_keys(store),
         records_removed=_drop_records(store),
     )
 
 
-def _drop_ended(store: Store, keep: timedelta) -> int:
+def _drop_archives(store: Store, keep: timedelta) -> int:
     oldest = f"{datetime.now(UTC) - keep:%Y%m%d}"
     dropped = 0
     for stream in store.stream_names():
-        days = [path for path in store.layout.done_days(stream) if os.path.basename(path) < oldest]
+        days = [path for path in store.layout.archive_files(stream) if os.path.basename(path) < oldest]
         dropped += sum(map(store.disk.unlink, days))
-        for index in store.layout.done_indexes(stream):
+        for index in store.layout.archive_id_indexes(stream):
             if os.path.basename(index) < oldest:
                 store.disk.unlink(index)
     return dropped
@@ -38,23 +38,23 @@ def _drop_ended(store: Store, keep: timedelta) -> int:
 
 def _drop_logs(store: Store, keep: timedelta) -> int:
     oldest = f"events-{datetime.now(UTC) - keep:%Y%m%d}"
-    old = [path for path in store.layout.kept_logs() if os.path.basename(path) < oldest]
+    old = [path for path in store.layout.rotated_logs() if os.path.basename(path) < oldest]
     return sum(map(store.disk.unlink, old))
 
 
 def _drop_keys(store: Store) -> int:
     dropped = 0
-    for scope, directory in store.layout.once_scopes().items():
-        # Looked through without the lock; each is looked at again before it goes.
+    for scope, directory in store.layout.key_scopes().items():
+        # List without the lock, and check each key again under the lock.
         now = time.time()
         with os.scandir(directory) as found:
-            # Times of change first: to open a million files takes long.
+            # Check modification times first, because opening a million files takes long.
             keys = (e.path for e in found if e.is_file(follow_symlinks=False) and e.stat().st_mtime < now)
             expired = [path for path in keys if _expires(store, scope, path) < now]
         for start in range(0, len(expired), _BATCH):
-            with store.exclusive() as draft:
+            with store.exclusive() as plan:
                 for path in expired[start : start + _BATCH]:
-                    if _expires(store, scope, path) < draft.now:
+                    if _expires(store, scope, path) < plan.now:
                         dropped += store.disk.unlink(path)
     return dropped
 
@@ -63,7 +63,7 @@ def _expires(store: Store, scope: str, path: str) -> float:
     try:
         return store.tree.read_key(scope, path)[1]
     except FileNotFoundError:
-        # Somebody else was faster.
+        # Another process has removed it.
         return math.inf
 
 
@@ -73,23 +73,23 @@ def _drop_records(store: Store) -> int:
         if kind.retention is None:
             continue
         while True:
-            with store.exclusive() as draft:
-                ended = store.shelf.ended_before(kind.name, draft.now - kind.retention.total_seconds())
-                old = list(islice((card for card in ended if not _is_needed(store, kind, card.id)), _BATCH))
+            with store.exclusive() as plan:
+                ended = store.records.ended_before(kind.name, plan.now - kind.retention.total_seconds())
+                old = list(islice((header for header in ended if not _is_needed(store, kind, header.id)), _BATCH))
                 if not old:
                     break
-                draft.entry.removed = [(kind.name, kind.directories[card.state], card.id) for card in old]
-                store.commit(draft)
+                plan.entry.removed = [(kind.name, kind.directories[header.state], header.id) for header in old]
+                store.commit(plan)
             dropped += len(old)
     return dropped
 
 
 def _is_needed(store: Store, kind: RecordKind, record_id: str) -> bool:
-    """Tell whether a record is not final in truth, or an open or dead event needs it."""
+    """Return whether a record is not final after all, or an open or dead event needs it."""
     if not kind.final_when and kind.kept_for is None:
         return False
-    record = store.shelf.get(kind.name, record_id)
+    record = store.records.get(kind.name, record_id)
     if record is None or not kind.is_final(record.state, record.doc):
         return True
     events = set(record.doc.get(kind.kept_for or "", ()))
-    return any(events & store.books.stream(name).by_event.keys() for name in store.stream_names())
+    return any(events & store.events.stream(name).by_event.keys() for name in store.stream_names())

@@ -1,4 +1,4 @@
-"""The Transaction on files: everything is collected, and written in one entry when the block ends."""
+"""The Transaction on files: it collects all changes and writes them as one journal entry at the end."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from kingdom.backends.files.bodies import document
-from kingdom.backends.files.draft import Draft
-from kingdom.backends.files.entry import Card, Stored
-from kingdom.backends.files.keyring import Keyring
+from kingdom.backends.files.journal.entry import RecordHeader, RecordWrite
+from kingdom.backends.files.key_locks import KeyLocks
 from kingdom.backends.files.store import Store
+from kingdom.backends.files.transaction_plan import TransactionPlan
+from kingdom.backends.files.tree.file_formats import encode_document
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.port import Copy, Put, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.port import EventCopy, Put, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost
 
@@ -22,86 +22,86 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class FilesTransaction(Transaction):
-    """One transaction; it holds no lock while it is open, and finds out at its end whether somebody was faster."""
+    """One transaction. It holds no lock while it is open, and detects conflicts when it commits."""
 
     def __init__(
         self,
         store: Store,
         topology: Topology,
         kinds: Mapping[str, RecordKind],
-        keyring: Keyring,
+        key_locks: KeyLocks,
         in_thread: InThread,
     ) -> None:
         super().__init__(topology, kinds, ())
         self._store = store
-        self._keyring = keyring
+        self._key_locks = key_locks
         self._in_thread = in_thread
         self._taken: dict[tuple[str, str], float] = {}
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep those deliveries that are still ours."""
+        """Hold the deliveries that this process still owns."""
         if deliveries:
-            owned = self._store.owned_now(deliveries)
+            owned = self._store.filter_owned_now(deliveries)
             if owned is None:
-                owned = await self._in_thread(lambda: self._store.owned(deliveries))
+                owned = await self._in_thread(lambda: self._store.filter_owned(deliveries))
             self.held, self.held_at = tuple(owned), datetime.fromtimestamp(time.time(), UTC)
 
     async def apply(self) -> None:
-        """Write everything that was collected, if there is anything."""
+        """Commit the collected changes, if there are any."""
         changes = self.changes
-        if changes.puts or changes.copies or changes.settled or changes.entries or self._taken:
+        if changes.puts or changes.copies or changes.settlements or changes.entries or self._taken:
             await self._in_thread(self._commit)
 
     def end(self) -> None:
-        """Give back the dedup keys that this transaction kept others from."""
-        self._keyring.give_back(self)
+        """Release the dedup keys of this transaction."""
+        self._key_locks.release(self)
 
     def _commit(self) -> None:
         store, changes = self._store, self.changes
-        # Encoded before the lock is taken: whoever waits for it waits less.
-        documents = {key: document(put.record.doc) for key, put in changes.puts.items()}
-        with store.exclusive() as draft:
-            settled = list(changes.settled.values())
-            # What is held but not settled must be ours too: no lock was kept since it was asked for.
-            if lost := draft.lost(settled, self.held):
+        # Encode before taking the lock, to hold it shorter.
+        documents = {key: encode_document(put.record.doc) for key, put in changes.puts.items()}
+        with store.exclusive() as plan:
+            settled = list(changes.settlements.values())
+            # Held deliveries that are not settled must still be owned too.
+            if lost := plan.find_lost(settled, self.held):
                 raise LeaseLost(lost)
             for scope, key in self._taken:
-                if store.tree.is_taken(scope, key, draft.now):
-                    raise Conflict(f"the dedup key {scope}/{key} was taken by another process meanwhile: ask again")
-            draft.entry.records = [self._stored(put, documents[key], draft) for key, put in changes.puts.items()]
-            handled = {key: copy for key, copy in changes.copies.items() if self._has_ended(copy)}
-            changes.duplicates += handled.values()
-            changes.duplicates += draft.publish([copy for key, copy in changes.copies.items() if key not in handled])
-            draft.settle(settled, store.body)
-            draft.entry.once = [(scope, key, expires) for (scope, key), expires in self._taken.items()]
-            draft.say(*changes.entries)
-            store.commit(draft)
+                if store.tree.is_key_taken(scope, key, plan.now):
+                    raise Conflict(f"another process has taken the dedup key {scope}/{key} meanwhile: try again")
+            plan.entry.records = [self._record_write(put, documents[key], plan) for key, put in changes.puts.items()]
+            archived = {key: copy for key, copy in changes.copies.items() if self._is_archived(copy)}
+            changes.duplicates += archived.values()
+            changes.duplicates += plan.publish([copy for key, copy in changes.copies.items() if key not in archived])
+            plan.settle(settled, store.take_body)
+            plan.entry.once = [(scope, key, expires) for (scope, key), expires in self._taken.items()]
+            plan.log(*changes.entries)
+            store.commit(plan)
 
-    def _has_ended(self, copy: Copy) -> bool:
-        """Tell whether an event was handled already; nobody else can have an id that we have made."""
+    def _is_archived(self, copy: EventCopy) -> bool:
+        """Return whether an event has already ended. Only an id that the caller chose can come again."""
         envelope = copy.envelope
-        return envelope.event_id_given and self._store.tree.has_ended(copy.stream.name, str(envelope.event_id))
+        return envelope.event_id_given and self._store.tree.is_archived(copy.stream.name, str(envelope.event_id))
 
-    def _stored(self, put: Put, doc: msgspec.Raw, draft: Draft) -> Stored:
+    def _record_write(self, put: Put, doc: msgspec.Raw, plan: TransactionPlan) -> RecordWrite:
         record = put.record
-        card = self._store.shelf.card(record.kind, record.id)
-        if (card.version if card else 0) != put.expected:
-            raise Conflict(f"{record.kind} {record.id} is not at version {put.expected} any more: read it again")
+        header = self._store.records.get_header(record.kind, record.id)
+        if (header.version if header else 0) != put.expected:
+            raise Conflict(f"{record.kind} {record.id} is no longer at version {put.expected}: read it again")
         kind = self._kinds[record.kind]
         final = kind.is_final(record.state, record.doc)
-        ended_at = (card and card.ended_at) or draft.now
-        new = Card(
+        ended_at = (header and header.ended_at) or plan.now
+        new = RecordHeader(
             kind=record.kind,
             id=record.id,
             version=record.version,
             state=record.state,
             owner=record.owner,
             due_at=record.due_at.timestamp() if record.due_at else None,
-            created_at=card.created_at if card else draft.now,
-            updated_at=draft.now,
+            created_at=header.created_at if header else plan.now,
+            updated_at=plan.now,
             ended_at=ended_at if final else None,
         )
-        return Stored(new, doc, kind.directories[new.state], kind.directories[card.state] if card else None)
+        return RecordWrite(new, doc, kind.directories[new.state], kind.directories[header.state] if header else None)
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
         return next(iter(await self._read_many([(kind, record_id)])), None)
@@ -109,15 +109,15 @@ class FilesTransaction(Transaction):
     async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
         def read() -> list[Record]:
             with self._store.shared():
-                return [record for key in keys if (record := self._store.shelf.get(*key))]
+                return [record for key in keys if (record := self._store.records.get(*key))]
 
         found: list[Record] = await self._in_thread(read)
         return found
 
-    async def _search(self, query: Query) -> list[Record]:
+    async def _search(self, query: RecordQuery) -> list[Record]:
         def search() -> list[Record]:
             with self._store.shared():
-                return self._store.shelf.find(query)
+                return self._store.records.find(query)
 
         found: list[Record] = await self._in_thread(search)
         return found
@@ -125,11 +125,11 @@ class FilesTransaction(Transaction):
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
         if (scope, key) in self._taken:
             return False
-        await self._keyring.take(self, scope, key)
+        await self._key_locks.acquire(self, scope, key)
 
         def look() -> bool:
             with self._store.shared():
-                return self._store.tree.is_taken(scope, key, time.time())
+                return self._store.tree.is_key_taken(scope, key, time.time())
 
         if await self._in_thread(look):
             return False

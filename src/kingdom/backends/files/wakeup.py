@@ -1,4 +1,4 @@
-"""Wake-ups by inotify: one small file a stream is touched after a commit, and one directory is watched."""
+"""Wake-ups by inotify: each commit touches one small file per stream, and processes watch their directory."""
 
 import asyncio
 import contextlib
@@ -11,36 +11,38 @@ from datetime import timedelta
 import structlog
 from watchfiles import awatch
 
-from kingdom.backends.files.layout import Layout, id_of_name
-from kingdom.bus.hints import Hints
+from kingdom.backends.files.tree.layout import StoreLayout, id_of_name
+from kingdom.backends.hints import Hints
 
-# How long a burst of changes is collected before it is told; watchfiles itself adds a few milliseconds.
+# How long to collect a burst of changes. watchfiles itself adds a few milliseconds.
 STEP_MS = 1
 DEBOUNCE_MS = 5
 _RETRY_SECONDS = 1.0
-# It tells of every batch of changes, which concerns nobody.
+# watchfiles logs every batch of changes.
 logging.getLogger("watchfiles").setLevel(logging.WARNING)
 _log = structlog.get_logger(__name__)
 
 
-class Wakeups:
-    """Tells waiting workers, here and in other processes, that a stream may have work."""
+class FileWakeups:
+    """Wakes waiting workers of this and other processes when a stream may have work."""
 
-    def __init__(self, layout: Layout, dropped: Callable[[Collection[str]], None], drop_boxes: Collection[str]) -> None:
+    def __init__(
+        self, layout: StoreLayout, dropped: Callable[[Collection[str]], None], drop_boxes: Collection[str]
+    ) -> None:
         self._layout = layout
         self._hints = Hints()
         self._dropped = dropped
         self._drop_boxes = tuple(drop_boxes)
-        self._rung_at: dict[str, int] = {}
+        self._touched_at: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
     def published(self, streams: Collection[str]) -> None:
-        """Wake the waiters of this process now, and those of others within milliseconds."""
-        self._hints.give(streams)
+        """Wake the workers of this process now, and those of other processes within milliseconds."""
+        self._hints.notify(streams)
         now = time.time()
         for stream in streams:
-            path = self._layout.bell(stream)
+            path = self._layout.wake_file(stream)
             try:
                 os.utime(path, (now, now))
             except FileNotFoundError:
@@ -51,7 +53,7 @@ class Wakeups:
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Return at a hint for one of the streams, or after `at_most`."""
+        """Wait for a hint for one of the streams, but no longer than `at_most`."""
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="kingdom-watch")
         await self._hints.wait(streams, at_most)
@@ -64,7 +66,7 @@ class Wakeups:
             await asyncio.wait({self._watcher})
 
     async def _watch(self) -> None:
-        bells = f"{self._layout.wake}/"
+        wake_directory = f"{self._layout.wake}/"
         while not self._ended.is_set():
             try:
                 watched = [self._layout.wake, *self._drop_boxes]
@@ -77,23 +79,23 @@ class Wakeups:
                     recursive=False,
                     yield_on_timeout=True,
                 )
-                self._hints.give_all()
+                self._hints.notify_all()
                 async for batch in changes:
-                    # It forgets a change that comes while it hands over others or ends its wait: the bells know.
-                    self._hints.give(self._rung())
-                    if dropped := {path for _, path in batch if not path.startswith(bells)}:
+                    # watchfiles can miss a change while it returns others, so read the modification times.
+                    self._hints.notify(self._touched_streams())
+                    if dropped := {path for _, path in batch if not path.startswith(wake_directory)}:
                         self._dropped(dropped)
-            except Exception as error:  # noqa: BLE001 - a file name that is no text ends the watcher, and not the work
-                _log.warning("wake-ups interrupted, polling goes on", error=str(error))
+            except Exception as error:  # noqa: BLE001 - a file name that is no text must not end the wake-ups
+                _log.warning("wake-ups interrupted; workers poll meanwhile", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    def _rung(self) -> set[str]:
-        """Return the streams whose bells have rung since the last look."""
+    def _touched_streams(self) -> set[str]:
+        """Return the streams whose files were touched since the last call."""
         seen: dict[str, int] = {}
-        with os.scandir(self._layout.wake) as bells:
-            for bell in bells:
+        with os.scandir(self._layout.wake) as found:
+            for file in found:
                 with contextlib.suppress(FileNotFoundError):
-                    seen[bell.name] = bell.stat().st_mtime_ns
-        rung = {id_of_name(name) for name, at in seen.items() if self._rung_at.get(name) != at}
-        self._rung_at = seen
-        return {stream for stream in rung if stream}
+                    seen[file.name] = file.stat().st_mtime_ns
+        touched = {id_of_name(name) for name, at in seen.items() if self._touched_at.get(name) != at}
+        self._touched_at = seen
+        return {stream for stream in touched if stream}

@@ -19,38 +19,38 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
-from kingdom.backends.postgres.connection import Connection, Pool, reaching
-from kingdom.backends.postgres.faults import translated
-from kingdom.backends.postgres.open_leases import OpenLeases, closing
-from kingdom.backends.postgres.pace import Pace
+from kingdom.backends.postgres.claim_pace import ClaimPace
+from kingdom.backends.postgres.connection import Connection, Pool, with_timeouts
+from kingdom.backends.postgres.faults import translate_errors
+from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import entry_rows, read_deliveries
 from kingdom.backends.postgres.transaction import PostgresTransaction
-from kingdom.backends.postgres.wakeup import Wakeups
+from kingdom.backends.postgres.wakeup import PostgresWakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
 from kingdom.bus.outcome import Release
-from kingdom.bus.port import Bus, Renewal, Settled
+from kingdom.bus.port import Bus, LeaseRenewal, Settlement
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
 
-# Any constant will do, as long as it never changes: "tokens" in ASCII.
+# An arbitrary constant that must never change: "tokens" in ASCII.
 _TOKEN_LOCK = 0x746F6B656E73
 _FULL_REAP_SECONDS = 60.0
 _POOL_SECONDS_MIN = 10
-# The pool waits twice as long before each further attempt: after this time it begins again, at once.
+# The pool doubles its wait after each failed attempt. After this time it starts again without a wait.
 _RECONNECT_SECONDS = 5
-# No claim and no reap waits for others, so one that takes longer has lost its server, though the network answers.
+# Claims and reaps wait for no lock. One that takes longer than this has lost its server.
 _ANSWER_SECONDS = 30.0
 _RENEWAL_ANSWER_SECONDS = 5.0
-# A renewal that waits for a lock must tell in time that it did not come through.
+# A renewal that waits for a lock must fail in time.
 _RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
-# Each statement must see what was committed before it, whatever the default of the database or the role is.
+# Each statement must see earlier commits, whatever the default isolation level of the database or the role is.
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# Generic plans are safe with these statements and spare planning; one that was made while a table was small must not
-# read it whole when it has grown; and nothing here runs long enough to be worth compiling.
+# Generic plans save planning time and suit these statements. A plan from when a table was small must not scan it when
+# it has grown. No statement runs long enough for JIT compilation.
 _SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
@@ -64,8 +64,8 @@ _log = structlog.get_logger(__name__)
 class PostgresBus(Bus):
     """Events, leases and records in one schema of one database.
 
-    `through_pgbouncer` gives up prepared statements and session settings; `listen_dsn` then names a direct way to
-    the server for wake-ups, without which the bus only polls.
+    `through_pgbouncer` avoids prepared statements and session settings. Wake-ups then need `listen_dsn`, a direct
+    connection to the server. Without it the bus only polls.
     """
 
     joins_callers_transaction = True
@@ -86,9 +86,9 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        # A caller who waits longer for the server waits as long for a place in the pool.
-        with translated():
-            self.dsn = reaching(dsn)
+        # A longer connect timeout of the caller also applies to the pool.
+        with translate_errors():
+            self.dsn = with_timeouts(dsn)
             self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
         self.schema = schema
         self.queries = load_queries(schema)
@@ -115,8 +115,8 @@ class PostgresBus(Bus):
         self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
-        self._wakeups = Wakeups(f"kingdom_{schema}", self._notify, listen and reaching(listen))
-        self._paces: dict[str, Pace] = defaultdict(Pace)
+        self._wakeups = PostgresWakeups(f"kingdom_{schema}", self._notify, listen and with_timeouts(listen))
+        self._paces: dict[str, ClaimPace] = defaultdict(ClaimPace)
         self._leases = OpenLeases()
         self._highest_token = 0
         self._reap_from = 0
@@ -125,13 +125,13 @@ class PostgresBus(Bus):
         self._renewal_lock = threading.Lock()
 
     async def __aenter__(self) -> Self:
-        with translated():
-            # The pool would try in silence until its time is over; one plain connection tells at once what is wrong.
+        with translate_errors():
+            # The pool would retry silently until its timeout. A plain connection reports an error at once.
             await (await AsyncConnection.connect(self.dsn)).close()
             try:
                 await self.pool.open(wait=True, timeout=self._pool_seconds)
             except BaseException:
-                # Nobody leaves a block that was never entered.
+                # __aexit__ is not called after an error here.
                 await self.pool.close()
                 raise
         return self
@@ -140,13 +140,13 @@ class PostgresBus(Bus):
         await self.close()
 
     async def close(self) -> None:
-        """Give settled leases back and close every connection."""
+        """Close settled leases and every connection."""
         try:
             await self._wakeups.close()
             if self._leases.closed and not self.pool.closed:
-                # What is not closed here expires by itself, and the reaper finds nothing in it.
-                with suppress(KingdomError), translated():
-                    await self._execute("close_leases", closing(self._leases.take_closed()))
+                # A lease that is not closed here expires, and the reaper finds no events in it.
+                with suppress(KingdomError), translate_errors():
+                    await self._execute("close_leases", closing_parameters(self._leases.take_closed()))
         finally:
             await self.pool.close()
             await asyncio.to_thread(self._close_renewal)
@@ -154,7 +154,7 @@ class PostgresBus(Bus):
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction on a pooled connection; see the port."""
-        with translated():
+        with translate_errors():
             connection = await self.pool.getconn()
         transaction = PostgresTransaction(
             connection,
@@ -169,35 +169,35 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            ours: list[Delivery | Settled] = [*hold, *transaction.changes.settled.values()]
+            ours: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
             self._leases.settle(item for item in ours if item.position in lost.positions)
             raise
         finally:
             try:
-                # Whatever was left open is rolled back here; after a commit there is nothing.
+                # Roll back an open transaction. After a commit there is none.
                 with suppress(psycopg.Error):
                     await connection.rollback()
             finally:
-                # A second cancellation may hit the rollback; the pool closes what it gets back half done.
+                # A second cancellation may interrupt the rollback. The pool then closes the connection.
                 await self.pool.putconn(connection)
-        self._leases.settle(transaction.changes.settled.values())
+        self._leases.settle(transaction.changes.settlements.values())
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
-        transaction.committed()
+        transaction.run_after_commit()
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
-        """Offer the Transaction inside the caller's own; applied at the end of the block, committed by the caller.
+        """Yield a Transaction inside the caller's own. The block applies it at its end, and the caller commits.
 
-        The caller's commit comes later, so no wake-up is sent: polling finds the events, or `nudge` after it.
+        No wake-up is sent, because the commit comes later. Call `nudge` after it, or let polling find the events.
         """
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-            raise Misconfigured("join needs a transaction: this connection commits each statement by itself")
+            raise Misconfigured("join needs an open transaction, but this connection is in autocommit mode")
         transaction = PostgresTransaction(
             connection, self.queries, self.topology, self.kinds, (), may_skip_opening=False
         )
         yield transaction
         await transaction.apply(commit=False)
-        for settled in transaction.changes.settled.values():
+        for settled in transaction.changes.settlements.values():
             # The caller may still roll back, so only the reaper may end this lease.
             self._leases.pop(settled.token, None)
 
@@ -213,63 +213,65 @@ class PostgresBus(Bus):
             "worker": worker,
             "lease": declared.lease,
             "watermark": bound,
-            **closing(closed),
+            **closing_parameters(closed),
         }
-        # Concurrent claims may answer in any order, but none with a token that was known before it was asked.
+        # Concurrent claims may return in any order, but never with a token that was known before they began.
         known = self._highest_token
         started = time.monotonic()
         try:
-            with translated():
-                rows = await self._execute("claim_ordered" if declared.ordered else "claim", parameters, lift=True)
+            with translate_errors():
+                rows = await self._execute(
+                    "claim_ordered" if declared.ordered else "claim", parameters, raise_tokens=True
+                )
         except BaseException:
             self._leases.closed |= closed
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
-        runs = len({d.line or d.position for d in deliveries})
+        runs = len({d.ordering_key or d.position for d in deliveries})
         alone = bool(deliveries) and deliveries[0].suspect
         full = alone or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
-        pace.claimed(due, full=full, bound=bound, took=now - started, now=now)
+        pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
         if declared.ordered and not alone:
-            pace.learn_runs(runs=runs, events=len(deliveries), limit=limit)
+            pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                # A pooler hid a failover. Targets that honour a fence have seen a higher one, and would refuse this.
-                with translated():
-                    async with self._connection_that_answers() as connection:
-                        await self._lift_tokens(connection)
+                # A failover behind a pooler. Targets that check fencing tokens have seen higher ones, and refuse this.
+                with translate_errors():
+                    async with self._responsive_connection() as connection:
+                        await self._raise_tokens(connection)
                 async with self.transaction() as transaction:
                     for delivery in deliveries:
                         await transaction.settle(delivery, Release())
                 return []
         return deliveries
 
-    def renew(self, leases: Mapping[int, timedelta]) -> Renewal:
-        """Extend leases on a connection of its own; see the port."""
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        """Extend leases on a separate connection; see the port."""
         lengths: dict[timedelta, list[int]] = defaultdict(list)
         for token, length in leases.items():
             lengths[length].append(token)
         alive: set[int] = set()
         cancelled: set[int] = set()
-        with self._renewal_lock, translated(), self._on_renewal_connection() as connection:
+        with self._renewal_lock, translate_errors(), self._on_renewal_connection() as connection:
             for length, tokens in lengths.items():
                 with connection.transaction() if self._through_pgbouncer else nullcontext():
                     rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
                 alive |= {row["token"] for row in rows}
                 cancelled.update(*(row["cancelled"] for row in rows))
-        return Renewal(frozenset(alive), frozenset(cancelled))
+        return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Give back the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see the port."""
         now = time.monotonic()
         if now >= self._next_full_reap:
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
         total = 0
-        with translated():
+        with translate_errors():
             if not self._reap_from:
                 total += await self._repair()
             while True:
@@ -283,12 +285,12 @@ class PostgresBus(Bus):
         return total
 
     async def _repair(self) -> int:
-        """Give back events that no lease holds, and mend what a clock that was set back left waiting."""
+        """Requeue events in flight without a lease, and restart waits after the clock was set back."""
         (orphans,) = await self._execute("reap_orphans", {})
-        (mended,) = await self._execute("mend_clock", {})
-        if mended["events"]:
-            _log.warning("the clock of the server was set back: what waited by it begins anew", events=mended["events"])
-        self._wakeups.published({*(orphans["streams"] or ()), *(mended["streams"] or ())})
+        (repaired,) = await self._execute("repair_clock", {})
+        if repaired["events"]:
+            _log.warning("the clock of the server was set back; waits start again", events=repaired["events"])
+        self._wakeups.published({*(orphans["streams"] or ()), *(repaired["streams"] or ())})
         return int(orphans["events"])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -296,12 +298,12 @@ class PostgresBus(Bus):
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:
-        """Wake the workers of these streams; for callers who published on a joined connection and committed."""
+        """Wake the workers of these streams. Call it after committing a joined transaction."""
         self._wakeups.published(streams)
 
     @contextmanager
     def _on_renewal_connection(self) -> Iterator[psycopg.Connection[DictRow]]:
-        """Offer the connection of renewals; after any failure the next one begins on a new one."""
+        """Yield the connection for renewals. After an error, the next renewal opens a new one."""
         try:
             yield self._renewal_connection()
         except psycopg.Error:
@@ -328,12 +330,12 @@ class PostgresBus(Bus):
                 self._renewal.close()
                 self._renewal = None
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any], *, lift: bool = False) -> list[DictRow]:
-        async with self._connection_that_answers() as connection:
-            if lift and not connection.has_lifted_tokens:
-                await self._lift_tokens(connection)
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
+        async with self._responsive_connection() as connection:
+            if raise_tokens and not connection.has_raised_tokens:
+                await self._raise_tokens(connection)
             if self._through_pgbouncer:
-                # No session is ours there, so its defaults are not either.
+                # Behind PgBouncer the session and its defaults are not ours.
                 async with connection.pipeline():
                     await connection.execute(_BEGIN)
                     cursor = await connection.execute(self.queries[name], parameters)
@@ -343,7 +345,7 @@ class PostgresBus(Bus):
             return await cursor.fetchall() if cursor.description else []
 
     @asynccontextmanager
-    async def _connection_that_answers(self) -> AsyncIterator[Connection]:
+    async def _responsive_connection(self) -> AsyncIterator[Connection]:
         async with self.pool.connection() as connection:
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
@@ -352,14 +354,14 @@ class PostgresBus(Bus):
                 raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
 
     async def _configure(self, connection: Connection) -> None:
-        # Said with every BEGIN of the driver.
+        # The driver sends it with every BEGIN.
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
         if self._through_pgbouncer:
             return
         set_json_loads(msgspec.json.decode, connection)
         for setting in _SETTINGS:
             await connection.execute(setting)
-        # A stopped process must not hold rows.
+        # A stopped process must not keep rows locked.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
@@ -369,27 +371,27 @@ class PostgresBus(Bus):
                 (self._wakeups.channel, streams),
             )
 
-    async def _lift_tokens(self, connection: Connection) -> None:
-        """Let tokens go on above the clock and above all that this process has seen, whatever the server has lost."""
+    async def _raise_tokens(self, connection: Connection) -> None:
+        """Raise tokens above the clock and above all that this process has seen, even after a failover."""
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
-            _log.error("the server has lost transactions that it had confirmed: tokens go on above", **seen)
-            told = LogEntry(
+            _log.error("the server has lost committed transactions; raising the tokens", **seen)
+            entry = LogEntry(
                 type="store.transactions_lost",
                 actor="bus",
                 data={"seen": str(self._highest_token)},
                 aggregate_id=LOST_TRANSACTIONS,
             )
-            await connection.execute(self.queries["append"], {"rows": entry_rows([told])})
+            await connection.execute(self.queries["append"], {"rows": entry_rows([entry])})
         async with connection.transaction():
             await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
-            await connection.execute(self.queries["lift_tokens"], seen)
-        connection.has_lifted_tokens = True
+            await connection.execute(self.queries["raise_tokens"], seen)
+        connection.has_raised_tokens = True
 
 
 class _RenewalConnection(psycopg.Connection[DictRow]):
-    """A connection that waits for no answer longer than a renewal is worth."""
+    """A connection with a short timeout for every answer."""
 
     def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:
-        """Do what the driver does."""
+        """Wait like the driver, but not longer than a renewal may take."""
         return super().wait(gen, interval, timeout or _RENEWAL_ANSWER_SECONDS)

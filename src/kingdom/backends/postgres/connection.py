@@ -1,4 +1,4 @@
-"""How the server is reached: connections, and a pool of them, that keep the cancellation of whoever waits for them."""
+"""Connections and a pool that never lose a cancellation, and that notice a lost server."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool
 
 CONNECT_SECONDS = 5
 # A half-open connection must be noticed well before a lease ends.
-_PATIENCE: dict[str, Any] = {
+_TIMEOUTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "tcp_user_timeout": 10_000,
     "keepalives_idle": 5,
@@ -23,16 +23,16 @@ _PATIENCE: dict[str, Any] = {
 _Answer = TypeVar("_Answer")
 
 
-def reaching(dsn: str) -> str:
-    """Return a conninfo that notices a lost server, and finds the primary where several hosts are named."""
+def with_timeouts(dsn: str) -> str:
+    """Return a conninfo with timeouts that notice a lost server, and that finds the primary among several hosts."""
     given = conninfo_to_dict(dsn)
     several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
-    return make_conninfo(**{**_PATIENCE, **({"target_session_attrs": "read-write"} if several else {}), **given})
+    return make_conninfo(**{**_TIMEOUTS, **({"target_session_attrs": "read-write"} if several else {}), **given})
 
 
 @contextmanager
-def cancellable() -> Iterator[None]:
-    """End in the cancellation that came during the block, even if an error or an answer has taken its place."""
+def keep_cancellation() -> Iterator[None]:
+    """Raise the cancellation that arrives during the block, even if the block ends in an error or a result."""
     before = _cancellations()
     try:
         yield
@@ -45,19 +45,19 @@ def cancellable() -> Iterator[None]:
 
 
 class Connection(AsyncConnection[DictRow]):
-    """A connection on which no error that follows upon a cancellation takes its place.
+    """A connection on which an error never replaces a cancellation.
 
-    It is closed where it met a node that has become read only: that one is not the primary any more. A new one may lead
-    to a server that took over, so tokens are lifted by each before it claims.
+    It closes itself when its server has become read-only, because that server is no longer the primary. A new
+    connection may lead to another server after a failover, so each connection raises the tokens before it claims.
     """
 
     met_read_only = False
-    has_lifted_tokens = False
+    has_raised_tokens = False
 
-    async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the driver's own
-        """Do what the driver does."""
+    async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the signature of the driver
+        """Wait like the driver, but keep a cancellation."""
         try:
-            with cancellable():
+            with keep_cancellation():
                 return await super().wait(gen, interval, timeout)
         except errors.ReadOnlySqlTransaction:
             self.met_read_only = True
@@ -66,13 +66,13 @@ class Connection(AsyncConnection[DictRow]):
 
 
 class Pool(AsyncConnectionPool[Connection]):
-    """A pool that keeps a cancellation which comes just with what was waited for: before Python 3.12 it misses that."""
+    """A pool that keeps a cancellation that arrives together with the result, which asyncio loses before 3.12."""
 
-    async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the pool's own
-        """Do what the pool does; a connection that came too late for who was cancelled goes back."""
+    async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the signature of the pool
+        """Get a connection like the pool. Return it if the caller was cancelled meanwhile."""
         connection = None
         try:
-            with cancellable():
+            with keep_cancellation():
                 connection = await super().getconn(timeout)
         except asyncio.CancelledError:
             if connection is not None:
@@ -81,14 +81,14 @@ class Pool(AsyncConnectionPool[Connection]):
         return connection
 
     async def putconn(self, conn: Connection) -> None:
-        """Do what the pool does; where one connection met a read-only node, all are made anew."""
+        """Return a connection like the pool. If its server was read-only, replace all connections."""
         await super().putconn(conn)
         if conn.met_read_only:
             await self.drain()
 
-    async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the pool's own
-        """Do what the pool does."""
-        with cancellable():
+    async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the signature of the pool
+        """Wait like the pool, but keep a cancellation."""
+        with keep_cancellation():
             await super().wait(timeout)
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean to us."""
+"""Turn errors of PostgreSQL and its driver into errors of the bus."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,26 +24,26 @@ _LIMIT_CLASS = "54"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raise our own errors in place of the driver's; what is a mistake of ours keeps its own name."""
+def translate_errors() -> Iterator[None]:
+    """Raise our own errors instead of the driver's. Programming errors stay as they are."""
     try:
         yield
     except (PoolTimeout, PoolClosed) as error:
-        raise Unavailable(f"no connection is free or can be made: {error}") from error
+        raise Unavailable(f"cannot get a connection to the database: {error}") from error
     except psycopg.Error as error:
-        meaning = _meaning(error)
+        meaning = _translate(error)
         if meaning is None:
             raise
         raise meaning from error
 
 
-def _meaning(error: psycopg.Error) -> KingdomError | None:
-    # Without a state the driver speaks for itself: a broken connection, an answer cut short, or a value it cannot send.
+def _translate(error: psycopg.Error) -> KingdomError | None:
+    # Without an SQLSTATE the error comes from the driver: a broken connection, a partial answer, or an invalid value.
     state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)
     of_driver = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
     unreachable = not state and isinstance(error, of_driver)
-    # The table of a day was made while a row of that day was on its way to the rest.
+    # The partition of a day was created while a row of that day went to the default partition.
     misplaced = isinstance(error, errors.CheckViolation) and "partition constraint" in primary
     if misplaced or isinstance(error, _CONFLICTS):
         return Conflict(f"another transaction was faster: {error}")
@@ -56,15 +56,15 @@ def _meaning(error: psycopg.Error) -> KingdomError | None:
     if isinstance(error, errors.InsufficientPrivilege):
         return Misconfigured(f"{primary}; grant it to this role, or connect as another")
     if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
-        return Transient(f"the database gave up on it: {primary}")
+        return Transient(f"the database cancelled the statement: {primary}")
     return None
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that the driver could not read; it may hold a password, so it is not repeated."""
+    """Refuse a URL that the driver cannot read. The message omits it, because it may contain a password."""
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         raise Misconfigured(
-            "the database URL cannot be read: use postgresql://user@host/database, special characters as %-codes"
+            "cannot read the database URL: use postgresql://user@host/database, with special characters as %-codes"
         ) from None

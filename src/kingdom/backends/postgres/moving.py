@@ -1,4 +1,4 @@
-"""Moving house with PostgreSQL: a snapshot read through cursors, and COPY into empty tables in one transaction."""
+"""Export and import a PostgreSQL store: read one snapshot by cursors, COPY into empty tables in one transaction."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
@@ -11,37 +11,37 @@ from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import read_envelope, to_json
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.moving import (
-    AnyItem,
-    Block,
-    Census,
-    DedupKey,
-    Entry,
-    Event,
-    Manifest,
-    Movable,
-    Pause,
-    Snapshot,
-    StoredRecord,
-)
 from kingdom.errors import Permanent, Transient
+from kingdom.storage.transfer import (
+    AnyItem,
+    BlockItem,
+    DedupKeyItem,
+    EventItem,
+    ItemCounts,
+    LogEntryItem,
+    Manifest,
+    PauseItem,
+    RecordItem,
+    Snapshot,
+    StoreTransfer,
+)
 
-# Rows that travel together, in either direction: what is held in memory at any moment.
+# How many rows one fetch or COPY takes, which bounds the memory.
 _BATCH = 1000
 
 
-class _Row(NamedTuple):
-    """One line of COPY, and the statement that it goes to; the values stand in the order of its columns."""
+class _CopyRow(NamedTuple):
+    """One row of a COPY statement, with its values in the order of the columns."""
 
     statement: str
     values: tuple[Any, ...]
 
 
-class PostgresMovable(Movable):
-    """The whole schema of a PostgresBus, given away or taken in."""
+class PostgresTransfer(StoreTransfer):
+    """The whole schema of a PostgresBus for export and import."""
 
     store = "postgresql"
 
@@ -51,49 +51,51 @@ class PostgresMovable(Movable):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         """See the port."""
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
-                # Not by the bus, which has its shortcuts: here every expired lease counts.
+                # Not by the bus, which skips low tokens: here every expired lease counts.
                 while (await self._row(connection, "reap", low=0))["leases"]:
                     pass
                 async with connection.transaction():
-                    await self._run(connection, "freeze")
-                    await self._run(connection, "take_time")
+                    await self._run(connection, "begin_snapshot")
+                    await self._run(connection, "remove_timeouts")
                     await self._refuse_in_flight(connection)
                     async with aclosing(self._items(connection)) as items:
                         yield Snapshot(await self._manifest(connection), items)
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> Census:
+    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
-        with _refusals():
+        with _translate_import_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
-                await self._run(connection, "take_time")
-                await self._run(connection, "close_store")
+                await self._run(connection, "remove_timeouts")
+                await self._run(connection, "lock_store")
                 if (there := await self._census(connection)).total:
                     raise Permanent(
-                        f"this store is not empty, it holds {there}: import into a new database or another --schema"
+                        f"this store is not empty, it has {there}: import into a new database or another --schema"
                     )
                 await self._write(connection, items)
-                await self._run(connection, "rebuild_lines")
+                await self._run(connection, "rebuild_keys")
                 counted = await self._census(connection)
                 if difference := counted.difference(manifest.census):
-                    raise Permanent(f"the count after the import is wrong: {difference} announced; nothing was kept")
+                    raise Permanent(
+                        f"the count after the import is wrong: {difference} announced; the import is undone"
+                    )
                 if broken := await self._run(connection, "broken_invariants"):
                     listed = ", ".join(f"{row['what']}: {row['subject']}" for row in broken[:5])
-                    raise Permanent(f"the lines of ordered events contradict themselves: {listed}; nothing was kept")
+                    raise Permanent(f"the order of some keys is inconsistent: {listed}; the import is undone")
                 await self._run(
                     connection,
-                    "go_on_counting",
+                    "continue_numbers",
                     last_position=manifest.last_position,
                     last_token=manifest.last_token,
                 )
                 return counted
 
     async def _refuse_in_flight(self, connection: Connection) -> None:
-        flying = await self._row(connection, "in_flight")
-        if flying["events"]:
+        in_flight = await self._row(connection, "in_flight")
+        if in_flight["events"]:
             raise Transient(
-                f"{flying['events']} event(s) are in flight under {flying['leases']} lease(s): stop the workers,"
+                f"{in_flight['events']} event(s) are in flight under {in_flight['leases']} lease(s): stop the workers,"
                 " or wait until the leases have expired, and export again"
             )
 
@@ -101,8 +103,8 @@ class PostgresMovable(Movable):
         census = await self._census(connection)
         return Manifest(census=census, **await self._row(connection, "last_numbers"))
 
-    async def _census(self, connection: Connection) -> Census:
-        return Census(**await self._row(connection, "census"))
+    async def _census(self, connection: Connection) -> ItemCounts:
+        return ItemCounts(**await self._row(connection, "census"))
 
     async def _items(self, connection: Connection) -> AsyncGenerator[AnyItem, None]:
         for name, item in _EXPORTS.items():
@@ -137,22 +139,24 @@ class PostgresMovable(Movable):
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Say of the driver's errors what they mean while a store is taken in."""
+def _translate_import_errors() -> Iterator[None]:
+    """Translate errors of the driver during an import."""
     try:
-        with translated():
+        with translate_errors():
             yield
     except Transient as error:
         match error.__cause__:
             case errors.UniqueViolation() as cause:
-                raise Permanent(f"the same thing comes twice: {cause.diag.message_detail}; nothing was kept") from error
+                raise Permanent(
+                    f"the import contains this twice: {cause.diag.message_detail}; the import is undone"
+                ) from error
             case errors.LockNotAvailable():
-                raise Transient("somebody writes in this store: stop that, and import again") from error
+                raise Transient("another process writes into this store: stop it, then import again") from error
         raise
 
 
-def _event(row: DictRow) -> Event:
-    return Event(
+def _event(row: DictRow) -> EventItem:
+    return EventItem(
         stream=row["stream"],
         position=row["id"],
         ordered=row["ordered"],
@@ -175,7 +179,7 @@ def _event(row: DictRow) -> Event:
     )
 
 
-def _event_row(event: Event) -> _Row:
+def _event_row(event: EventItem) -> _CopyRow:
     envelope = Envelope.from_wire(event.envelope)
     row = (
         event.position,
@@ -192,7 +196,6 @@ def _event_row(event: Event) -> _Row:
         envelope.aggregate_id,
         to_json(envelope.attributes),
         to_json(envelope.payload),
-        event.status,
         event.attempt,
         event.max_attempts,
         event.crash_count,
@@ -200,43 +203,44 @@ def _event_row(event: Event) -> _Row:
         event.last_attempt_at,
         event.error_code,
         event.error_message,
-        to_json(event.history) if event.history else None,
         event.created_at,
-        event.processed_at,
         event.event_id_given,
+        event.status,
+        to_json(event.history) if event.history else None,
+        event.processed_at,
     )
     if event.status in ("DONE", "DISCARDED"):
-        return _Row("import_archive", row)
+        return _CopyRow("import_archive", row)
     waits = "infinity" if event.status == "PENDING" else event.processed_at
-    return _Row("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
+    return _CopyRow("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
 
 
-def _row_of(item: AnyItem) -> _Row:
-    if isinstance(item, Event):
+def _row_of(item: AnyItem) -> _CopyRow:
+    if isinstance(item, EventItem):
         return _event_row(item)
-    if isinstance(item, Entry):
+    if isinstance(item, LogEntryItem):
         item = replace(item, logged_at=item.logged_at or item.at)
-    return _Row(_IMPORTS[type(item)], _columns(item))
+    return _CopyRow(_IMPORTS[type(item)], _columns(item))
 
 
 def _columns(item: AnyItem) -> tuple[Any, ...]:
-    """Return the fields in their order, which is that of the columns."""
+    """Return the fields in their order, which is the order of the columns."""
     return tuple(to_json(value) if isinstance(value, dict) else value for value in astuple(item))
 
 
 _EXPORTS: dict[str, Callable[[DictRow], AnyItem]] = {
     "export_live": _event,
     "export_archive": _event,
-    "export_blocks": lambda row: Block(**row),
-    "export_records": lambda row: StoredRecord(**row),
-    "export_dedup_keys": lambda row: DedupKey(**row),
-    "export_pauses": lambda row: Pause(**row),
-    "export_log": lambda row: Entry(**row),
+    "export_blocks": lambda row: BlockItem(**row),
+    "export_records": lambda row: RecordItem(**row),
+    "export_dedup_keys": lambda row: DedupKeyItem(**row),
+    "export_pauses": lambda row: PauseItem(**row),
+    "export_log": lambda row: LogEntryItem(**row),
 }
 _IMPORTS: dict[type[AnyItem], str] = {
-    Block: "import_blocks",
-    StoredRecord: "import_records",
-    DedupKey: "import_dedup_keys",
-    Pause: "import_pauses",
-    Entry: "import_log",
+    BlockItem: "import_blocks",
+    RecordItem: "import_records",
+    DedupKeyItem: "import_dedup_keys",
+    PauseItem: "import_pauses",
+    LogEntryItem: "import_log",
 }

@@ -1,4 +1,4 @@
-"""Operations on PostgreSQL: every repair is one short transaction, key row first, with an entry in the log."""
+"""Operations on PostgreSQL: every change by an operator is one short transaction with a log entry."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,10 +10,10 @@ from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.retention import retain
 from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
     DeadFilter,
@@ -32,7 +32,7 @@ _PIN_SECONDS = 5.0
 
 
 class PostgresOperations(Operations):
-    """What an operator can ask of a PostgresBus and do to it."""
+    """The operator's port of a PostgresBus."""
 
     def __init__(self, bus: PostgresBus) -> None:
         self._bus = bus
@@ -55,7 +55,7 @@ class PostgresOperations(Operations):
         async with self._change("stream.resumed", actor, {"stream": stream}) as connection:
             found = bool(await self._run(connection, "resume", stream=stream))
             if not found:
-                # What did not happen is not logged either.
+                # The stream is not paused, so log nothing.
                 raise psycopg.Rollback
         self._bus.nudge([stream])
         return found
@@ -81,7 +81,7 @@ class PostgresOperations(Operations):
             if not await self._run(
                 connection, "patch", event_id=event_id, stream=stream, payload=to_json(payload), actor=actor
             ):
-                raise NotFound(f"event {event_id} is no dead letter of stream {stream}: see `kingdom bus dead list`")
+                raise NotFound(f"event {event_id} is not a dead letter of stream {stream}: see `kingdom bus dead list`")
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See the port."""
@@ -96,41 +96,41 @@ class PostgresOperations(Operations):
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("event.cancelled", actor, data) as connection:
             row = await self._open_event(connection, event_id, stream)
-            line = {"stream": stream, "key": row["partition_key"]}
+            key = {"stream": stream, "key": row["partition_key"]}
             if row["ordered"]:
-                await self._run(connection, "lock_line", **line)
+                await self._run(connection, "lock_key", **key)
             waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
             if not waiting:
                 row = await self._open_event(connection, event_id, stream)
                 if not await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"]):
-                    raise Conflict(f"event {event_id} is just changing hands: cancel it again")
+                    raise Conflict(f"event {event_id} was claimed or released just now: cancel it again")
             elif row["ordered"] and waiting[0]["was_head"]:
                 if self._bus.topology.stream(stream).on_dead == "block":
-                    await self._run(connection, "block", id=row["id"], **line)
+                    await self._run(connection, "block", id=row["id"], **key)
                 else:
-                    await self._open_line(connection, line)
+                    await self._promote_first(connection, key)
         return "cancelled" if waiting else "requested"
 
     async def _open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
         rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
         if not rows:
-            raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended, or never was there")
+            raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended or was never there")
         return rows[0]
 
-    async def read_log(self, after: Cursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
+    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See the port."""
         parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit, "about": about}
         query = "read_log" if about is None else "read_log_about"
         return [read_entry(row) for row in await self._read(query, parameters)]
 
-    async def log_end(self) -> Cursor:
+    async def log_end(self) -> LogCursor:
         """See the port."""
         row = (await self._read("log_end", {}))[0]
-        return Cursor(int(row["xid"]), row["seq"])
+        return LogCursor(int(row["xid"]), row["seq"])
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See the port."""
-        with translated():
+        with translate_errors():
             return await retain(self._bus, retention)
 
     async def pins(self) -> list[Pin]:
@@ -138,50 +138,50 @@ class PostgresOperations(Operations):
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
     async def _each_dead(
-        self, positions: Sequence[int], what: str, actor: str, details: Mapping[str, Any], query: str
+        self, positions: Sequence[int], entry_type: str, actor: str, details: Mapping[str, Any], query: str
     ) -> list[UUID]:
-        """Do the same to every one of these that is still DEAD, each in a transaction of its own."""
+        """Apply a statement to each of these events that is still DEAD, each in its own transaction."""
         changed = []
         for row in await self._read("dead_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
-            line = {"stream": row["stream"], "key": row["partition_key"]}
-            # Somebody else was faster: nothing happened, so nothing is told.
+            key = {"stream": row["stream"], "key": row["partition_key"]}
+            # Another operator was faster: nothing changed, so log nothing.
             with suppress(NotFound):
-                async with self._change(what, actor, data) as connection:
-                    key = (await self._run(connection, "lock_line", **line))[0] if row["ordered"] else None
+                async with self._change(entry_type, actor, data) as connection:
+                    key_row = (await self._run(connection, "lock_key", **key))[0] if row["ordered"] else None
                     if not await self._run(connection, query, id=row["id"], actor=actor, **details):
-                        raise NotFound(f"event {row['event_id']} is no dead letter any more")
-                    if key and (key["blocked_by"] == row["id"] or key["turn"] == 0):
-                        await self._open_line(connection, line)
-                    elif key and key["blocked_by"] is None and query == "revive":
-                        await self._rewind(connection, line, row["id"])
+                        raise NotFound(f"event {row['event_id']} is no longer a dead letter")
+                    if key_row and (key_row["blocked_by"] == row["id"] or key_row["turn"] == 0):
+                        await self._promote_first(connection, key)
+                    elif key_row and key_row["blocked_by"] is None and query == "revive":
+                        await self._rewind(connection, key, row["id"])
                 changed.append(row["event_id"])
                 self._bus.nudge([row["stream"]])
         return changed
 
-    async def _rewind(self, connection: Connection, line: Mapping[str, Any], position: int) -> None:
-        """Give an event its old place back: as head where nothing runs, else right after what is in flight."""
-        front = await self._run(connection, "line_front", **line)
-        if front[0]["id"] == position and await self._run(connection, "demote_head", **line):
+    async def _rewind(self, connection: Connection, key: Mapping[str, Any], position: int) -> None:
+        """Return an event to its old position: as head, or directly after the run in flight."""
+        first = await self._run(connection, "first_open", **key)
+        if first[0]["id"] == position and await self._run(connection, "demote_head", **key):
             await self._run(connection, "promote", id=position)
-        # A run that is in flight, or claimed just now, may pass its place: whoever settles it looks back.
-        await self._run(connection, "rewind", id=position, **line)
+        # A run in flight may be past this position, so its settlement must look back.
+        await self._run(connection, "rewind", id=position, **key)
 
-    async def _open_line(self, connection: Connection, line: Mapping[str, Any]) -> None:
-        """Let the first open event of a key that nobody is working on become its head."""
-        front = await self._run(connection, "line_front", **line)
-        if front:
-            await self._run(connection, "unblock", **line)
-            await self._run(connection, "promote", id=front[0]["id"])
+    async def _promote_first(self, connection: Connection, key: Mapping[str, Any]) -> None:
+        """Promote the first open event of an idle key to its head, or delete the key row."""
+        first = await self._run(connection, "first_open", **key)
+        if first:
+            await self._run(connection, "unblock", **key)
+            await self._run(connection, "promote", id=first[0]["id"])
         else:
-            await self._run(connection, "drop_key", **line)
+            await self._run(connection, "drop_key", **key)
 
     @asynccontextmanager
-    async def _change(self, what: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
-        with translated():
+    async def _change(self, entry_type: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
+        with translate_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection
-                entry = LogEntry(type=what, actor=actor, data=data)
+                entry = LogEntry(type=entry_type, actor=actor, data=data)
                 await self._run(connection, "append", rows=entry_rows([entry]))
 
     async def _run(self, connection: Connection, name: str, **parameters: object) -> list[DictRow]:
@@ -189,7 +189,7 @@ class PostgresOperations(Operations):
         return await cursor.fetchall() if cursor.description else []
 
     async def _read(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        with translated():
+        with translate_errors():
             async with self._bus.pool.connection() as connection:
                 return await self._run(connection, name, **parameters)
 

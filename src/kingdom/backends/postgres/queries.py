@@ -1,4 +1,4 @@
-"""Named queries, read from the `.sql` files beside this module."""
+"""Named queries and the fragments that they share, read from the `.sql` files beside this module."""
 
 import re
 from functools import cache
@@ -8,26 +8,30 @@ from typing import LiteralString
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_SECTION = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
 
 def in_schema(sql: str, schema: str) -> LiteralString:
-    """Return the SQL, which names the default schema, for another one."""
+    """Return SQL for another schema than the default one, which the SQL names."""
     if not _SCHEMA_NAME.fullmatch(schema):
-        raise Misconfigured(f"schema name {schema!r}: use lower-case letters, digits and _, at most 51 of them")
-    # The text comes from our own files and the name was checked, so this is as literal as SQL in a string.
+        raise Misconfigured(f"schema name {schema!r}: use at most 51 lower-case letters, digits and _")
+    # The text comes from our own files and the name is checked, so this is as safe as a literal string.
     return sql.replace(f"{DEFAULT_SCHEMA}.", f"{schema}.")
 
 
 @cache
 def load_queries(schema: str) -> dict[str, LiteralString]:
     """Return all named queries for one schema."""
-    queries: dict[str, LiteralString] = {}
-    folder = files(__package__) / "sql"
-    for file in sorted(folder.iterdir(), key=lambda item: item.name):
-        parts = _NAME.split(file.read_text(encoding="utf-8"))
-        for name, body in zip(parts[1::2], parts[2::2], strict=True):
-            queries[name] = in_schema(_COMMENT.sub("", body).strip().rstrip(";"), schema)
-    return queries
+    sections: dict[str, dict[str, str]] = {"name": {}, "fragment": {}}
+    for file in (files(__package__) / "sql").iterdir():
+        parts = _SECTION.split(file.read_text(encoding="utf-8"))
+        for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+            sections[kind][name] = _COMMENT.sub("", body).strip().rstrip(";")
+    fragments = sections["fragment"]
+    return {
+        name: in_schema(_PLACEHOLDER.sub(lambda found: fragments[found[1]], body), schema)
+        for name, body in sections["name"].items()
+    }

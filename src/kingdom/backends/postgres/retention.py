@@ -1,4 +1,4 @@
-"""Daily partitions made ahead and dropped by age; expired dedup keys and finished records removed."""
+"""Create daily partitions ahead, drop old ones, and remove expired dedup keys and old ended records."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -13,19 +13,19 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.clock import utc_now
 
-# One cleaner at a time is enough. A settlement that comes while it waits for its lock queues behind it, so it waits
-# only for transactions as short as settlements are, and not at all while a dump or a report reads the table.
-# DETACH CONCURRENTLY would not wait either, but PostgreSQL refuses it beside a default partition.
+# Only one process cleans up at a time. While it waits for a table lock, settlements queue behind it. So it waits only
+# briefly, and does not even try while a dump or a report reads the table. DETACH CONCURRENTLY would not block, but
+# PostgreSQL refuses it for a table with a default partition.
 _LOCK = 0x72657461696E
 _LOCK_WAIT = "100ms"
 _READER_SECONDS = 0.2
 
 
 async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
-    """Make partitions ahead, drop old ones, remove what has expired; does nothing while another process is at it."""
+    """Create and drop partitions and remove expired rows; do nothing while another process does it."""
     async with bus.pool.connection() as connection:
         made = dropped = 0
-        # Only the database's clock decides: one host that runs ahead must not drop for all.
+        # Only the clock of the database counts: a host with a wrong clock must not drop partitions.
         cursor = await connection.execute("SELECT now() AS now")
         row = await cursor.fetchone()
         now = row["now"].astimezone(UTC) if row else utc_now()
@@ -33,7 +33,7 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
             ("outbox_archive", "processed_at", retention.archive),
             ("log", "logged_at", retention.log),
         ):
-            table = _Partitioned(connection, bus.schema, parent, column)
+            table = _PartitionedTable(connection, bus.schema, parent, column)
             made += await table.make_ahead(now.date(), retention.partitions_ahead_days)
             dropped += await table.drop_before((now - keep).date())
 
@@ -41,25 +41,27 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
             cursor = await connection.execute(bus.queries[name], parameters)
             return len(await cursor.fetchall())
 
-        keys = await _until_none(partial(remove, "remove_once_keys"))
+        keys = await _repeat_until_none(partial(remove, "remove_once_keys"))
         records = 0
         for kind in bus.kinds.values():
             if kind.retention is not None:
                 rules = {"keep": kind.retention, "final_when": Jsonb(kind.final_when), "kept_for": kind.kept_for}
-                records += await _until_none(partial(remove, "remove_records", kind=kind.name, **rules))
+                records += await _repeat_until_none(partial(remove, "remove_records", kind=kind.name, **rules))
     return RetentionReport(
         partitions_made=made, partitions_dropped=dropped, dedup_keys_removed=keys, records_removed=records
     )
 
 
-async def _until_none(remove: Callable[[], Awaitable[int]]) -> int:
+async def _repeat_until_none(remove: Callable[[], Awaitable[int]]) -> int:
     total = 0
     while removed := await remove():
         total += removed
     return total
 
 
-class _Partitioned:
+class _PartitionedTable:
+    """A table with one partition per day and a default partition."""
+
     def __init__(self, connection: Connection, schema: str, parent: str, column: str) -> None:
         self._connection = connection
         self._schema = schema
@@ -68,13 +70,13 @@ class _Partitioned:
 
     async def make_ahead(self, today: date, days: int) -> int:
         wanted = {today + timedelta(days=offset) for offset in range(days + 1)} | await self._stray_days()
-        return await self._until_refused(self._make, wanted - await self._days())
+        return await self._change_until_refused(self._make, wanted - await self._days())
 
     async def drop_before(self, oldest: date) -> int:
-        return await self._until_refused(self._drop, {day for day in await self._days() if day < oldest})
+        return await self._change_until_refused(self._drop, {day for day in await self._days() if day < oldest})
 
-    async def _until_refused(self, change: Callable[[date], Awaitable[bool]], days: set[date]) -> int:
-        """Change the tables of some days; what is refused for one would be refused for the next, so the rest waits."""
+    async def _change_until_refused(self, change: Callable[[date], Awaitable[bool]], days: set[date]) -> int:
+        """Change the partitions of some days. Stop at the first refusal, because the next would be refused too."""
         changed = 0
         for day in sorted(days):
             if await self._is_read_for_long(day) or not await change(day):
@@ -83,7 +85,7 @@ class _Partitioned:
         return changed
 
     async def _is_read_for_long(self, day: date) -> bool:
-        """Tell whether a transaction that is no settlement has the tables; one whose age is hidden counts as such."""
+        """Return whether a long transaction uses the tables. One whose age is hidden counts as long."""
         cursor = await self._connection.execute(
             "SELECT 1 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
             " WHERE l.relation = ANY(%s::regclass[]::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()"
@@ -108,14 +110,14 @@ class _Partitioned:
         return {datetime.strptime(s, "%Y%m%d").replace(tzinfo=UTC).date() for s in suffixes if s.isdigit()}
 
     async def _stray_days(self) -> set[date]:
-        """Return the days whose rows went to the default partition, which is empty unless nobody made theirs ahead."""
+        """Return the days of rows in the default partition, whose partitions were not created in time."""
         names = {"column": self._column, "fallback": sql.Identifier(self._schema, f"{self._parent}_default")}
         query = sql.SQL("SELECT DISTINCT ({column} AT TIME ZONE 'UTC')::date AS day FROM {fallback}")
         cursor = await self._connection.execute(query.format(**names))
         return {row["day"] for row in await cursor.fetchall()}
 
     async def _make(self, day: date) -> bool:
-        """Attach a new table: rows that went to the default partition meanwhile are moved into it."""
+        """Create the partition of a day, and move rows of that day from the default partition into it."""
         start = datetime.combine(day, time(), UTC)
         names = {
             "parent": sql.Identifier(self._schema, self._parent),
@@ -125,9 +127,9 @@ class _Partitioned:
             "start": sql.Literal(start),
             "end": sql.Literal(start + timedelta(days=1)),
         }
-        return await self._in_turn(
+        return await self._run_exclusively(
             "CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)",
-            # Nobody may add a row of that day while it moves out.
+            # No row of that day may be added during the move.
             "LOCK TABLE {fallback} IN ACCESS EXCLUSIVE MODE",
             "WITH moved AS (DELETE FROM {fallback} WHERE {column} >= {start} AND {column} < {end} RETURNING *)"
             " INSERT INTO {part} SELECT * FROM moved",
@@ -136,9 +138,9 @@ class _Partitioned:
         )
 
     async def _drop(self, day: date) -> bool:
-        return await self._in_turn("DROP TABLE {part}", names={"part": self._name(day)})
+        return await self._run_exclusively("DROP TABLE {part}", names={"part": self._name(day)})
 
-    async def _in_turn(self, *statements: Any, names: dict[str, sql.Composable]) -> bool:
+    async def _run_exclusively(self, *statements: Any, names: dict[str, sql.Composable]) -> bool:
         try:
             async with self._connection.transaction():
                 cursor = await self._connection.execute("SELECT pg_try_advisory_xact_lock(%s) AS mine", (_LOCK,))

@@ -1,4 +1,4 @@
-"""Between our objects and what goes over the wire: pure, both ways."""
+"""Convert between objects of the bus and rows of the database. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,8 +7,8 @@ import msgspec
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
-from kingdom.bus.port import Copy
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
+from kingdom.bus.port import EventCopy
 from kingdom.bus.record import Record
 
 _encode = msgspec.json.Encoder().encode
@@ -19,7 +19,7 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def copy_row(number: int, copy: Copy) -> dict[str, Any]:
+def copy_row(number: int, copy: EventCopy) -> dict[str, Any]:
     """Return one published copy as a row of the publish statements."""
     envelope = copy.envelope
     return {
@@ -42,15 +42,15 @@ def copy_row(number: int, copy: Copy) -> dict[str, Any]:
     }
 
 
-def staged_row(number: int, copy: Copy) -> tuple[Any, ...]:
-    """Return one published copy as a line of COPY."""
+def staged_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
+    """Return one published copy as a row for COPY."""
     row = copy_row(number, copy)
     row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
     return tuple(row.values())
 
 
 def entry_rows(entries: Iterable[LogEntry]) -> str:
-    """Return log entries as the rows of the append statement."""
+    """Return log entries as rows of the append statement."""
     return to_json(
         [
             {
@@ -75,7 +75,7 @@ def read_record(row: dict[str, Any]) -> Record:
 
 def read_entry(row: dict[str, Any]) -> LoggedEntry:
     """Return a row of the log as an entry with its cursor."""
-    cursor = Cursor(int(row.pop("xid")), row.pop("seq"))
+    cursor = LogCursor(int(row.pop("xid")), row.pop("seq"))
     return LoggedEntry(cursor, LogEntry(**row))
 
 
@@ -98,7 +98,7 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
 
 
 def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Delivery]:
-    """Return claimed rows as deliveries, in the order of their positions, each with the run it belongs to."""
+    """Return claimed rows as deliveries in the order of their positions, each with its run."""
     deliveries = [
         Delivery(
             stream=stream,
@@ -118,7 +118,7 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
         return deliveries
     runs: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
-        if delivery.line:
-            runs.setdefault(delivery.line, []).append(delivery.position)
+        if delivery.ordering_key:
+            runs.setdefault(delivery.ordering_key, []).append(delivery.position)
     tuples = {line: tuple(positions) for line, positions in runs.items()}
-    return [msgspec.structs.replace(d, run=tuples[d.line]) if d.line else d for d in deliveries]
+    return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]

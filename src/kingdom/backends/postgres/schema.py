@@ -1,4 +1,4 @@
-"""Numbered forward-only migrations, each in a transaction of its own, under one advisory lock."""
+"""Numbered forward-only migrations, each in its own transaction, under one advisory lock."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import structlog
 from psycopg import AsyncConnection, IsolationLevel, sql
 from psycopg.rows import dict_row
 
-from kingdom.backends.postgres.connection import reaching
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.connection import with_timeouts
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
 from kingdom.errors import Misconfigured
 
 _log = structlog.get_logger(__name__)
 
-# Any constant will do, as long as it never changes: "kingdom" in ASCII.
+# An arbitrary constant that must never change: "kingdom" in ASCII.
 _LOCK = 0x6B696E67646F6D
 
 
@@ -29,7 +29,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Return what proves that an applied file was not changed afterwards."""
+        """Return the checksum that shows whether an applied file has changed."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -45,19 +45,19 @@ def all_migrations() -> list[Migration]:
 
 
 async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
-    """Return the migrations that the database does not have yet."""
-    with translated():
+    """Return the migrations that are not applied yet."""
+    with translate_errors():
         async with await _connect(dsn) as connection:
             applied = await _applied(connection, schema)
     return [migration for migration in all_migrations() if migration.number not in applied]
 
 
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
-    """Bring a schema up to this version; returns what was applied. Safe to run from many places at once.
+    """Migrate a schema to this version and return the applied migrations. Concurrent calls are safe.
 
-    Entries of the log that a dump brought from a server that had counted further are shown to readers again.
+    This also shows log entries again that came with a dump of a server with higher transaction numbers.
     """
-    with translated():
+    with translate_errors():
         async with await _connect(dsn) as connection:
             applied = [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
             await _adopt_log(connection, schema)
@@ -65,17 +65,17 @@ async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
 
 
 async def _connect(dsn: str) -> AsyncConnection:
-    connection = await AsyncConnection.connect(reaching(dsn), autocommit=True, prepare_threshold=None)
-    # Who waited for the lock must see what was applied meanwhile.
+    connection = await AsyncConnection.connect(with_timeouts(dsn), autocommit=True, prepare_threshold=None)
+    # After waiting for the lock, see the migrations that were applied meanwhile.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     return connection
 
 
 async def _apply(connection: AsyncConnection, schema: str, migration: Migration) -> bool:
-    """Apply a migration; False if the database has it already."""
+    """Apply a migration; return False if it is already applied."""
     name = sql.Identifier(schema)
     async with connection.transaction():
-        # A lock of the transaction: behind PgBouncer no session is ours for longer.
+        # A transaction lock, because behind PgBouncer a session lasts no longer than a transaction.
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
         await connection.execute(
@@ -87,7 +87,7 @@ async def _apply(connection: AsyncConnection, schema: str, migration: Migration)
         checksum = (await _applied(connection, schema)).get(migration.number)
         if checksum not in (None, migration.checksum):
             raise Misconfigured(
-                f"migration {migration.name} was applied in another form: restore the file, or start a new schema"
+                f"migration {migration.name} was applied with other content: restore the file, or use a new schema"
             )
         if checksum is None:
             await connection.execute(in_schema(migration.text, schema))
@@ -103,7 +103,7 @@ async def _adopt_log(connection: AsyncConnection, schema: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         cursor = await connection.execute(load_queries(schema)["adopt_log"])
     if cursor.rowcount:
-        _log.warning("the log of another server is shown again", entries=cursor.rowcount)
+        _log.warning("adopted log entries of another server", entries=cursor.rowcount)
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> dict[int, str]:

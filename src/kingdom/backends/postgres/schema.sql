@@ -31,17 +31,17 @@ CREATE TABLE kingdom.outbox_event (
     event_id_given  boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
--- The predicate names a column that a claim does not touch, so that a claim is a HOT update.
+-- The predicate uses a column that a claim does not change, so that a claim is a HOT update.
 CREATE INDEX outbox_open ON kingdom.outbox_event (stream, next_retry_at, id) WHERE processed_at IS NULL;
 CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
 CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
--- The low bits of a token are random, and its number is kept above the clock, 1,024 a second: a server that has lost
--- transactions gives no token twice, and none below a lost one. 53 bits, since a fence may travel as a number in JSON.
+-- A token is a number above the clock (1,024 per second) with random low bits, so a server that has lost transactions
+-- repeats no token and assigns none below a lost one. It has 53 bits, because it may be sent as a number in JSON.
 CREATE SEQUENCE kingdom.outbox_lease_number;
 
--- No index on expires_at: a renewal stays HOT.
+-- No index on expires_at, so that a renewal is a HOT update.
 CREATE TABLE kingdom.outbox_lease (
     token      bigint PRIMARY KEY
                DEFAULT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::bigint,
@@ -55,7 +55,7 @@ CREATE TABLE kingdom.outbox_lease (
 ALTER SEQUENCE kingdom.outbox_lease_number OWNED BY kingdom.outbox_lease.token;
 
 -- A row exists while its key has open events or is blocked by a DEAD one. `rewind` is the lowest redriven event that
--- waits for the one in flight to end.
+-- waits for the end of the run in flight.
 CREATE TABLE kingdom.outbox_key (
     stream        text   NOT NULL,
     partition_key text COLLATE "C" NOT NULL,
@@ -101,9 +101,9 @@ CREATE TABLE kingdom.outbox_archive (
     event_id_given  boolean     NOT NULL DEFAULT false
 ) PARTITION BY RANGE (processed_at);
 CREATE TABLE kingdom.outbox_archive_default PARTITION OF kingdom.outbox_archive DEFAULT;
--- UUIDv7 ids arrive nearly sorted: block ranges find one event for almost no cost at completion.
+-- UUIDv7 ids arrive nearly sorted, so a BRIN index finds an event and costs almost nothing to maintain.
 CREATE INDEX outbox_archive_event ON kingdom.outbox_archive USING brin (event_id) WITH (pages_per_range = 16, autosummarize = on);
--- Ids that publishers gave, which may be random and may come again: events with our own ids cost nothing here.
+-- Only ids that publishers chose, which may be random and may be published again. Generated ids cost nothing here.
 CREATE INDEX outbox_archive_given ON kingdom.outbox_archive (event_id, stream) WHERE event_id_given;
 
 CREATE TABLE kingdom.once_key (
@@ -132,7 +132,7 @@ CREATE INDEX record_owner ON kingdom.record (kind, owner, id) WHERE owner IS NOT
 CREATE INDEX record_due ON kingdom.record (kind, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX record_ended ON kingdom.record (kind, ended_at) WHERE ended_at IS NOT NULL;
 
--- Sequence numbers commit out of order: readers go by (xid, seq) below the oldest running transaction.
+-- Sequence numbers commit out of order, so readers use (xid, seq) below the oldest running transaction.
 CREATE TABLE kingdom.log (
     seq            bigint GENERATED ALWAYS AS IDENTITY,
     xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),

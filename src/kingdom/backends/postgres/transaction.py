@@ -1,4 +1,4 @@
-"""The Transaction on one psycopg connection: collected changes become one pipeline of statements."""
+"""The Transaction on one connection: it collects changes and writes them as one pipeline of statements."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,30 +9,30 @@ from typing import Any, LiteralString, TypeVar
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow, dict_row
 
-from kingdom.backends.postgres.connection import cancellable
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.connection import keep_cancellation
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
-from kingdom.bus.port import Copy, Put, Settled, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.port import EventCopy, Put, Settlement, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 
 Queries = Mapping[str, LiteralString]
-# Above this many rows COPY into a staging table beats one JSON parameter.
+# From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
-# A pipeline spares round trips and costs turns of the event loop: it pays from here on.
+# From this many statements on, a pipeline saves more round trips than it costs in the event loop.
 PIPELINE_FROM_STATEMENTS = 3
-_T = TypeVar("_T", Delivery, Settled)
+_T = TypeVar("_T", Delivery, Settlement)
 _Check = Callable[[list[DictRow]], None]
 _Statement = tuple[LiteralString, Mapping[str, Any], _Check]
 
 
 class PostgresTransaction(Transaction):
-    """One transaction; `opening` is sent with its first statement, and is empty where the caller has begun it.
+    """One transaction. `opening` goes with its first statement, and is empty inside a transaction of the caller.
 
-    A single statement may go without it where the session's own defaults are what it says.
+    A single statement needs no opening if the session already has the right defaults (`may_skip_opening`).
     """
 
     def __init__(
@@ -53,34 +53,34 @@ class PostgresTransaction(Transaction):
         self._may_skip_opening = may_skip_opening
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
-        """Lock the leases of these deliveries and keep those that are still ours."""
+        """Lock the leases of these deliveries, and hold those that are still owned."""
         behind: dict[int, bool] = {}
         for token, group in _by_token(deliveries).items():
             rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
             behind |= {row["id"]: row["behind"] for row in rows}
             self.held_at = rows[0]["now"] if rows else self.held_at
         owned = [d for d in deliveries if d.position in behind]
-        heads = {d.line: d.position for d in reversed(owned) if d.line}
+        heads = {d.ordering_key: d.position for d in reversed(owned) if d.ordering_key}
         overtaking = {line for line, head in heads.items() if behind[head]}
-        self.held = tuple(d for d in owned if d.line not in overtaking)
+        self.held = tuple(d for d in owned if d.ordering_key not in overtaking)
 
     async def apply(self, *, commit: bool) -> None:
-        """Write everything that was collected, in the one lock order: leases, records, keys, events, log."""
-        with translated():
+        """Write the collected changes in the fixed lock order: leases, records, keys, events, log."""
+        with translate_errors():
             await self._apply(commit=commit)
 
     async def _apply(self, *, commit: bool) -> None:
-        if self._joined and any(s.line for s in self.changes.settled.values()):
-            await self._require_fresh_sight()
+        if self._joined and any(s.ordering_key for s in self.changes.settlements.values()):
+            await self._require_read_committed()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
             await self._publish_staged(large)
         statements = list(self._statements(staged=bool(large)))
         if not statements and self._opening:
             return
-        # Only a settlement, a record or some publishes may have to be taken back after their answer.
+        # Settlements, records and some publishes must be rolled back if their result is wrong.
         copies = self.changes.copies.values()
-        final = not (self.changes.puts or self.changes.settled or any(map(_may_be_taken_back, copies)))
+        final = not (self.changes.puts or self.changes.settlements or any(map(_may_be_withdrawn, copies)))
         if commit and final and len(statements) == 1 and self._opening and self._may_skip_opening:
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
@@ -89,12 +89,12 @@ class PostgresTransaction(Transaction):
         for cursor, check in sent:
             check(await cursor.fetchall() if cursor.description else [])
         await self._withdraw_known()
-        await self._tidy_keys()
+        await self._drop_idle_keys()
         if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
-            raise Transient("a statement of this transaction had failed before: nothing of it was kept")
+            raise Transient("a statement of this transaction failed, so the database has rolled it back")
 
-    async def _require_fresh_sight(self) -> None:
-        """Refuse a caller who cannot see what was published since: the next of a key would be overlooked."""
+    async def _require_read_committed(self) -> None:
+        """Refuse a caller's transaction with an old snapshot, which could miss the next event of a key."""
         (row,) = await self._fetch("isolation", {})
         if row["transaction_isolation"] != "read committed":
             raise Misconfigured(
@@ -108,7 +108,7 @@ class PostgresTransaction(Transaction):
             await self._execute(statement)
 
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
-        settled = list(self.changes.settled.values())
+        settled = list(self.changes.settlements.values())
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
             yield self._queries["fence"], {"tokens": sorted(tokens)}, _nothing
@@ -143,7 +143,7 @@ class PostgresTransaction(Transaction):
 
         def check(rows: list[DictRow]) -> None:
             if not rows:
-                raise Conflict(f"{record.kind} {record.id} is not at version {put.expected} any more: read it again")
+                raise Conflict(f"{record.kind} {record.id} is no longer at version {put.expected}: read it again")
 
         return self._queries["update_record" if put.expected else "insert_record"], parameters, check
 
@@ -167,31 +167,29 @@ class PostgresTransaction(Transaction):
             for put in puts:
                 record = put.record
                 if (record.kind, record.id) not in known:
-                    raise Conflict(
-                        f"{record.kind} {record.id} is not at version {put.expected} any more: read it again"
-                    )
+                    raise Conflict(f"{record.kind} {record.id} is no longer at version {put.expected}: read it again")
 
         return self._queries[name], {"rows": to_json(rows)}, check
 
-    def _publishing(self, settled: list[Settled], *, staged: bool) -> Iterable[_Statement]:
-        ordered = [c for c in self.changes.copies.values() if _in_line(c)]
-        lines = sorted({s.line for s in settled if s.line and isinstance(s.outcome, Done | Dead)})
+    def _publishing(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
+        ordered = [c for c in self.changes.copies.values() if _is_ordered(c)]
+        lines = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in lines], "lock_keys": [key for _, key in lines]}
         if ordered:
-            yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._noting(ordered)
+            yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._collect_duplicates(ordered)
         elif lines:
             yield self._queries["lock_keys"], locks, _nothing
         unordered = [] if staged else self._unordered()
         if unordered:
-            yield self._queries["publish"], {"rows": _rows(unordered)}, self._noting(unordered)
+            yield self._queries["publish"], {"rows": _rows(unordered)}, self._collect_duplicates(unordered)
 
-    def _settling(self, token: int, group: list[Settled]) -> Iterable[_Statement]:
+    def _settling(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
         done = [s for s in group if isinstance(s.outcome, Done)]
         for name, part in (
             ("release", released),
-            ("done", [s for s in done if not s.line]),
-            ("done_ordered", [s for s in done if s.line]),
+            ("done", [s for s in done if not s.ordering_key]),
+            ("done_ordered", [s for s in done if s.ordering_key]),
         ):
             if part:
                 yield self._settle_many(name, token, [s.position for s in part])
@@ -206,19 +204,19 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], {"token": token, "ids": positions}, check
 
-    def _settle_one(self, settled: Settled) -> _Statement:
+    def _settle_one(self, settled: Settlement) -> _Statement:
         parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
         match settled.outcome:
             case Retry(after, code, message):
-                name = "again"
+                name = "reschedule"
                 parameters |= {"undo": 0, "until": None, "after": after, "code": code, "message": message}
             case Defer(until, reason, after):
-                name = "again"
+                name = "reschedule"
                 parameters |= {"undo": 1, "until": until, "after": after, "code": "deferred", "message": reason}
             case Dead(message, code):
-                name = "dead_ordered" if settled.line else "dead"
+                name = "dead_ordered" if settled.ordering_key else "dead"
                 parameters |= {"code": code, "message": message}
-                if settled.line:
+                if settled.ordering_key:
                     parameters["skip"] = settled.stream.on_dead == "skip"
             case _:
                 raise AssertionError(settled.outcome)
@@ -229,47 +227,47 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], parameters, check
 
-    def _unordered(self) -> list[Copy]:
-        return [c for c in self.changes.copies.values() if not _in_line(c)]
+    def _unordered(self) -> list[EventCopy]:
+        return [c for c in self.changes.copies.values() if not _is_ordered(c)]
 
-    def _noting(self, copies: Sequence[Copy]) -> _Check:
+    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> _Check:
         def check(rows: list[DictRow]) -> None:
             self.changes.duplicates.extend(copies[row["n"]] for row in rows)
 
         return check
 
     async def _withdraw_known(self) -> None:
-        """Take back what was published under an id that its publisher gave, and that has ended in its stream."""
+        """Withdraw copies whose id the publisher chose, and which has already ended in the stream."""
         refused = {id(copy) for copy in self.changes.duplicates}
         copies = [c for c in self.changes.copies.values() if c.envelope.event_id_given and id(c) not in refused]
         if not copies:
             return
         ids = [{"n": n, "event_id": c.envelope.event_id, "stream": c.stream.name} for n, c in enumerate(copies)]
         withdrawn = await self._fetch("withdraw_known", {"rows": to_json(ids)})
-        self._noting(copies)(withdrawn)
+        self._collect_duplicates(copies)(withdrawn)
         heads = [copies[row["n"]] for row in withdrawn if row["was_head"]]
         if heads:
             streams, keys = [c.stream.name for c in heads], [c.envelope.partition_key for c in heads]
             await self._execute(self._queries["promote_fronts"], {"streams": streams, "keys": keys})
 
-    async def _tidy_keys(self) -> None:
-        """Remove key rows that a publish of nothing but duplicates has made."""
-        lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _in_line(c)}
+    async def _drop_idle_keys(self) -> None:
+        """Delete the key rows that a publish of duplicates has created."""
+        lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _is_ordered(c)}
         if lines:
             streams, keys = zip(*sorted(lines), strict=True)
             await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
 
-    async def _publish_staged(self, copies: Sequence[Copy]) -> None:
+    async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
         await self._open()
         await self._execute(self._queries["stage"])
         async with self._connection.cursor(row_factory=dict_row) as cursor:
-            # The end of a cancelled COPY is a statement of its own, with an error of its own.
-            with cancellable():
+            # Ending a cancelled COPY is a separate statement with its own error.
+            with keep_cancellation():
                 async with cursor.copy(self._queries["copy_stage"]) as copying:
                     for number, copy in enumerate(copies):
                         await copying.write_row(staged_row(number, copy))
             await cursor.execute(self._queries["publish_stage"])
-            self._noting(copies)(await cursor.fetchall())
+            self._collect_duplicates(copies)(await cursor.fetchall())
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
         rows = await self._fetch("get_record", {"kind": kind, "id": record_id})
@@ -279,7 +277,7 @@ class PostgresTransaction(Transaction):
         kinds, ids = [kind for kind, _ in keys], [record_id for _, record_id in keys]
         return [read_record(row) for row in await self._fetch("get_records", {"kinds": kinds, "ids": ids})]
 
-    async def _search(self, query: Query) -> list[Record]:
+    async def _search(self, query: RecordQuery) -> list[Record]:
         parameters = {
             "kind": query.kind,
             "state": query.state,
@@ -294,7 +292,7 @@ class PostgresTransaction(Transaction):
         return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
 
     async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
-        with translated():
+        with translate_errors():
             await self._open()
             return await (await self._execute(self._queries[name], parameters)).fetchall()
 
@@ -302,7 +300,7 @@ class PostgresTransaction(Transaction):
         return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
 
 
-def _search_name(query: Query) -> str:
+def _search_name(query: RecordQuery) -> str:
     if query.due_by is not None:
         return "find_due"
     if query.state is not None:
@@ -310,15 +308,15 @@ def _search_name(query: Query) -> str:
     return "find_by_owner" if query.owner is not None else "find_by_kind"
 
 
-def _in_line(copy: Copy) -> bool:
+def _is_ordered(copy: EventCopy) -> bool:
     return copy.stream.ordered and copy.envelope.partition_key is not None
 
 
-def _may_be_taken_back(copy: Copy) -> bool:
-    return _in_line(copy) or copy.envelope.event_id_given
+def _may_be_withdrawn(copy: EventCopy) -> bool:
+    return _is_ordered(copy) or copy.envelope.event_id_given
 
 
-def _rows(copies: Sequence[Copy]) -> str:
+def _rows(copies: Sequence[EventCopy]) -> str:
     return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
 
 

@@ -1,4 +1,4 @@
-"""Wake-ups by NOTIFY: coalesced off the write path, and only ever a hint beside polling."""
+"""Wake-ups by NOTIFY: coalesced, sent outside of the transaction, and only a hint in addition to polling."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -7,18 +7,18 @@ from datetime import timedelta
 import structlog
 from psycopg.rows import dict_row
 
+from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
-from kingdom.bus.hints import Hints
 
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
-# A hint that cannot be sent in this time is not worth keeping a process alive for.
+# Closing does not wait longer than this for the last hint.
 _LAST_HINT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Wakeups:
-    """Tells waiting workers, here and elsewhere, that a stream may have work."""
+class PostgresWakeups:
+    """Wakes waiting workers of this and other processes when a stream may have work."""
 
     def __init__(self, channel: str, send: Callable[[list[str]], Awaitable[None]], listen_dsn: str | None) -> None:
         self.channel = channel
@@ -30,24 +30,24 @@ class Wakeups:
         self._hints = Hints()
 
     def published(self, streams: Collection[str]) -> None:
-        """Wake waiters of this process now and all others within milliseconds."""
+        """Wake the workers of this process now, and those of other processes within milliseconds."""
         if not streams:
             return
-        self._hints.give(streams)
+        self._hints.notify(streams)
         self._unsent |= set(streams)
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Return at a hint for one of the streams, or after `at_most`."""
+        """Wait for a hint for one of the streams, but no longer than `at_most`."""
         if self._listen_dsn and self._listener is None:
             self._listener = asyncio.create_task(self._listen(self._listen_dsn), name="kingdom-listen")
         await self._hints.wait(streams, at_most)
 
     async def close(self) -> None:
-        """Send what is unsent, if the server answers, and stop listening."""
+        """Send the remaining hints if the server answers, and stop listening."""
         if self._sender:
-            # Who is cancelled here must not cancel it, for whoever closes next.
+            # asyncio.wait does not cancel the sender if this call is cancelled.
             _, late = await asyncio.wait({self._sender}, timeout=_LAST_HINT_SECONDS)
             if late:
                 self._unsent.clear()
@@ -58,7 +58,7 @@ class Wakeups:
             await asyncio.wait({self._listener})
 
     async def _send_soon(self) -> None:
-        # The first hint goes out at once; what is published soon after it goes out with the next.
+        # Send the first hint at once, and collect later ones for the next round.
         while self._unsent:
             streams, self._unsent = sorted(self._unsent), set()
             try:
@@ -73,10 +73,10 @@ class Wakeups:
                 connection = await Connection.connect(dsn, autocommit=True, row_factory=dict_row)
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
-                    # What was sent before is lost, so everybody looks once.
-                    self._hints.give_all()
+                    # Hints from before are lost, so wake all workers once.
+                    self._hints.notify_all()
                     async for notice in connection.notifies():
-                        self._hints.give([notice.payload])
-            except Exception as error:  # noqa: BLE001 - whatever it was, polling alone is no way to go on for good
-                _log.warning("wake-ups interrupted, polling goes on", error=str(error))
+                        self._hints.notify([notice.payload])
+            except Exception as error:  # noqa: BLE001 - after any error, listening must be tried again
+                _log.warning("wake-ups interrupted; workers poll meanwhile", error=str(error))
                 await asyncio.sleep(_RECONNECT_SECONDS)

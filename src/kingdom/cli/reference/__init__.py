@@ -1,1 +1,1 @@
-"""The pages of the reference, made from what the code says: `python -m kingdom.cli.reference PAGE` prints one."""
+"""Generates the pages of the reference from the code: `python -m kingdom.cli.reference PAGE` prints one."""

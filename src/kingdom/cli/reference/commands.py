@@ -1,4 +1,4 @@
-"""The page of commands, from what the command line itself says."""
+"""The reference page of commands."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,11 +8,11 @@ from kingdom.cli.nouns import ALIASES, GROUPS, NOUNS
 from kingdom.cli.reference.markdown import beginning, code, table
 
 _WORDS = """\
-`kingdom COMMAND --help` shows the same. [JSON](json.md) has the shape of everything that `--json` prints, and
-[Configuration](configuration.md) what stands in `kingdom.yaml`.
+`kingdom COMMAND --help` shows the same. [JSON](json.md) describes everything that `--json` prints, and
+[Configuration](configuration.md) describes `kingdom.yaml`.
 
-Exit codes: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store cannot be reached, 4 a run
-waits for a person.
+Exit codes: 0 success, 1 failed or not found, 2 wrong usage or settings, 3 the store cannot be reached, 4 a run waits
+for a person.
 """
 _COMMON = "Common options"
 _VALUES = {"int": "NUMBER", "float": "NUMBER", "path": "PATH"}
@@ -25,13 +25,13 @@ def page() -> str:
 
 
 def commands_of(noun: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command of a noun with all the words that call it."""
+    """Yield every command of a noun with its words."""
     yield from _walk(noun, command_of(noun))
 
 
 def _walk(words: str, command: Any) -> Iterator[tuple[str, Any]]:
     inner = getattr(command, "commands", None)
-    # What a group does by itself, without a further word, is a command too.
+    # A group that does something without a verb is a command too.
     if inner is None or command.invoke_without_command:
         yield words, command
     for name, each in (inner or {}).items():
@@ -67,12 +67,12 @@ def _command(words: str, command: Any) -> Iterator[str]:
 
 
 def _common() -> Iterator[str]:
-    """Yield the options that almost all commands have, once."""
+    """Yield the options that almost all commands have."""
     found: dict[str, Any] = {}
     for noun in NOUNS:
         parameters = (each for _, command in commands_of(noun) for each in command.params)
         found |= {each.name: each for each in parameters if _is_common(each)}
-    yield "Almost every command takes these; they are not repeated below.\n"
+    yield "Almost every command has these options; they are not repeated below.\n"
     yield from table(("Option", "Meaning"), ((_flags(each), each.help or "") for each in found.values()))
 
 
@@ -96,14 +96,14 @@ def _flags(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    """Return what stands behind an option: the choices where there are some, else what kind of value."""
+    """Return the choices of an option, or else the kind of its value."""
     choices = "|".join(getattr(parameter.type, "choices", ()))
     return str(choices or parameter.metavar or _VALUES.get(parameter.type.name.partition(" ")[0], "TEXT"))
 
 
 def _default(parameter: Any) -> str:
     if parameter.required:
-        return "needed"
+        return "required"
     default = parameter.default
     shown = getattr(default, "value", default)
     if shown in (None, False, (), []) or callable(shown):

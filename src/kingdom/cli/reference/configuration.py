@@ -1,4 +1,4 @@
-"""The page of settings, from the JSON schemas of the files."""
+"""The reference page of settings, from the JSON schemas of the files."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from kingdom.cli.schemas.settings import settings_schema
 from kingdom.cli.schemas.template import template_schema
 
 _WORDS = """\
-Three kinds of files are written by people: the settings of a realm, a General, and a template. Each has a JSON schema
-for editors. A field that nobody knows is an error that names the line and the fields that are known.
+People write three kinds of files: the settings of a realm, a General, and a template. Each has a JSON schema for
+editors. An unknown field is an error that names the line and the known fields.
 """
 _DEFINITIONS = "#/$defs/"
 _PLAIN = {"string": "text", "boolean": "`true` or `false`"}
 _NOTHING = frozenset({"null", '""', "[]"})
-# How a limit is written, by its word in the schema.
+# The text of a limit by its keyword in the schema.
 _LIMITS = {
     "minimum": "≥ {}",
     "exclusiveMinimum": "> {}",
@@ -31,7 +31,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A kind of file: its schema, and where that is published."""
+    """A kind of file: its schema, and the published file of the schema."""
 
     title: str
     published: str
@@ -46,8 +46,9 @@ def page() -> str:
             title="kingdom.yaml",
             published="kingdom.schema.json",
             introduction=(
-                "The settings of a realm. Everything has a default; `kingdom config check` prints what counts. A secret"
-                " is written as `env:NAME` or `file:PATH`. Paths begin at the file. See [Running it](../running.md)."
+                "The settings of a realm. Everything has a default; `kingdom config check` prints the effective"
+                " settings. Write a secret as `env:NAME` or `file:PATH`. Paths are relative to the file."
+                " See [Running it](../running.md)."
             ),
             schema=settings_schema(),
         ),
@@ -55,7 +56,7 @@ def page() -> str:
             title="general.yaml",
             published="general.schema.json",
             introduction=(
-                "What a General hears of, and what it may do. `kingdom general validate` checks it."
+                "The events that a General handles, and what it may do. `kingdom general validate` checks it."
                 " See [Generals](../generals.md)."
             ),
             schema=general_schema(),
@@ -64,7 +65,7 @@ def page() -> str:
             title="A template, and workflow.yaml",
             published="template.schema.json",
             introduction=(
-                "What a run is made from. `kingdom template validate FILE` checks it. See [Workflows](../workflows.md)."
+                "The definition of a run. `kingdom template validate FILE` checks it. See [Workflows](../workflows.md)."
             ),
             schema=template_schema(),
         ),
@@ -82,7 +83,7 @@ def _file(file: _File) -> Iterator[str]:
 
 
 def _places(kinds: Mapping[str, Any], name: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each type that has fields, with the path at which it first stands."""
+    """Yield each type that has fields, with its first path."""
     yield name, path
     for field, value in kinds[name]["properties"].items():
         for inner in _references(value):
@@ -136,7 +137,7 @@ def _limits(value: Mapping[str, Any]) -> str:
 
 def _default(kind: Mapping[str, Any], field: str, value: Mapping[str, Any]) -> str:
     if field in kind["required"]:
-        return "needed"
+        return "required"
     written = msgspec.json.encode(value["default"]).decode()
     if written in _NOTHING or written.startswith("{"):
         return ""

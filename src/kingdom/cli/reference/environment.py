@@ -1,46 +1,46 @@
-"""The page of environment variables."""
+"""The reference page of environment variables."""
 
 from collections.abc import Mapping
 
 from kingdom.cli.reference.markdown import beginning, code, table
 
 _WORDS = """\
-Few things are taken from the environment, and none of them while a module is imported. Whatever else can be set stands
-in [kingdom.yaml](configuration.md). That file names variables of its own choice by `env:NAME`, for every secret.
+Kingdom reads few variables, and none of them while a module is imported. Everything else is set in
+[kingdom.yaml](configuration.md), which can name a variable for any secret as `env:NAME`.
 """
-# By section, what each variable is for; a test compares the names with those in the code.
+# The meaning of each variable, by section; a test compares the names with those in the code.
 VARIABLES: Mapping[str, Mapping[str, str]] = {
-    "Where the store is": {
+    "The store": {
         "KINGDOM_DATABASE_URL": (
-            "`file:DIRECTORY`, `embedded:DIRECTORY` or `postgresql://…`. An option `--database-url` comes before it;"
-            " the `database_url` of kingdom.yaml, then `DATABASE_URL`, then `file:realm` come after it."
+            "`file:DIRECTORY`, `embedded:DIRECTORY` or `postgresql://…`. The option `--database-url` overrides it."
+            " Without both, `database_url` in kingdom.yaml counts, then `DATABASE_URL`, then `file:realm`."
         ),
         "DATABASE_URL": (
-            "The store where nothing else names one: what many hosts set by themselves, often for another application."
+            "The store if nothing else names one. Many hosts set it by themselves, often for another application."
         ),
-        "KINGDOM_SCHEMA": "The schema of PostgreSQL to use; `kingdom` where nothing is said.",
-        "KINGDOM_THROUGH_PGBOUNCER": "`1` where the address is that of a PgBouncer in transaction mode.",
+        "KINGDOM_SCHEMA": "The schema of PostgreSQL; by default `kingdom`.",
+        "KINGDOM_THROUGH_PGBOUNCER": "`1` if the address is that of a PgBouncer in transaction mode.",
         "KINGDOM_LISTEN_URL": "The server behind the PgBouncer, for wake-ups and migrations.",
     },
-    "Who asks, and for what": {
-        "KINGDOM_APP": "`MODULE:OBJECT` that declares the streams and handlers of an application of yours.",
-        "KINGDOM_ACTOR": "Under which name the log keeps what you do; `USER@MACHINE` where nothing is said.",
-        "GITHUB_TOKEN": "What `kingdom init` writes into kingdom.yaml as the token of GitHub.",
-        "TZ": "The time zone that `kingdom init` proposes.",
+    "The user and the application": {
+        "KINGDOM_APP": "`MODULE:OBJECT` that declares the streams and handlers of your application.",
+        "KINGDOM_ACTOR": "Your name in the log; by default `USER@MACHINE`.",
+        "GITHUB_TOKEN": "The GitHub token that the kingdom.yaml of `kingdom init` refers to.",
+        "TZ": "The time zone that `kingdom init` writes.",
     },
-    "How it looks": {
-        "NO_COLOR": "Anything but nothing: no colours.",
-        "TERM": "`dumb`: no colours.",
+    "Colors": {
+        "NO_COLOR": "Any value turns colors off.",
+        "TERM": "`dumb` turns colors off.",
     },
     "The model of an agent": {
-        "ANTHROPIC_API_KEY": "The key of `claude`, where `soldiers.model.key` names no other. Agents never see it.",
+        "ANTHROPIC_API_KEY": "The key of `claude`, unless `soldiers.model.key` is set. Agents never see it.",
         "OPENAI_API_KEY": "The same for `codex`, `opencode` and `aider`.",
         "GEMINI_API_KEY": "The same for `gemini`.",
     },
-    "What an agent and its checkout are given": {
-        "KINGDOM_VOICE_URL": "Where an agent reaches its tools; `kingdom agent-mcp` reads it.",
-        "KINGDOM_MODEL_URL": "Where an agent without a sandbox finds its model.",
-        "KINGDOM_PORT_BASE": "The first of ten ports that belong to a run; see [Fresh checkouts](../outfit.md).",
+    "Set for an agent and its checkout": {
+        "KINGDOM_VOICE_URL": "The address of an agent's tools; `kingdom agent-mcp` reads it.",
+        "KINGDOM_MODEL_URL": "The address of the model for an agent without a sandbox.",
+        "KINGDOM_PORT_BASE": "The first of ten ports reserved for a run; see [Checkout setup](../checkout-setup.md).",
     },
 }
 

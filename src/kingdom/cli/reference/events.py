@@ -1,33 +1,33 @@
-"""The page of events: where each kind of them is listed, and by which streams they travel."""
+"""The reference page of events and streams."""
 
 from collections.abc import Iterator
 
 from kingdom.bus.stream import Stream
-from kingdom.chronicle.catalogue import CATALOGUE as INTERNAL
+from kingdom.chronicle.catalog import CATALOG as INTERNAL
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.streams import STREAMS
-from kingdom.workflow.model.catalogue import CATALOGUE as DOMAIN
-from kingdom.workflow.model.commands import COMMANDS
+from kingdom.workflow.model.messages.catalog import CATALOG as DOMAIN
+from kingdom.workflow.model.messages.commands import COMMANDS
 
 _WORDS = """\
-Four kinds of things are called events here:
+There are four kinds of events:
 
-- **What happened outside** comes from GitHub, Jira, Slack, a schedule or `kingdom event send`.
+- **External events** come from GitHub, Jira, Slack, a schedule or `kingdom event send`.
   [The Sentinel](../sentinel.md#what-comes-in) lists the types; a General subscribes to them.
-- **Domain events** tell what became of a run. [Workflow events](../workflow-events.md) has each with its payload, who
-  says it and what follows.
+- **Domain events** are the steps of a run. [Workflow events](../workflow-events.md) lists each with its payload, its
+  source and its effect.
 - **Commands** tell a host what to do. They are on [the same page](../workflow-events.md#commands).
-- **Internal events** are what the system observes of itself. They trigger nothing.
-  [Internal events](../internal-events.md) has each with its data.
+- **Internal events** are observations of the system itself. They trigger nothing.
+  [Internal events](../internal-events.md) lists each with its data.
 
 Domain and internal events are kept in the log: `kingdom bus tail` shows it.
 """
 _STREAMS = """\
 ## Streams
 
-A stream has one consumer. In an ordered one the events of a key are handled one after the other. An event that still
-fails after its attempts is dead: `kingdom bus dead list` shows it. In an ordered stream it blocks the later ones of its
-key, unless they skip it. A name in braces stands for any.
+A stream has one consumer. In an ordered stream the events of a key are handled one after the other. An event that
+fails in all its attempts is dead: `kingdom bus dead list` shows it. In an ordered stream it blocks the later events of
+its key, unless the stream skips dead events. A name in braces is a placeholder.
 """
 
 
@@ -72,7 +72,7 @@ def _stream(stream: Stream) -> tuple[str, ...]:
         str(stream.retry.max_attempts),
         f"{stream.lease.total_seconds():g} s",
         f"{stream.deadline.total_seconds():g} s",
-        ", ".join(map(code, sorted(stream.subscribes))) or "what is published to it by name",
+        ", ".join(map(code, sorted(stream.subscribes))) or "only what is published to it by name",
     )
 
 

@@ -1,16 +1,16 @@
-"""How the pages of the reference are written."""
+"""Markdown for the pages of the reference."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 
 def beginning(title: str, name: str, words: str) -> str:
-    """Return the head of a page, which tells how it is made."""
-    made = f"<!-- Written by `python -m kingdom.cli.reference {name}`; a test keeps it equal. -->"
-    return f"# {title}\n\n{made}\n\n{words}"
+    """Return the head of a page, which says how it is generated."""
+    origin = f"<!-- Written by `python -m kingdom.cli.reference {name}`; a test keeps it equal. -->"
+    return f"# {title}\n\n{origin}\n\n{words}"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table; what would end a cell is escaped."""
+    """Yield the lines of a table with escaped cells."""
     yield _row(heads)
     yield _row(["---"] * len(heads))
     for cells in rows:
@@ -19,7 +19,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def code(text: str) -> str:
-    """Return text as code; nothing where there is none."""
+    """Return text as code, or nothing for an empty text."""
     return f"`{text}`" if text else ""
 
 

@@ -1,4 +1,4 @@
-"""The page of metrics, from what fills a registry."""
+"""The reference page of metrics."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,24 +10,25 @@ from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.metrics import CourtMetrics
 
 _WORDS = """\
-For Prometheus, over HTTP, at `/metrics` of the port that `--metrics-port` names; all but what a worker has done is
-refreshed every 15 seconds. Only this machine can read them, unless `--metrics-host` says otherwise.
+Prometheus metrics are served over HTTP at `/metrics` on the port of `--metrics-port`. The metrics of workers are
+always current; all others are refreshed every 15 seconds. Only this machine can read them, unless `--metrics-host`
+names another address.
 
-| Who serves | What |
+| Command | Metrics |
 | --- | --- |
-| `kingdom up` | how the court and the store stand |
-| `kingdom role chamberlain` | the same |
-| `kingdom role`, another one | what its workers have done, and how the store stands |
-| `kingdom engine`, `kingdom bus work` | what the worker has done, and how the store stands |
+| `kingdom up` | the court and the store |
+| `kingdom role chamberlain` | the court and the store |
+| every other `kingdom role` | its workers and the store |
+| `kingdom bus work` | its worker and the store |
 
-A histogram has `_bucket`, `_sum` and `_count` behind its name, and a counter or histogram has a series `_created` too.
-Counting stops at 10000, or at 1000 where that is said, so that a look costs the same however full the store is.
+The name of a histogram is followed by `_bucket`, `_sum` and `_count`; a counter or histogram also has a series
+`_created`. Counting stops at 10000, or at 1000 where noted, so that a refresh costs the same however full the store is.
 """
 _Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics]
 _SECTIONS: Mapping[str, _Kind] = {
-    "How the court stands": CourtMetrics,
-    "What a worker has done": WorkerMetrics,
-    "How the store stands": BacklogMetrics,
+    "Court": CourtMetrics,
+    "Workers": WorkerMetrics,
+    "Store": BacklogMetrics,
 }
 
 

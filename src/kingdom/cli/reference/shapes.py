@@ -1,4 +1,4 @@
-"""The page of answers in JSON, from what the commands declare; run as a program, this prints their schemas."""
+"""The reference page of JSON output; run as a program, this prints the JSON schemas."""
 
 import re
 import sys
@@ -9,49 +9,49 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from kingdom.cli.framework.json_result import JsonResult, json_result_of
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.cli.shape import Answer, LogLine, answer_of
+from kingdom.views.log_lines import LogLine
 
 _WORDS = """\
-Every command takes `--json`, but for `top`, which is a screen, and `agent-mcp`, which speaks to an agent. The tests run
-every command and hold what it prints against this page. [json-schemas.json](json-schemas.json) has the same for
-programs: a JSON schema (draft 2020-12) for each command.
+Every command has `--json`, except `top`, which is a screen, and `agent-mcp`, which serves an agent. The tests run every
+command and compare its output with this page. [json-schemas.json](json-schemas.json) has the same for programs: a JSON
+schema (draft 2020-12) for each command.
 
 ## What you can rely on
 
-- Standard output has the answer and nothing else. Notes, progress and errors are on standard error.
-- Each document stands on one line. *One document* and *one array* are one line, and with `--watch` one line whenever
-  something has changed.
-  Commands that tell what happened print *one document per line*, and with `--follow` they go on.
+- Standard output has only the result. Notes, progress and errors are on standard error.
+- Each document is on one line. *One document* and *one array* are one line, and with `--watch` one line whenever
+  something changes. Commands that list what happened print *one document per line*, and with `--follow` they continue.
 - A list without entries is an empty array, not an error.
-- Moments are in UTC, as RFC 3339 writes them. Money is in dollars. Durations are in seconds.
-- The exit code says whether it worked: 0 done, 1 it failed or was not found, 2 wrong usage or settings, 3 the store
-  cannot be reached, 4 a run waits for a person. An error is one line on standard error that begins with `kingdom: `.
+- Times are in UTC in the format of RFC 3339. Money is in US dollars. Durations are in seconds.
+- The exit code: 0 success, 1 failed or not found, 2 wrong usage or settings, 3 the store cannot be reached, 4 a run
+  waits for a person. An error is one line on standard error that begins with `kingdom: `.
 
 What may change within a major version:
 
-- A document gets another field. Ignore fields that you do not know.
-- A field that is one of several words gets another word. Be ready for a word that you do not know.
-- The order of fields, the names of the shapes below, and the words of texts for people, such as `reason` or `detail`.
+- A document gets another field. Ignore unknown fields.
+- A field with one of several values gets another value. Expect unknown values.
+- The order of fields, the names of the shapes below, and texts for people, such as `reason` or `detail`.
 
 What does not change within a major version:
 
-- No field goes away, or gets another name, type or meaning.
-- A field that is always there stays there. Those that may be missing are marked.
-- A document stays one document, an array one array, and lines stay lines.
+- No field is removed, or gets another name, type or meaning.
+- A field that is always present stays present. Fields that can be missing are marked.
+- One document stays one document, an array stays an array, and lines stay lines.
 """
 _DEFS = "#/$defs/"
 _NO_ANCHOR = re.compile(r"[^\w-]")
-_FORMATS = {"date-time": "moment", "uuid": "UUID"}
+_FORMATS = {"date-time": "time", "uuid": "UUID"}
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The answer of every command by its words, the schema of each, and the shapes that they refer to."""
+    """The JSON result of every command by its words, the schema of each, and the shapes that they refer to."""
 
-    answers: dict[str, Answer]
+    answers: dict[str, JsonResult]
     schemas: dict[str, dict[str, Any]]
     shapes: dict[str, dict[str, Any]]
 
@@ -60,16 +60,16 @@ def page() -> str:
     """Return the page of the documentation."""
     known = every_shape()
     rows = (
-        (code(f"kingdom {name}"), answer.form, _said(known.schemas[name], known.shapes))
+        (code(f"kingdom {name}"), answer.form, _describe(known.schemas[name], known.shapes))
         for name, answer in known.answers.items()
     )
-    commands = table(("Command", "It prints", "Shape"), rows)
+    commands = table(("Command", "Prints", "Shape"), rows)
     sections = (line for name in sorted(known.shapes) for line in _section(name, known.shapes))
     return "\n".join([beginning("JSON", "json", _WORDS), "## Commands\n", *commands, "## Shapes\n", *sections])
 
 
 def schemas() -> str:
-    """Return the schemas of all answers as one document."""
+    """Return the schemas of all commands as one document."""
     known = every_shape()
     commands = {name: {"prints": each.form, "schema": known.schemas[name]} for name, each in known.answers.items()}
     document = {
@@ -82,8 +82,8 @@ def schemas() -> str:
 
 
 def every_shape() -> Shapes:
-    """Return what all commands declare; those without --json declare nothing."""
-    found = {name: answer_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
+    """Return what all commands with --json declare."""
+    found = {name: json_result_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
     answers = {name: answer for name, answer in sorted(found.items()) if answer}
     documents = [answer.document for answer in answers.values()]
     kinds = _kinds(documents)
@@ -94,7 +94,7 @@ def every_shape() -> Shapes:
 
 
 def _kinds(documents: Sequence[Any]) -> list[type[Any]]:
-    """Return every class whose fields stand in documents of these types."""
+    """Return every class with fields in documents of these types."""
     kinds: dict[type[Any], None] = {}
     left: list[Any] = list(msgspec.inspect.multi_type_info(documents))
     while left:
@@ -111,7 +111,7 @@ def _kinds(documents: Sequence[Any]) -> list[type[Any]]:
 
 
 def _describe_output(kind: type[Any], shape: dict[str, Any]) -> None:
-    """Let a schema say what is printed, not what is accepted: which fields are always there; others may come."""
+    """Make a schema describe output instead of input: mark the fields that are always present, and allow others."""
     hints = get_type_hints(kind)
     names = {name: name for name in hints}
     always = set(names)
@@ -138,29 +138,29 @@ def _section(name: str, shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     yield f"### {name}\n"
     yield f"{' '.join(shape.get('description', '').split())}\n"
     yield from table(
-        ("Field", "What it is"),
+        ("Field", "Type"),
         (
-            (code(field), _said(schema, shapes) + ("" if field in shape["required"] else "; may be missing"))
+            (code(field), _describe(schema, shapes) + ("" if field in shape["required"] else "; can be missing"))
             for field, schema in shape["properties"].items()
         ),
     )
 
 
-def _said(schema: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return in words what a value is."""
+def _describe(schema: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe a value in words."""
     match schema:
         case {"$ref": _}:
             name = _name(schema)
             is_named = "properties" in shapes[name]
-            return f"[{name}](#{_NO_ANCHOR.sub('', name.lower())})" if is_named else _said(shapes[name], shapes)
+            return f"[{name}](#{_NO_ANCHOR.sub('', name.lower())})" if is_named else _describe(shapes[name], shapes)
         case {"anyOf": several}:
-            return " or ".join(_said(each, shapes) for each in several)
+            return " or ".join(_describe(each, shapes) for each in several)
         case {"enum": values}:
             return ", ".join(code(str(value)) for value in values)
         case {"type": "array", "items": items}:
-            return f"array of {_said(items, shapes)}"
+            return f"array of {_describe(items, shapes)}"
         case {"type": "object", "additionalProperties": values}:
-            return f"object, each value {_said(values, shapes)}"
+            return f"object, each value {_describe(values, shapes)}"
         case {"type": kind}:
             return _FORMATS.get(schema.get("format", ""), str(kind))
     return "anything"

@@ -1,4 +1,4 @@
-"""A schema in which every field has its meaning, which editors show where somebody writes it."""
+"""JSON schemas with a description of every field, which editors show."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,28 +6,26 @@ from typing import Any
 import msgspec
 import typer
 
-from kingdom.cli.output import Output
+from kingdom.cli.framework.output import CommandOutput
 
-# What the fields of each type mean, by its name in the schema.
+# Descriptions of fields by the name of their type in the schema.
 Words = Mapping[str, Mapping[str, str]]
 
 
 def schema_of(kind: type, words: Words) -> dict[str, Any]:
-    """Return the schema of a file; a field without words, or words without a field, are a mistake of ours."""
+    """Return the schema of a file; every field must have a description, and every description a field."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
     fields = {name: each["properties"] for name, each in schema["$defs"].items() if "properties" in each}
     for name in fields.keys() | words.keys():
         if differing := fields.get(name, {}).keys() ^ words.get(name, {}).keys():
-            raise LookupError(
-                f"the words for {name} do not fit its fields: add or remove those for {sorted(differing)}"
-            )
+            raise LookupError(f"the descriptions of {name} do not match its fields: add or remove {sorted(differing)}")
         for field, meaning in words[name].items():
             fields[name][field]["description"] = meaning
     return schema
 
 
-def print_schema(output: Output, schema: Mapping[str, Any]) -> None:
-    """Print a schema for a person to read, or on one line."""
+def print_schema(output: CommandOutput, schema: Mapping[str, Any]) -> None:
+    """Print a schema, indented for a person or on one line."""
     if output.json:
         output.document(schema)
     else:

@@ -1,4 +1,4 @@
-"""What each field of a template means, by the type that has it."""
+"""Descriptions of the fields of a template."""
 
 from typing import Any
 
@@ -7,42 +7,42 @@ from kingdom.workflow.template_file import TemplateFile
 
 _WORDS: Words = {
     "TemplateFile": {
-        "id": "Nothing said: it is made from the name.",
-        "name": "What people call it.",
-        "description": "What it is for.",
-        "gitRefs": "The repositories that every Work has a checkout of: ids, or more than an id.",
-        "mcpServerRefs": "The MCP servers that every agent may call: ids, or more than an id.",
-        "policy": "What may be done without asking.",
+        "id": "Default: derived from the name.",
+        "name": "Its name for people.",
+        "description": "Its purpose.",
+        "gitRefs": "The repositories that every Work gets a checkout of: ids, or objects.",
+        "mcpServerRefs": "The MCP servers that every agent can call: ids, or objects.",
+        "policy": "What a run may do without asking.",
         "works": "The agent sessions, one after the other.",
     },
     "GitRefEntry": {
         "gitId": "As in `kingdom git list`.",
-        "baseBranch": "The branch that work starts from. Nothing said: the default branch of the repository.",
+        "baseBranch": "The branch that work starts from. Default: the default branch of the repository.",
     },
     "McpServerRefEntry": {
         "mcpServerId": "As in `kingdom mcp list`.",
-        "env": "Environment variables that differ from its own.",
+        "env": "Environment variables that override its own.",
     },
     "PolicyEntry": {
-        "retries": "So many failures of one Work are met with another attempt.",
-        "budgetUsd": "What a run may cost.",
-        "overBudget": "What happens when it is spent: a person is asked for as much again, or the run fails.",
+        "retries": "How many failures of one Work are followed by another attempt.",
+        "budgetUsd": "The budget of a run.",
+        "overBudget": "What happens when it is spent: a person is asked to double it, or the run fails.",
     },
     "WorkEntry": {
-        "name": "What people call it.",
-        "tasks": "Its steps in order: prompts, or more than a prompt. All are answered in one session.",
-        "instructions": "What its agent is told before everything else.",
-        "model": "The model of its agent. Nothing said: the agent's own choice.",
-        "gitRefs": "More repositories, or others than those of the workflow.",
-        "mcpServerRefs": "More MCP servers, or others than those of the workflow.",
-        "verify": "Commands that must succeed before the Work counts.",
-        "pauseAfter": "`true`: a person approves before the next Work begins.",
-        "timeoutSeconds": "So long a step, or a check, may take.",
+        "name": "Its name for people.",
+        "tasks": "Its steps in order: prompts, or objects. One session answers all of them.",
+        "instructions": "Instructions for its agent before all steps.",
+        "model": "The model of its agent. Default: the agent's own choice.",
+        "gitRefs": "Additional repositories, or overrides of those of the workflow.",
+        "mcpServerRefs": "Additional MCP servers, or overrides of those of the workflow.",
+        "verify": "Commands that must succeed before the Work is complete.",
+        "pauseAfter": "`true`: a person approves before the next Work starts.",
+        "timeoutSeconds": "The time limit of a step or check.",
     },
     "TaskEntry": {
         "query": "The prompt.",
-        "reportOutline": "The headings of the report that the agent shall write. None: no report.",
-        "timeoutSeconds": "So long this step may take.",
+        "reportOutline": "The headings of the report that the agent writes. Default: no report.",
+        "timeoutSeconds": "The time limit of this step.",
     },
     "SectionEntry": {
         "title": "The heading.",

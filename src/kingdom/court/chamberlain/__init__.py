@@ -1,1 +1,1 @@
-"""The Chamberlain: watches over the house, its health, its money and its memory."""
+"""The Chamberlain: watches health, budget, heartbeats, sessions and storage."""

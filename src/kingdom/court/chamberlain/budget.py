@@ -1,4 +1,4 @@
-"""The money of the day: how much of it is spent, and the new day that begins with nothing spent."""
+"""The daily budget: how much of it is spent, and the start of a new day."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -10,25 +10,25 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import InternalEvent, TokenBudgetReset, TokenStatusChanged
 from kingdom.court.chamberlain.calendar import day_of
-from kingdom.court.chamberlain.records import MEMORY, notify, recall, remember, say
+from kingdom.court.chamberlain.records import MEMORY, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.settings import BudgetSettings, ChamberlainSettings
 from kingdom.court.quota import MONEY, QUOTAS, Quota, read_quota, save_quota
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _BUDGET = "budget"
 _NOTHING = Decimal(0)
 
 
 class TokenStatus(StrEnum):
-    """How much of the day's money is spent."""
+    """How much of the daily budget is spent."""
 
     OK = "ok"
     WARNING = "warning"
     CRITICAL = "critical"
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What was known of the money when it was last looked at."""
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget as it was last seen."""
 
     day: date | None = None
     status: TokenStatus = TokenStatus.OK
@@ -36,7 +36,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(spent: Decimal, limit: Decimal, settings: BudgetSettings) -> TokenStatus:
-    """Return the status for what is spent; what is only set aside does not count."""
+    """Return the status for a spent amount. Reserved amounts do not count."""
     percent = spent * 100
     if percent >= limit * Decimal(str(settings.critical_percent)):
         return TokenStatus.CRITICAL
@@ -44,43 +44,44 @@ def status_of(spent: Decimal, limit: Decimal, settings: BudgetSettings) -> Token
 
 
 def next_budget(
-    before: Budget, money: Quota | None, today: date, settings: BudgetSettings
-) -> tuple[Budget, list[InternalEvent]]:
-    """Return the budget after a look at the money, and what is to be said: a new day first, then a new status.
+    before: BudgetState, money: Quota | None, today: date, settings: BudgetSettings
+) -> tuple[BudgetState, list[InternalEvent]]:
+    """Return the new budget, and the internal events to log: a new day first, then a changed status.
 
-    Others may have begun the new day in the quota already; what the old one cost is then what was last seen of it.
+    Another process may have started the new day in the quota already. Then the cost of the old day is the one last
+    seen.
     """
-    said: list[InternalEvent] = []
+    new_events: list[InternalEvent] = []
     is_new_day = before.day is not None and today > before.day
     if is_new_day:
         is_old = money is not None and money.period == str(before.day)
         previous = money.spent if money and is_old else before.cost_usd
-        said.append(TokenBudgetReset(date=str(today), previous_cost=f"{previous:.2f}"))
+        new_events.append(TokenBudgetReset(date=str(today), previous_cost=f"{previous:.2f}"))
     spent = money.spent if money and money.period == str(today) else _NOTHING
     status = status_of(spent, money.limit, settings) if money else TokenStatus.OK
     if status is not before.status:
-        said.append(TokenStatusChanged(from_=before.status, to=status, daily_cost_usd=f"{spent:.2f}"))
+        new_events.append(TokenStatusChanged(from_=before.status, to=status, daily_cost_usd=f"{spent:.2f}"))
     day = today if before.day is None or is_new_day else before.day
-    return Budget(day=day, status=status, cost_usd=spent), said
+    return BudgetState(day=day, status=status, cost_usd=spent), new_events
 
 
-async def look_after_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> Budget:
-    """Begin a new day at midnight of the court's time zone, and say how much of the day's money is spent."""
+async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> BudgetState:
+    """Start a new day at midnight in the court's time zone, and log how much is spent."""
     today = day_of(now, zone)
 
-    async def act(transaction: Transaction) -> Budget:
-        record, before = await recall(transaction, MEMORY, _BUDGET, Budget)
+    async def act(transaction: Transaction) -> BudgetState:
+        record, before = await recall(transaction, MEMORY, _BUDGET, BudgetState)
         stored = await transaction.get(QUOTAS.name, MONEY)
         money = read_quota(stored.doc) if stored else None
-        budget, said = next_budget(before, money, today, settings.budget)
-        for event in said:
-            await say(transaction, event, now)
+        budget, new_events = next_budget(before, money, today, settings.budget)
+        for event in new_events:
+            await log_internal_event(transaction, event, now)
         if stored and money and money.period < str(today):
             await save_quota(transaction, money.during(str(today)), stored)
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:
-            text = f"${budget.cost_usd:.2f} of the day's money are spent: only what is urgent is begun now."
+            text = f"${budget.cost_usd:.2f} of the daily budget are spent: only high-priority work starts now."
             await notify(transaction, text, channel=settings.channel, now=now, zone=zone)
         await remember(transaction, record, budget)
         return budget
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)

@@ -1,4 +1,4 @@
-"""Days and hours in the time zone of the court, also on days on which its clocks are changed."""
+"""Days and hours in the court's time zone, including daylight saving."""
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
@@ -8,17 +8,17 @@ _DAY = timedelta(days=1)
 
 
 def day_of(moment: datetime, zone: ZoneInfo) -> date:
-    """Return the day that a moment belongs to."""
+    """Return the day of a moment."""
     return moment.astimezone(zone).date()
 
 
 def latest_due(now: datetime, zone: ZoneInfo, hour: int) -> date:
-    """Return the last day whose `hour` has come; an hour that the clocks skip comes with the one after it."""
+    """Return the last day whose `hour` has passed. An hour that daylight saving skips passes with the next one."""
     local = now.astimezone(zone)
     return local.date() if local.hour >= hour else local.date() - _DAY
 
 
 def days_after(last: date, until: date) -> Iterator[date]:
-    """Yield the days after one, up to another."""
+    """Yield the days after `last`, up to `until`."""
     for number in range(1, (until - last).days + 1):
         yield last + number * _DAY

@@ -1,4 +1,4 @@
-"""The Chamberlain's round: every half minute each of his duties, of which none can stop the others."""
+"""The Chamberlain: runs all jobs every half minute. A failing job does not stop the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,43 +15,43 @@ from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import FilesCleaned, LogRotated
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.budget import Budget, look_after_budget
+from kingdom.court.chamberlain.budget import BudgetState, update_budget
 from kingdom.court.chamberlain.calendar import latest_due
-from kingdom.court.chamberlain.chronicler import read_news
 from kingdom.court.chamberlain.daily_report import send_reports
-from kingdom.court.chamberlain.health import CPU, Health, Level, next_health
-from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, notify, recall, remember, say
+from kingdom.court.chamberlain.health import CPU, HealthLevel, HealthState, next_health
+from kingdom.court.chamberlain.log_reader import read_new_entries
+from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
-from kingdom.court.chamberlain.sessions import look_after_sessions
+from kingdom.court.chamberlain.session_cleanup import clean_up_sessions
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.supervision import is_known, look_after_roles, silence
+from kingdom.court.chamberlain.supervision import check_roles, is_known, silence_of
 from kingdom.court.documents import Urgency
-from kingdom.court.envoy.records import Thread, entries
-from kingdom.court.king.terms import KING
+from kingdom.court.envoy.records import MessageThread, load_entries
+from kingdom.court.king.context import KING
 from kingdom.court.records import CURRENT
-from kingdom.court.text_logs import METRICS, NAMES, TextLog, path_of, rotate
+from kingdom.court.text_logs import METRICS, NAMES, TextLog, log_path, rotate
 from kingdom.errors import KingdomError
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
-# A duty that hangs does not keep the others from theirs for ever.
-_DUTY_SECONDS_MAX = 600.0
-# How busy a machine is shows over a while, and the start of a house alone keeps it busy for a moment.
+# A job that hangs is cancelled after this time.
+_JOB_SECONDS_MAX = 600.0
+# CPU use needs a period to measure, and starting the roles keeps the machine busy for a moment.
 _FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
 
-class CleanUps(msgspec.Struct, frozen=True, kw_only=True):
-    """The last day on which was cleaned up."""
+class CleanUpState(msgspec.Struct, frozen=True, kw_only=True):
+    """The last day of a cleanup."""
 
     last_day: date | None = None
 
 
 class Chamberlain:
-    """Watches over the house until it is stopped; any number of them may do so.
+    """Runs its jobs until stopped. Any number of Chamberlains may run.
 
-    `directory` is where the house keeps its files, if it has any beside a database.
+    `directory` is where Kingdom keeps its files, if there are any.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class Chamberlain:
         self._sensor = sensor or MachineSensor(directory)
         self._clock = clock
         self._stopping = asyncio.Event()
-        self._metrics = TextLog(path_of(directory, METRICS), clock=clock) if directory else None
+        self._metrics = TextLog(log_path(directory, METRICS), clock=clock) if directory else None
         self._looked_at = self._listens_since = clock()
         self._signs: Mapping[str, datetime] = {}
         self._many_timeouts = ""
         self._log_is_read = False
         self._limits: set[asyncio.Timeout] = set()
-        self._budget: Budget | None = None
+        self._budget: BudgetState | None = None
 
     async def run(self) -> None:
-        """Make rounds until stopped."""
-        # A duty may take long, and the King begins nothing on a reading that is old.
+        """Run rounds until stopped."""
+        # Measured apart from the jobs, which may take long: the King starts nothing on an old reading.
         measuring = asyncio.create_task(self._keep_measuring(), name="kingdom-chamberlain-health")
         try:
             while not self._stopping.is_set():
-                await self.make_round()
+                await self.run_round()
                 await self._pause(self._settings.every_seconds)
         finally:
             measuring.cancel()
@@ -96,7 +96,7 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
-        await self._attempt("health", partial(self._look_after_health, left_out=CPU), self._clock())
+        await self._run_job("health", partial(self._check_health, without=CPU), self._clock())
         await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
             await self.measure()
@@ -108,96 +108,96 @@ class Chamberlain:
                 await self._stopping.wait()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask him to end after the duty that he is at, or to leave even that; for a signal handler of the loop."""
+        """Ask the Chamberlain to stop after the current job, or at once. For a signal handler of the loop."""
         self._stopping.set()
         if at_once:
             for limit in self._limits:
                 limit.reschedule(asyncio.get_running_loop().time())
 
     async def measure(self) -> None:
-        """Store how well the machine is; beside the rounds, since how busy it is is counted from reading to reading."""
-        await self._attempt("health", self._look_after_health, self._clock())
+        """Store the health of the machine."""
+        await self._run_job("health", self._check_health, self._clock())
 
-    async def make_round(self) -> None:
-        """See to every duty once; the order matters only where one looks at what another has found."""
+    async def run_round(self) -> None:
+        """Run every job once. The order matters only where a job uses the result of another."""
         now = self._clock()
-        duties: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
-            ("roles", self._look_after_roles),
+        jobs: tuple[tuple[str, Callable[[datetime], Awaitable[None]]], ...] = (
+            ("roles", self._check_roles),
             ("log", self._read_log),
-            ("budget", self._look_after_budget),
-            ("sessions", self._look_after_sessions),
-            ("report", self._report),
+            ("budget", self._check_budget),
+            ("sessions", self._check_sessions),
+            ("report", self._send_reports),
             ("logs", self._rotate_logs),
             ("clean-up", self._clean_up),
         )
-        for name, duty in duties:
+        for name, job in jobs:
             if self._stopping.is_set():
                 return
-            await self._attempt(name, duty, now)
+            await self._run_job(name, job, now)
 
-    async def _attempt(self, name: str, duty: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
-        limit = asyncio.timeout(_DUTY_SECONDS_MAX)
+    async def _run_job(self, name: str, job: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
+        limit = asyncio.timeout(_JOB_SECONDS_MAX)
         self._limits.add(limit)
         try:
             async with limit:
-                await duty(now)
+                await job(now)
         except (KingdomError, OSError) as error:
-            _log.warning("duty not done, trying again", duty=name, error=str(error))
-        except Exception:  # noqa: BLE001 - a bug in one duty must not end the others
-            _log.exception("duty not done, trying again", duty=name)
+            _log.warning("a job failed, trying again", job=name, error=str(error))
+        except Exception:  # noqa: BLE001 - a bug in one job must not end the others
+            _log.exception("a job failed, trying again", job=name)
         finally:
             self._limits.discard(limit)
 
-    async def _look_after_roles(self, now: datetime) -> None:
+    async def _check_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
-        # The machine may have slept, and every role with it.
+        # The machine and all its roles may have been suspended.
         if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
             self._listens_since = now
         self._looked_at = now
-        self._signs = await look_after_roles(self._bus, self._directory, settings, self._listens_since, now)
+        self._signs = await check_roles(self._bus, self._directory, settings, self._listens_since, now)
 
     async def _read_log(self, now: datetime) -> None:
         self._log_is_read = False
         settings = self._settings.heartbeat
-        reading = await read_news(
+        reading = await read_new_entries(
             self._bus,
             self._operations,
             self._settings,
             self._zone,
             now,
-            silence(self._signs, KING, now, settings),
+            silence_of(self._signs, KING, now, settings),
             king_is_known=is_known(self._signs, KING, self._listens_since, now, settings),
         )
         self._many_timeouts, self._log_is_read = reading.many_timeouts, True
         for alert in reading.alerts:
             _log.warning(alert.text)
 
-    async def _look_after_health(self, now: datetime, *, left_out: str = "") -> None:
-        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != left_out}
+    async def _check_health(self, now: datetime, *, without: str = "") -> None:
+        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != without}
 
-        async def act(transaction: Transaction) -> Health:
-            record, before = await recall(transaction, HEALTH, CURRENT, Health)
+        async def act(transaction: Transaction) -> HealthState:
+            record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
             settings = self._settings.health
-            health, said = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
-            for event in said:
-                await say(transaction, event, now)
-            if health.level is Level.RED and before.level is not Level.RED:
-                text = f"The health is red ({health.reason}): nothing new is begun."
+            health, events = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
+            for event in events:
+                await log_internal_event(transaction, event, now)
+            if health.level is HealthLevel.RED and before.level is not HealthLevel.RED:
+                text = f"Health is red ({health.reason}): no new work starts."
                 channel = self._settings.channel
                 await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
             await remember(transaction, record, health)
             return health
 
-        self._write_metrics(await change(self._bus, act))
+        self._write_metrics(await run_transaction(self._bus, act))
 
-    async def _look_after_budget(self, now: datetime) -> None:
-        self._budget = await look_after_budget(self._bus, self._settings, self._zone, now)
+    async def _check_budget(self, now: datetime) -> None:
+        self._budget = await update_budget(self._bus, self._settings, self._zone, now)
 
-    async def _look_after_sessions(self, now: datetime) -> None:
-        await look_after_sessions(self._bus, now)
+    async def _check_sessions(self, now: datetime) -> None:
+        await clean_up_sessions(self._bus, now)
 
-    async def _report(self, now: datetime) -> None:
-        # Sums of a log that could not be read to its end would be too small.
+    async def _send_reports(self, now: datetime) -> None:
+        # Without the complete log, the sums would be too small.
         if self._log_is_read:
             await send_reports(self._bus, self._settings, self._zone, now)
 
@@ -205,40 +205,44 @@ class Chamberlain:
         if self._directory is None:
             return
         for name in NAMES:
-            path = path_of(self._directory, name)
+            path = log_path(self._directory, name)
             size = await asyncio.to_thread(rotate, path, self._settings.retention.log_max_bytes)
             if size is not None:
                 rotated = LogRotated(file=f"logs/{path.name}", size_mb=round(size / (1 << 20), 1))
                 async with self._bus.transaction() as transaction:
-                    await say(transaction, rotated, now)
+                    await log_internal_event(transaction, rotated, now)
 
     async def _clean_up(self, now: datetime) -> None:
-        """Clean up once a day, at its hour or as soon as somebody is there; twice would do no harm."""
+        """Clean up once a day, at its hour or as soon as possible after it. Running twice does no harm."""
         day = latest_due(now, self._zone, self._settings.clean_up_hour)
         async with self._bus.transaction() as transaction:
-            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUps)
+            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
         if done.last_day is not None and done.last_day >= day:
             return
         removed = await clean_up(self._bus, self._operations, self._settings.retention, self._directory, now)
 
         async def act(transaction: Transaction) -> None:
-            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUps)
-            await remember(transaction, record, CleanUps(last_day=day))
+            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
+            await remember(transaction, record, CleanUpState(last_day=day))
             if removed:
-                await say(transaction, FilesCleaned(deleted_count=removed), now)
+                await log_internal_event(transaction, FilesCleaned(deleted_count=removed), now)
 
-        await change(self._bus, act)
-        await self._warn_of_old_threads(now)
+        await run_transaction(self._bus, act)
+        await self._log_old_threads(now)
 
-    async def _warn_of_old_threads(self, now: datetime) -> None:
-        """Complain of threads that the Envoy should have forgotten with the end of their assignment."""
+    async def _log_old_threads(self, now: datetime) -> None:
+        """Log threads that the Envoy should have removed when their assignment ended."""
         async with self._bus.transaction() as transaction:
-            threads = await entries(transaction, Thread)
-        for task_id, thread in threads.items():
+            threads = await load_entries(transaction, MessageThread)
+        for assignment_id, thread in threads.items():
             if now - thread.created_at > _OLD_THREADS_AFTER:
-                _log.warning("thread still known long after it began", task=task_id, days=_OLD_THREADS_AFTER.days)
+                _log.warning(
+                    "a thread is still stored long after its assignment started",
+                    task=assignment_id,
+                    days=_OLD_THREADS_AFTER.days,
+                )
 
-    def _write_metrics(self, health: Health) -> None:
+    def _write_metrics(self, health: HealthState) -> None:
         if self._metrics:
             budget = self._budget
             money = {"budget": budget.status, "spent_usd": f"{budget.cost_usd:.2f}"} if budget else {}

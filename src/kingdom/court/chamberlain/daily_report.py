@@ -1,4 +1,4 @@
-"""The daily report: what happened on a day, as a document and as a text for people, told once."""
+"""The daily report: what happened on a day, as a document and as text for people. Sent once."""
 
 from datetime import date, datetime, timedelta
 from typing import Literal
@@ -8,27 +8,27 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import (
+    AssignmentCompleted,
+    AssignmentCreated,
+    AssignmentFailed,
+    AssignmentNeedsHuman,
     SoldierSpawned,
     SoldierTimeout,
-    TaskCompleted,
-    TaskCreated,
-    TaskFailed,
-    TaskNeedsHuman,
 )
 from kingdom.court.chamberlain.calendar import days_after, latest_due
 from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify, recall, remember
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.statistics import Day, Statistics
+from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from kingdom.court.documents import MessageType, Urgency
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 _ONCE = "daily-report"
 _ONCE_KEPT = timedelta(days=60)
 _DAY = timedelta(days=1)
 
 
-class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of assignments on a day."""
+class AssignmentCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The assignments of a day."""
 
     created: int
     completed: int
@@ -37,37 +37,37 @@ class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoldierCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many agent sessions began, and how many took too long."""
+    """How many agent sessions started, and how many exceeded their time limit."""
 
     spawned: int
     timeout: int
 
 
 class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened on one day of the court's time zone."""
+    """What happened on one day in the court's time zone."""
 
     type: Literal["daily_report"] = "daily_report"
     date: date
-    tasks: TaskCounts
+    tasks: AssignmentCounts
     soldiers: SoldierCounts
     avg_duration_seconds: dict[str, int]
 
 
-class ReportsSent(msgspec.Struct, kw_only=True):
-    """The last day of which people were told."""
+class ReportState(msgspec.Struct, kw_only=True):
+    """The last reported day."""
 
     last_day: date | None = None
 
 
-def report_of(day: date, sums: Day) -> DailyReport:
+def report_of(day: date, sums: DayStatistics) -> DailyReport:
     """Return the report of a day from its sums."""
     return DailyReport(
         date=day,
-        tasks=TaskCounts(
-            created=sums.count(TaskCreated.type),
-            completed=sums.count(TaskCompleted.type),
-            failed=sums.count(TaskFailed.type),
-            needs_human=sums.count(TaskNeedsHuman.type),
+        tasks=AssignmentCounts(
+            created=sums.count(AssignmentCreated.type),
+            completed=sums.count(AssignmentCompleted.type),
+            failed=sums.count(AssignmentFailed.type),
+            needs_human=sums.count(AssignmentNeedsHuman.type),
         ),
         soldiers=SoldierCounts(spawned=sums.count(SoldierSpawned.type), timeout=sums.count(SoldierTimeout.type)),
         avg_duration_seconds={actor: each.average_seconds for actor, each in sorted(sums.durations.items())},
@@ -75,13 +75,13 @@ def report_of(day: date, sums: Day) -> DailyReport:
 
 
 def as_text(report: DailyReport) -> str:
-    """Return a report for people to read."""
+    """Return a report as text for people."""
     tasks, soldiers = report.tasks, report.soldiers
     ends = f"{tasks.completed} completed, {tasks.failed} failed, {tasks.needs_human} needed a person"
     lines = [
         f"Daily report for {report.date}",
-        f"Tasks: {tasks.created} created, {ends}",
-        f"Soldiers: {soldiers.spawned} started, {soldiers.timeout} took too long",
+        f"Assignments: {tasks.created} created, {ends}",
+        f"Soldiers: {soldiers.spawned} started, {soldiers.timeout} exceeded their time limit",
     ]
     averages = [f"{actor} {_duration(seconds)}" for actor, seconds in report.avg_duration_seconds.items()]
     return "\n".join([*lines, *([f"Average duration: {', '.join(averages)}"] if averages else [])])
@@ -90,7 +90,7 @@ def as_text(report: DailyReport) -> str:
 def days_to_report(
     now: datetime, zone: ZoneInfo, settings: ChamberlainSettings, first_day: date | None, last_day: date | None
 ) -> list[date]:
-    """Return the days of which people shall be told now, oldest first: each once its next day's hour has come."""
+    """Return the days to report now, the oldest first. A day is due at the report hour of the next day."""
     until = latest_due(now, zone, settings.report_hour) - _DAY
     if first_day is None:
         return []
@@ -99,16 +99,16 @@ def days_to_report(
 
 
 async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> list[date]:
-    """Tell people of every day that is over and that they were not told of; returns these days.
+    """Send the report of every due day, and return these days.
 
-    The log must have been read up to now, so that the sums are complete.
+    The log must have been read completely, so that the sums are correct.
     """
 
     async def act(transaction: Transaction) -> list[date]:
-        record, sent = await recall(transaction, MEMORY, "reports", ReportsSent)
+        record, sent = await recall(transaction, MEMORY, "reports", ReportState)
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
         days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
-        told = []
+        reported = []
         for day in days:
             if not await transaction.once(_ONCE, day.isoformat(), _ONCE_KEPT):
                 continue
@@ -123,12 +123,12 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
                 urgency=Urgency.NORMAL,
                 context=msgspec.to_builtins(report),
             )
-            told.append(day)
+            reported.append(day)
         if days:
-            await remember(transaction, record, ReportsSent(last_day=days[-1]))
-        return told
+            await remember(transaction, record, ReportState(last_day=days[-1]))
+        return reported
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
 def _duration(seconds: int) -> str:

@@ -1,4 +1,4 @@
-"""How well the machines are: levels from what they use, which rise at once and come down with a margin. Pure."""
+"""The health of machines: a level rises at once, and falls only below a margin. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -12,8 +12,8 @@ from kingdom.court.chamberlain.settings import HealthSettings
 CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
 
 
-class Level(StrEnum):
-    """How much may be begun: everything, what is urgent, nothing, nothing and people shall look."""
+class HealthLevel(StrEnum):
+    """How much may start: everything, high priority, nothing, or nothing and people are alerted."""
 
     GREEN = "green"
     YELLOW = "yellow"
@@ -22,88 +22,97 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return how bad it is."""
-        return list(Level).index(self)
+        """Return the severity as a number."""
+        return list(HealthLevel).index(self)
 
 
-Thresholds = tuple[tuple[float, Level], ...]
+Thresholds = tuple[tuple[float, HealthLevel], ...]
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one machine used when it was last looked at, and the level of each of its resources."""
+class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The last measured use of one machine, and the level of each resource."""
 
     at: datetime
     metrics: dict[str, float]
-    levels: dict[str, Level]
+    levels: dict[str, HealthLevel]
 
 
-class Health(msgspec.Struct, kw_only=True):
-    """The health of all machines: the worst level of any, and why."""
+class HealthState(msgspec.Struct, kw_only=True):
+    """The health of all machines: the worst level, and why."""
 
-    level: Level = Level.GREEN
+    level: HealthLevel = HealthLevel.GREEN
     reason: str = ""
     at: datetime | None = None
     metrics: dict[str, float] = {}
-    machines: dict[str, Machine] = {}
+    machines: dict[str, MachineReading] = {}
 
 
 def thresholds_of(metric: str, settings: HealthSettings) -> Thresholds:
-    """Return from which value on a resource is on which level, the lowest first."""
+    """Return the thresholds of a resource with their levels, the lowest first."""
     if metric == DISK:
-        return (settings.disk_yellow, Level.YELLOW), (settings.disk_orange, Level.ORANGE)
-    return (settings.yellow, Level.YELLOW), (settings.orange, Level.ORANGE), (settings.red, Level.RED)
+        return (settings.disk_yellow, HealthLevel.YELLOW), (settings.disk_orange, HealthLevel.ORANGE)
+    return (settings.yellow, HealthLevel.YELLOW), (settings.orange, HealthLevel.ORANGE), (settings.red, HealthLevel.RED)
 
 
-def thresholds_named(level: str) -> str:
-    """Return the settings that keep a level up: at red what orange holds back is held back too."""
-    return "orange and red" if level == Level.RED else level
+def threshold_settings(level: str) -> str:
+    """Return the settings that cause a level. At red, the threshold of orange applies too."""
+    return "orange and red" if level == HealthLevel.RED else level
 
 
-def level_of(value: float, thresholds: Thresholds, before: Level, margin: float) -> Level:
-    """Return the level of a resource: it rises at its threshold and comes down only `margin` below it."""
+def level_of(value: float, thresholds: Thresholds, before: HealthLevel, margin: float) -> HealthLevel:
+    """Return the level of a resource. It rises at its threshold, and falls only `margin` below it."""
     reached = _reached(value, thresholds)
     return reached if reached.rank >= before.rank else min(before, _reached(value + margin, thresholds), key=_rank)
 
 
-def look_at(machine: Machine | None, metrics: Mapping[str, float], now: datetime, settings: HealthSettings) -> Machine:
-    """Return a machine after a look at what it uses; what was not looked at is as it was."""
+def assess_machine(
+    machine: MachineReading | None, metrics: Mapping[str, float], now: datetime, settings: HealthSettings
+) -> MachineReading:
+    """Return a machine with new metrics. Resources without a new metric keep their level."""
     before = machine.levels if machine else {}
     levels = before | {
-        metric: level_of(value, thresholds_of(metric, settings), before.get(metric, Level.GREEN), settings.margin)
+        metric: level_of(value, thresholds_of(metric, settings), before.get(metric, HealthLevel.GREEN), settings.margin)
         for metric, value in metrics.items()
     }
     known = machine.metrics if machine else {}
-    # Twice, since people read them in the order in which they were measured.
-    return Machine(at=now, metrics={**metrics, **known, **metrics}, levels=levels)
+    # The new metrics come first in order, and override the known ones.
+    return MachineReading(at=now, metrics={**metrics, **known, **metrics}, levels=levels)
 
 
 def next_health(
-    before: Health, name: str, metrics: Mapping[str, float], now: datetime, settings: HealthSettings, floor: str = ""
-) -> tuple[Health, list[InternalEvent]]:
-    """Return the health after a look at one machine, and what is to be said of it.
+    before: HealthState,
+    name: str,
+    metrics: Mapping[str, float],
+    now: datetime,
+    settings: HealthSettings,
+    floor: str = "",
+) -> tuple[HealthState, list[InternalEvent]]:
+    """Return the health after measuring one machine, and the internal events to log.
 
-    `floor` is a reason for which the level is yellow at least. A machine that was not heard of for long does not count.
+    With a `floor` reason, the level is at least yellow. A machine without recent readings does not count.
     """
     known = before.machines.get(name)
-    seen = look_at(known, metrics, now, settings)
+    seen = assess_machine(known, metrics, now, settings)
     stale = now - timedelta(seconds=settings.stale_seconds)
     machines = {each: state for each, state in before.machines.items() if state.at >= stale and each != name}
     machines[name] = seen
     level, reason, worst = _worst(machines)
-    if floor and level is Level.GREEN:
-        level, reason = Level.YELLOW, floor
-    said: list[InternalEvent] = list(_warnings(known, seen, settings))
+    if floor and level is HealthLevel.GREEN:
+        level, reason = HealthLevel.YELLOW, floor
+    new_events: list[InternalEvent] = list(_warnings(known, seen, settings))
     if level is not before.level:
-        said.append(HealthChanged(from_=before.level, to=level, reason=reason))
-    return Health(level=level, reason=reason, at=now, metrics=machines[worst].metrics, machines=machines), said
+        new_events.append(HealthChanged(from_=before.level, to=level, reason=reason))
+    return HealthState(
+        level=level, reason=reason, at=now, metrics=machines[worst].metrics, machines=machines
+    ), new_events
 
 
-def _warnings(before: Machine | None, now: Machine, settings: HealthSettings) -> list[ResourceWarned]:
-    """Return a warning for each resource that has risen to a higher level."""
+def _warnings(before: MachineReading | None, now: MachineReading, settings: HealthSettings) -> list[ResourceWarned]:
+    """Return a warning for each resource whose level has risen."""
     risen = [
         (metric, level)
         for metric, level in now.levels.items()
-        if level.rank > (before.levels.get(metric, Level.GREEN) if before else Level.GREEN).rank
+        if level.rank > (before.levels.get(metric, HealthLevel.GREEN) if before else HealthLevel.GREEN).rank
     ]
     return [
         ResourceWarned(metric=metric, value=now.metrics[metric], threshold=threshold)
@@ -113,22 +122,22 @@ def _warnings(before: Machine | None, now: Machine, settings: HealthSettings) ->
     ]
 
 
-def _worst(machines: Mapping[str, Machine]) -> tuple[Level, str, str]:
-    """Return the worst level of all, its resource with its value, and the machine."""
+def _worst(machines: Mapping[str, MachineReading]) -> tuple[HealthLevel, str, str]:
+    """Return the worst level, its resource and value, and the machine."""
     all_levels = [
         (level.rank, state.metrics[metric], metric, level, name)
         for name, state in machines.items()
         for metric, level in state.levels.items()
     ]
     if not all_levels:
-        return Level.GREEN, "", next(iter(machines))
+        return HealthLevel.GREEN, "", next(iter(machines))
     _, value, metric, level, name = max(all_levels, key=lambda each: each[:2])
     return level, f"{metric}: {value:.0f}", name
 
 
-def _reached(value: float, thresholds: Thresholds) -> Level:
-    return max((level for threshold, level in thresholds if value >= threshold), key=_rank, default=Level.GREEN)
+def _reached(value: float, thresholds: Thresholds) -> HealthLevel:
+    return max((level for threshold, level in thresholds if value >= threshold), key=_rank, default=HealthLevel.GREEN)
 
 
-def _rank(level: Level) -> int:
+def _rank(level: HealthLevel) -> int:
     return level.rank

@@ -1,4 +1,4 @@
-"""Where the Chamberlain keeps what he knows, and how he says what he did."""
+"""What the Chamberlain stores, and how he logs and notifies."""
 
 from datetime import datetime
 from typing import Any, TypeVar
@@ -8,19 +8,19 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind
-from kingdom.chronicle.catalogue import entry
+from kingdom.chronicle.catalog import to_log_entry
 from kingdom.chronicle.events import InternalEvent
 from kingdom.court.chamberlain.calendar import day_of
 from kingdom.court.documents import MessageType, Urgency
-from kingdom.court.records import CURRENT, tell_people
+from kingdom.court.records import CURRENT, queue_message
 from kingdom.court.sessions import SESSIONS
 
 CHAMBERLAIN = "chamberlain"
-# What the log adds up to, with how far it was read.
+# The sums of the log, with the cursor up to which it was read.
 STATISTICS = RecordKind(name="statistics", directories={CURRENT: "logs/analysis"})
 STATS = "stats"
 HEALTH = RecordKind(name="health", directories={CURRENT: "state/health"})
-# What the Chamberlain must remember between two rounds: the budget, outages of roles, what is done once a day.
+# State between two rounds: the budget, outages of roles, daily jobs.
 MEMORY = RecordKind(name=CHAMBERLAIN, directories={CURRENT: "state/chamberlain"})
 KINDS = (STATISTICS, HEALTH, MEMORY, SESSIONS)
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 async def recall(transaction: Transaction, kind: RecordKind, record_id: str, form: type[_T]) -> tuple[Record, _T]:
-    """Return a record and what it says; what is missing, or was spoilt by a person, begins anew."""
+    """Return a record and its content. A missing or invalid document yields a new one."""
     record = await transaction.get(kind.name, record_id)
     if record is None:
         return Record(kind=kind.name, id=record_id, state=CURRENT), form()
@@ -39,15 +39,15 @@ async def recall(transaction: Transaction, kind: RecordKind, record_id: str, for
 
 
 async def remember(transaction: Transaction, record: Record, document: msgspec.Struct) -> None:
-    """Store what a record shall say from now on, if that is something else."""
+    """Store a document if it changed."""
     known: dict[str, Any] = msgspec.to_builtins(document)
     if record.version == 0 or dict(record.doc) != known:
         await transaction.put(Record(kind=record.kind, id=record.id, version=record.version, state=CURRENT, doc=known))
 
 
-async def say(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
-    """Log what the Chamberlain saw or did."""
-    await transaction.append(entry(event, CHAMBERLAIN, now))
+async def log_internal_event(transaction: Transaction, event: InternalEvent, now: datetime) -> None:
+    """Log an internal event of the Chamberlain."""
+    await transaction.append(to_log_entry(event, CHAMBERLAIN, now))
 
 
 async def notify(
@@ -61,8 +61,8 @@ async def notify(
     context: dict[str, Any] | None = None,
     kind: MessageType = MessageType.NOTIFICATION,
 ) -> None:
-    """Have people told something; what the Chamberlain tells stays in its order."""
-    await tell_people(
+    """Queue a message to people. Messages of the Chamberlain are sent in order."""
+    await queue_message(
         transaction,
         kind,
         text,

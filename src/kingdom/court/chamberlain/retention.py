@@ -1,4 +1,4 @@
-"""Removing what has been kept long enough: records by their kind, files beside them by what they belong to."""
+"""Remove old data: records by their kind, files by the end of what they belong to."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -10,15 +10,15 @@ import msgspec
 
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
-from kingdom.court.sessions import known_sessions
+from kingdom.court.sessions import list_sessions
 from kingdom.court.text_logs import NAMES, OLD
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import soldier_of
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.records import WORKFLOWS, each
+from kingdom.workflow.model.run.work import soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.records import WORKFLOWS, each_record
 
 _RESULT_SUFFIXES = ("-soldier-id", "-session-id")
 _OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
@@ -26,25 +26,25 @@ _OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowS
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file that is no record: when it was last written, how long it stays, and the thing that it belongs to."""
+    """A file that is not a record: when it was written, how long it is kept, and what it belongs to."""
 
     path: Path
     written_at: datetime
     keep: timedelta
-    task_id: str = ""
+    assignment_id: str = ""
     soldier_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
-    """What side files belong to: when assignments ended (None while they go on), and the sessions that may go on."""
+class FileOwners:
+    """What side files belong to: when assignments ended (None if not), and the sessions that may still run."""
 
     ended_at: dict[str, datetime | None]
     soldiers: frozenset[str]
 
 
 def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> tuple[RecordKind, ...]:
-    """Return kinds of record with the times that the settings say; for whoever opens the store."""
+    """Return record kinds with the retention of the settings, for opening the store."""
     days = {
         EVENTS.name: settings.queue_days,
         ASSIGNMENTS.name: settings.queue_days,
@@ -57,14 +57,14 @@ def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> 
 
 
 def store_retention(settings: RetentionSettings) -> Retention:
-    """Return how long the store keeps events that were handled, and its log."""
+    """Return how long the store keeps handled events and its log."""
     return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
 
 
-def expired(files: Iterable[SideFile], lives: Lives, now: datetime) -> list[SideFile]:
-    """Return the files whose time is over, counted from the end of what they belong to.
+def expired_files(files: Iterable[SideFile], lives: FileOwners, now: datetime) -> list[SideFile]:
+    """Return the files whose retention is over, counted from the end of what they belong to.
 
-    What goes on keeps its files, however old; where nothing is known of it, the last change of the file counts.
+    Files of unfinished work are kept. If the owner of a file is unknown, its last change counts.
     """
     return [file for file in files if (end := _end(file, lives)) is not None and now - end > file.keep]
 
@@ -72,32 +72,32 @@ def expired(files: Iterable[SideFile], lives: Lives, now: datetime) -> list[Side
 async def clean_up(
     bus: Bus, operations: Operations, settings: RetentionSettings, directory: Path | None, now: datetime
 ) -> int:
-    """Remove what is older than it must be kept; returns how many things are gone.
+    """Remove what is older than its retention, and return how many items were removed.
 
-    Files go before records: these tell when the files' time is over.
+    Files are removed before records, since records decide about files.
     """
     removed = 0
     if directory is not None:
         files = await asyncio.to_thread(side_files, directory, settings)
         async with bus.transaction() as transaction:
-            lives = await _lives(transaction, files)
-        removed += await asyncio.to_thread(_remove, expired(files, lives, now))
+            lives = await _find_owners(transaction, files)
+        removed += await asyncio.to_thread(_remove, expired_files(files, lives, now))
     report = await operations.retain(store_retention(settings))
     return removed + report.partitions_dropped + report.dedup_keys_removed + report.records_removed
 
 
 def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:
-    """Return the files of a house that are no records and do not stay: prompts, sessions, logs put aside."""
+    """Return the files that are not records and expire: prompts, sessions, rotated logs."""
     return [file for file in _side_files(directory, settings) if file is not None]
 
 
 def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFile | None]:
     for path in _files(directory, "state/prompts/*.md"):
-        yield _side_file(path, settings.prompts_days, task_id=path.stem)
+        yield _side_file(path, settings.prompts_days, assignment_id=path.stem)
     for suffix in _RESULT_SUFFIXES:
         for path in _files(directory, f"state/results/*{suffix}"):
-            yield _side_file(path, settings.results_days, task_id=path.name.removesuffix(suffix))
-    # Each soldier host has a directory of its own, by default below that of the house.
+            yield _side_file(path, settings.results_days, assignment_id=path.name.removesuffix(suffix))
+    # Each soldier host has its own directory, by default below the store directory.
     for folder in ("logs/sessions", "soldiers/*/logs/sessions"):
         for path in _files(directory, f"{folder}/*"):
             yield _side_file(path, settings.session_logs_days, soldier_id=path.stem)
@@ -106,46 +106,46 @@ def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFi
             yield _side_file(path, settings.logs_days)
 
 
-def _side_file(path: Path, days: float, *, task_id: str = "", soldier_id: str = "") -> SideFile | None:
+def _side_file(path: Path, days: float, *, assignment_id: str = "", soldier_id: str = "") -> SideFile | None:
     try:
         written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except FileNotFoundError:
         return None
-    return SideFile(path, written_at, timedelta(days=days), task_id, soldier_id)
+    return SideFile(path, written_at, timedelta(days=days), assignment_id, soldier_id)
 
 
 def _files(directory: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(directory.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
 
 
-def _end(file: SideFile, lives: Lives) -> datetime | None:
+def _end(file: SideFile, lives: FileOwners) -> datetime | None:
     if file.soldier_id in lives.soldiers:
         return None
-    return lives.ended_at.get(file.task_id, file.written_at)
+    return lives.ended_at.get(file.assignment_id, file.written_at)
 
 
-async def _lives(transaction: Transaction, files: Iterable[SideFile]) -> Lives:
+async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> FileOwners:
     ended_at: dict[str, datetime | None] = {}
     for file in files:
-        if file.task_id and file.task_id not in ended_at:
-            record = await transaction.get(ASSIGNMENTS.name, file.task_id)
+        if file.assignment_id and file.assignment_id not in ended_at:
+            record = await transaction.get(ASSIGNMENTS.name, file.assignment_id)
             if record is None:
                 continue
             is_over = record.state in ASSIGNMENTS.final
-            ended_at[file.task_id] = (_ended_at(record) or file.written_at) if is_over else None
-    soldiers = set(await known_sessions(transaction))
+            ended_at[file.assignment_id] = (_ended_at(record) or file.written_at) if is_over else None
+    soldiers = set(await list_sessions(transaction))
     for status in set(WorkflowStatus) - _OVER:
-        async for record in each(transaction, Query(kind=WORKFLOWS.name, state=status)):
+        async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=status)):
             tokens = [work.agent.session for work in Workflow.read(record.doc).works]
             soldiers |= {soldier_of(token) for token in tokens if token}
-    return Lives(ended_at, frozenset(soldiers))
+    return FileOwners(ended_at, frozenset(soldiers))
 
 
 def _ended_at(record: Record) -> datetime | None:
     try:
         return msgspec.convert(record.doc.get("ended_at"), datetime | None)
     except msgspec.ValidationError:
-        # One document that a person has spoilt does not keep everything else from being removed.
+        # One invalid document must not stop the cleanup.
         return None
 
 
@@ -153,7 +153,7 @@ def _remove(files: Iterable[SideFile]) -> int:
     removed = 0
     for file in files:
         try:
-            # It may have been written again since it was looked at.
+            # The file may have been written again.
             if datetime.fromtimestamp(file.path.stat().st_mtime, UTC) == file.written_at:
                 file.path.unlink()
                 removed += 1

@@ -1,4 +1,4 @@
-"""What this machine uses, by its own word."""
+"""Measure the resources of this machine."""
 
 import asyncio
 import socket
@@ -11,27 +11,27 @@ from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
 
 
 class Sensor(ABC):
-    """Tells how much of its resources a machine uses."""
+    """Measures the resources of a machine."""
 
     name: str
 
     @abstractmethod
     async def read(self) -> dict[str, float]:
-        """Return the percentage that is used of each resource."""
+        """Return the used percentage of each resource."""
 
 
 class MachineSensor(Sensor):
-    """This machine: its processors since the last look, its memory, and the disk of a directory."""
+    """Measures this machine: CPU since the last reading, memory, and the disk of a directory."""
 
     def __init__(self, directory: Path | None) -> None:
         self.name = socket.gethostname()
         self._directory = directory or Path.cwd()
-        # The first answer compares with nothing.
+        # The first value has nothing to compare with, so it is dropped.
         psutil.cpu_percent()
 
     async def read(self) -> dict[str, float]:
-        """See the port."""
-        # The processors are counted from the last look of the same thread.
+        """See the base class."""
+        # CPU use is measured since the last call in the same thread.
         return {CPU: psutil.cpu_percent(), **await asyncio.to_thread(self._read)}
 
     def _read(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What can be set about the Chamberlain: the part `chamberlain` of the file of settings."""
+"""The section `chamberlain` of the settings."""
 
 from typing import Annotated
 
@@ -7,19 +7,19 @@ from msgspec import Meta
 
 _Days = Annotated[float, Meta(gt=0)]
 _Percent = Annotated[float, Meta(gt=0, le=100)]
-# One above 100 is never reached.
+# A threshold above 100 is never reached.
 _Threshold = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _Positive = Annotated[float, Meta(gt=0)]
 _Hour = Annotated[int, Meta(ge=0, le=23)]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the settings; a field that nobody knows is an error."""
+class _ChamberlainSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the settings; an unknown field is an error."""
 
 
-class RetentionSettings(_Section, frozen=True, kw_only=True):
-    """How long what has ended is kept, and how large a log for people may become."""
+class RetentionSettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """How long ended data is kept, and how large a text log may become."""
 
     log_max_mb: _Positive = 100
     logs_days: _Days = 7
@@ -31,12 +31,12 @@ class RetentionSettings(_Section, frozen=True, kw_only=True):
 
     @property
     def log_max_bytes(self) -> int:
-        """Return the size beyond which a log for people is put aside."""
+        """Return the size at which a text log is rotated."""
         return int(self.log_max_mb * (1 << 20))
 
 
-class HealthSettings(_Section, frozen=True, kw_only=True):
-    """From which percentage on a machine is on which level; it comes down `margin` below."""
+class HealthSettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """The thresholds of each level in percent. A level falls `margin` below its threshold."""
 
     yellow: _Threshold = 60
     orange: _Threshold = 80
@@ -44,44 +44,44 @@ class HealthSettings(_Section, frozen=True, kw_only=True):
     disk_yellow: _Threshold = 85
     disk_orange: _Threshold = 95
     margin: Annotated[float, Meta(ge=0)] = 5
-    # After so long without a new reading a machine is not counted any more.
+    # A machine without a reading for this long does not count.
     stale_seconds: _Positive = 120
 
 
-class BudgetSettings(_Section, frozen=True, kw_only=True):
-    """From which share of the day's money on less is begun; how much it is the King knows."""
+class BudgetSettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """The shares of the daily budget at which less work starts. `king.daily_usd` is the budget."""
 
     warning_percent: _Percent = 70
     critical_percent: _Percent = 90
 
 
-class AnomalySettings(_Section, frozen=True, kw_only=True):
-    """When something in the log is unusual enough to tell people."""
+class AnomalySettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """When a pattern in the log is unusual enough to alert people."""
 
     failures_in_a_row: _Count = 3
     timeouts: _Count = 5
     timeouts_window_minutes: _Positive = 60
     undispatched_minutes: _Positive = 30
-    # For so long people are not told the same again.
+    # How long the same alert is not repeated.
     cool_down_minutes: _Positive = 60
-    # So long an entry is waited with, since an earlier one may be written later.
+    # How long an entry is held, in case an earlier one is written later.
     settle_seconds: Annotated[float, Meta(ge=0)] = 10
 
 
-class HeartbeatSettings(_Section, frozen=True, kw_only=True):
-    """After how long a silent role counts as dead."""
+class HeartbeatSettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """After how long without a heartbeat a role counts as dead."""
 
     threshold_seconds: _Count = 120
 
 
-class ChamberlainSettings(_Section, frozen=True, kw_only=True):
-    """Everything that can be set about the Chamberlain; hours are in the time zone of the court."""
+class ChamberlainSettings(_ChamberlainSection, frozen=True, kw_only=True):
+    """The settings of the Chamberlain. Hours are in the court's time zone."""
 
     every_seconds: _Positive = 30
     channel: str = "kingdom"
     clean_up_hour: _Hour = 3
     report_hour: _Hour = 9
-    # So many days that nobody was there for are still reported.
+    # How many missed days are still reported.
     report_days_back: _Count = 7
     retention: RetentionSettings = RetentionSettings()
     health: HealthSettings = HealthSettings()

@@ -1,4 +1,4 @@
-"""Roles that give no sign of life, noticed once per outage; whoever runs them starts them again."""
+"""Detect roles without heartbeats, once per outage. The supervisor restarts them."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -8,25 +8,25 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import HeartbeatMissed
-from kingdom.court.chamberlain.records import MEMORY, recall, remember, say
+from kingdom.court.chamberlain.records import MEMORY, log_internal_event, recall, remember
 from kingdom.court.chamberlain.settings import HeartbeatSettings
-from kingdom.court.heartbeat import forget_old_signs, last_signs
-from kingdom.workflow.records import change
+from kingdom.court.heartbeat import forget_old_heartbeats, last_heartbeats
+from kingdom.workflow.records import run_transaction
 
 _OUTAGES = "outages"
 
 
 class Outages(msgspec.Struct, kw_only=True):
-    """The roles that are silent now, and when each was last heard of."""
+    """The roles that are silent now, with their last heartbeat."""
 
     roles: dict[str, datetime] = {}
 
     def look(
         self, signs: Mapping[str, datetime], since: datetime, now: datetime, settings: HeartbeatSettings
     ) -> list[str]:
-        """Take in when each role was last heard of; returns the roles that are missed from now on.
+        """Update the outages, and return the roles that became silent.
 
-        Silence counts from `since` on, when somebody began to listen.
+        Silence counts only after `since`, when the Chamberlain started to watch.
         """
         threshold = timedelta(seconds=settings.threshold_seconds)
         silent = {role: at for role, at in signs.items() if now - at > threshold}
@@ -39,31 +39,33 @@ class Outages(msgspec.Struct, kw_only=True):
 def is_known(
     signs: Mapping[str, datetime], role: str, since: datetime, now: datetime, settings: HeartbeatSettings
 ) -> bool:
-    """Tell whether a role is known to live or to be silent: who began to listen just now may not have heard it yet."""
+    """Return whether the state of a role is known. Right after the start, a missing heartbeat means nothing."""
     threshold = timedelta(seconds=settings.threshold_seconds)
-    return now - since > threshold or silence(signs, role, now, settings) is None
+    return now - since > threshold or silence_of(signs, role, now, settings) is None
 
 
-def silence(signs: Mapping[str, datetime], role: str, now: datetime, settings: HeartbeatSettings) -> timedelta | None:
-    """Return for how long a role has been silent; None if it is well, the longest time if it was never heard of."""
+def silence_of(
+    signs: Mapping[str, datetime], role: str, now: datetime, settings: HeartbeatSettings
+) -> timedelta | None:
+    """Return how long a role has been silent: None if it is not, the maximum if it never had a heartbeat."""
     if role not in signs:
         return timedelta.max
     silent = now - signs[role]
     return silent if silent > timedelta(seconds=settings.threshold_seconds) else None
 
 
-async def look_after_roles(
+async def check_roles(
     bus: Bus, directory: Path | None, settings: HeartbeatSettings, since: datetime, now: datetime
 ) -> dict[str, datetime]:
-    """Say which roles are missed; returns when each was last heard of.
+    """Log the roles that became silent, and return the last heartbeat of each role.
 
-    Silence counts from `since` on: after a pause of his own the Chamberlain cannot know who was silent meanwhile.
-    Whoever stores the outage first says so, so that several Chamberlains do it once.
+    Silence counts only after `since`: after a pause of its own, the Chamberlain cannot know who was silent. The first
+    Chamberlain to store an outage logs it, so that it is logged once.
     """
 
     async def act(transaction: Transaction) -> dict[str, datetime]:
-        signs = await last_signs(transaction, directory)
-        await forget_old_signs(transaction, now)
+        signs = await last_heartbeats(transaction, directory)
+        await forget_old_heartbeats(transaction, now)
         record, outages = await recall(transaction, MEMORY, _OUTAGES, Outages)
         for role in outages.look(signs, since, now, settings):
             missed = HeartbeatMissed(
@@ -71,8 +73,8 @@ async def look_after_roles(
                 last_seen=signs[role].isoformat(timespec="seconds").replace("+00:00", "Z"),
                 threshold_seconds=settings.threshold_seconds,
             )
-            await say(transaction, missed, now)
+            await log_internal_event(transaction, missed, now)
         await remember(transaction, record, outages)
         return signs
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)

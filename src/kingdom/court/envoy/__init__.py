@@ -1,1 +1,1 @@
-"""The Envoy: tells people, and asks them."""
+"""The Envoy: sends messages and questions to people, and receives their answers."""

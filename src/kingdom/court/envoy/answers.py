@@ -1,4 +1,4 @@
-"""Answers of people, wherever they come from: which question they are for, and whether they count."""
+"""Answers of people from any source: find their question and check whether they are valid."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,30 +7,30 @@ from textwrap import shorten
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import LeaveOut, Query, Record, hide, read_document, readable
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.bus.record import OnUnreadable, Record, RecordQuery, ignore_unreadable, read_document, read_documents
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import HumanResponded
-from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority
-from kingdom.court.envoy.records import ENVOY, Awaited
-from kingdom.court.records import ASSIGNMENTS, EVENTS, receive, save
+from kingdom.court.envoy.records import ENVOY, ShownQuestion
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.records import ASSIGNMENTS, EVENTS, receive_event, save
 from kingdom.court.streams import petitions_due
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 TEXT_MAX = 20_000
 _SHOWN_MAX = 80
-OVER = "This question is over."
+QUESTION_OVER = "This question is closed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a person said to a question, and when: the same moment is the same answer.
+class PersonAnswer:
+    """A person's answer to a question. The same question, source and time is the same answer.
 
-    `asked_at` tells which question of the assignment it is for; nothing means the one that is asked now.
+    `asked_at` identifies the question that the person saw; empty means the current one.
     """
 
     source: str
-    task_id: str
+    question_id: str
     text: str
     person: str
     at: str
@@ -39,103 +39,107 @@ class Answer:
 
     @property
     def event_id(self) -> str:
-        """Return the id of the event that it becomes."""
-        return f"evt-{self.source}-response-{self.task_id}-{self.at}"
+        """Return the id of the event for this answer."""
+        return f"evt-{self.source}-response-{self.question_id}-{self.at}"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of words: `refusal` tells why an answer does not count, `question` where people see it asked."""
+class SubmissionResult:
+    """The result of a person's message. `refusal` says why it is no valid answer; `question` is the one to close."""
 
     is_new: bool
     refusal: str = ""
-    question: Awaited | None = None
+    question: ShownQuestion | None = None
     is_answer: bool = True
 
 
-async def find_ask(transaction: Transaction, task_id: str) -> Ask | None:
-    """Return the latest question of an assignment or of the root that it belongs to, or that of a petition."""
-    found = await _find(transaction, task_id)
+async def find_question(transaction: Transaction, assignment_id: str) -> HumanQuestion | None:
+    """Return the latest question of an assignment, its root, or a petition, or None."""
+    found = await _find(transaction, assignment_id)
     return found[1] if found else None
 
 
-async def _find(transaction: Transaction, task_id: str) -> tuple[Record, Ask] | None:
-    found = await transaction.get(ASSIGNMENTS.name, task_id)
-    root_id = read_document(found.doc, Assignment).root_id if found else task_id
-    return await load_ask(transaction, root_id)
+async def _find(transaction: Transaction, assignment_id: str) -> tuple[Record, HumanQuestion] | None:
+    found = await transaction.get(ASSIGNMENTS.name, assignment_id)
+    root_id = read_document(found.doc, Assignment).root_id if found else assignment_id
+    return await load_question(transaction, root_id)
 
 
-async def open_asks(transaction: Transaction, leave_out: LeaveOut = hide) -> list[Ask]:
-    """Return every question that waits for an answer and can be read, the oldest first."""
-    found = [record async for record in each(transaction, Query(kind=ASKS.name, state=AskStatus.OPEN))]
-    return sorted(readable(found, Ask, leave_out), key=lambda ask: ask.asked_at)
+async def open_questions(transaction: Transaction, leave_out: OnUnreadable = ignore_unreadable) -> list[HumanQuestion]:
+    """Return every readable open question, the oldest first."""
+    found = [
+        record async for record in each_record(transaction, RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN))
+    ]
+    return sorted(read_documents(found, HumanQuestion, leave_out), key=lambda question: question.asked_at)
 
 
-async def unheard_answer(transaction: Transaction, ask: Ask) -> Record | None:
-    """Return the event that answers an open question and that the King has not taken up yet."""
-    found = await transaction.get(EVENTS.name, ask.given) if ask.given else None
+async def find_pending_answer(transaction: Transaction, question: HumanQuestion) -> Record | None:
+    """Return the event of an answer that the King has not processed yet, or None."""
+    found = await transaction.get(EVENTS.name, question.given) if question.given else None
     return found if found and found.state == EventStatus.PENDING else None
 
 
-async def take_answer(transaction: Transaction, answer: Answer, now: datetime) -> Taken:
-    """Hand an answer to the King unless it cannot count, or another one waits for him; the first one counts.
+async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> SubmissionResult:
+    """Pass an answer to the King if it is valid and no other answer waits for him.
 
-    One about a petition counts at once: nothing is resumed by it, so the General is told and not the King.
-    Where people see the question is left as it is, until the Envoy shows there how it ended.
+    An answer about a petition counts at once. It resumes nothing, so its General is notified instead of the King.
+    The Envoy later updates the question that people see.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
-        return Taken(is_new=False)
-    found = await _find(transaction, answer.task_id)
+        return SubmissionResult(is_new=False)
+    found = await _find(transaction, answer.question_id)
     if found is None:
-        return Taken(is_new=False, refusal=f"{answer.task_id} asks nothing")
-    # What is saved is the version that was judged, so that of two at once one begins again.
-    record, ask = found
-    if refusal := ask.refuses(answer.person, answer.text, answer.asked_at):
-        return Taken(is_new=False, refusal=refusal)
-    if first := await unheard_answer(transaction, ask):
-        heard = read_document(first.doc, ExternalEvent).payload
-        said = f"by {heard['user'] or 'somebody'}: {shorten(str(heard['text']), _SHOWN_MAX)}"
-        refusal = f"the question was answered already, {said}; the King takes that up as soon as he runs"
-        return Taken(is_new=False, refusal=refusal)
+        return SubmissionResult(is_new=False, refusal=f"{answer.question_id} has no question")
+    # Saving the loaded version makes one of two concurrent answers fail and start over.
+    record, question = found
+    if refusal := question.rejection_reason(answer.person, answer.text, answer.asked_at):
+        return SubmissionResult(is_new=False, refusal=refusal)
+    if first := await find_pending_answer(transaction, question):
+        payload = read_document(first.doc, ExternalEvent).payload
+        by = f"by {payload['user'] or 'somebody'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
+        refusal = f"the question was already answered {by}; the King processes that answer as soon as he runs"
+        return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,
         type=f"{answer.source}.human_response",
         source=answer.source,
         repo=None,
         payload={
-            "task_id": ask.id,
+            "task_id": question.id,
             "text": answer.text,
             "user": answer.person,
             "thread_ts": answer.thread_ts,
-            "asked_at": ask.asked_at.isoformat(),
+            "asked_at": question.asked_at.isoformat(),
         },
         priority=Priority.HIGH,
         created_at=now,
         status=EventStatus.PENDING,
     )
-    if ask.petition:
-        await _decide(transaction, event, ask.answered(answer.person, answer.text), record)
-    elif await receive(transaction, event, ENVOY):
-        await save_ask(transaction, msgspec.structs.replace(ask, given=event.id), record)
+    if question.petition:
+        await _answer_petition(transaction, event, question.with_answer(answer.person, answer.text), record)
+    elif await receive_event(transaction, event, ENVOY):
+        await save_question(transaction, msgspec.structs.replace(question, given=event.id), record)
     else:
-        return Taken(is_new=False)
-    await chronicle(transaction, HumanResponded(task_id=ask.thread, thread_ts=answer.thread_ts), ENVOY)
-    return Taken(is_new=True)
+        return SubmissionResult(is_new=False)
+    await log_event(transaction, HumanResponded(assignment_id=question.thread, thread_ts=answer.thread_ts), ENVOY)
+    return SubmissionResult(is_new=True)
 
 
-async def _decide(transaction: Transaction, event: ExternalEvent, ask: Ask, record: Record) -> None:
-    """Write down what a person says to a petition, and tell its General."""
-    await save_ask(transaction, ask, record)
+async def _answer_petition(
+    transaction: Transaction, event: ExternalEvent, question: HumanQuestion, record: Record
+) -> None:
+    """Store the answer to a petition, and notify its General."""
+    await save_question(transaction, question, record)
     decided = msgspec.structs.replace(
-        event, status=EventStatus.COMPLETED, outcome="answered", reason=f"it is about the petition {ask.petition}"
+        event, status=EventStatus.COMPLETED, outcome="answered", reason=f"it is about the petition {question.petition}"
     )
     await save(transaction, decided)
-    await transaction.publish(petitions_due(ask.petition, ask.task_id))
+    await transaction.publish(petitions_due(question.petition, question.assignment_id))
 
 
-def how_it_ended(ask: Ask) -> str:
-    """Return for people what became of a question."""
-    if ask.status is AskStatus.EXPIRED:
+def describe_end(question: HumanQuestion) -> str:
+    """Return for people how a question ended."""
+    if question.status is QuestionStatus.EXPIRED:
         return "Nobody answered in time."
-    by = f" by {ask.answered_by}" if ask.answered_by else ""
-    return f"Answered{by}: {ask.answer}" if ask.answer else f"Answered{by}."
+    by = f" by {question.answered_by}" if question.answered_by else ""
+    return f"Answered{by}: {question.answer}" if question.answer else f"Answered{by}."

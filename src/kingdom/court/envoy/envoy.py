@@ -1,34 +1,37 @@
-"""The Envoy as a part of a process: tells people what is queued, hears them, and reminds them."""
+"""The Envoy: sends queued messages to people, receives their answers, and reminds them of questions."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
 
-from kingdom.bus.dispatcher import Dispatcher
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
-from kingdom.court.envoy.asides import Asides
-from kingdom.court.envoy.place import LogPlace, Place
-from kingdom.court.envoy.reminding import clear_away, remind
+from kingdom.court.envoy.background import BackgroundTasks
+from kingdom.court.envoy.messenger import LogMessenger, Messenger
+from kingdom.court.envoy.reminders import clean_up_questions, send_reminders
+from kingdom.court.envoy.sending import SendMessage
 from kingdom.court.envoy.settings import EnvoySettings
-from kingdom.court.envoy.telling import Tell
 from kingdom.court.streams import MESSAGE_QUEUED, MESSAGE_STREAM
 from kingdom.errors import KingdomError, Misconfigured
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
+
+if TYPE_CHECKING:
+    from kingdom.court.envoy.slack_listener import SlackListener
 
 _POLL = timedelta(milliseconds=250)
 _log = structlog.get_logger("kingdom.court")
 
 
 class Envoy:
-    """Runs until it is stopped; any number may run, each message is said by one of them."""
+    """Runs until stopped. Any number may run; each message is sent by one of them."""
 
     def __init__(
         self,
@@ -44,54 +47,54 @@ class Envoy:
         self._settings = settings
         self._zone = zone
         self._clock = clock
-        self._asides = Asides()
-        self._place = place_of(settings)
+        self._background = BackgroundTasks()
+        self._messenger = make_messenger(settings)
         dispatcher = Dispatcher()
-        register(dispatcher, Tell(bus, self._place, self._asides, settings.channel))
+        register(dispatcher, SendMessage(bus, self._messenger, self._background, settings.channel))
         self._worker = Worker(bus, dispatcher, [MESSAGE_STREAM.name], poll=poll, metrics=metrics)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Tell, hear and remind until stopped; what is being said is finished."""
-        await self._place.open()
-        beside = [asyncio.create_task(self._look_forever(), name="kingdom-envoy-rounds")]
-        if (slack := self._settings.slack) and slack.app_token:
-            ears = _slack("slack_ears").SlackEars(self._bus, self._place, self._asides, slack.app_token, self._clock)
-            beside.append(asyncio.create_task(ears.run(self._stopping), name="kingdom-envoy-ears"))
-        for task in beside:
-            # An Envoy that does not hear or remind would look alive.
+        """Send, receive and remind until stopped; a message that is being sent is finished."""
+        await self._messenger.open()
+        listener = self._make_listener()
+        loops = [asyncio.create_task(self._remind_until_stopped(), name="kingdom-envoy-reminders")]
+        if listener:
+            loops.append(asyncio.create_task(listener.run(self._stopping), name="kingdom-envoy-listener"))
+        for task in loops:
+            # Without this, an Envoy that no longer listens or reminds would look alive.
             task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop())
         try:
             await self._worker.run()
         finally:
             self._stopping.set()
-            ended = await asyncio.gather(*beside, return_exceptions=True)
-            await self._asides.end()
-            await self._place.close()
+            ended = await asyncio.gather(*loops, return_exceptions=True)
+            await self._background.end()
+            await self._messenger.close()
         for error in ended:
             if isinstance(error, Exception):
                 raise error
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the Envoy to end; for a signal handler of the loop."""
+        """Ask the Envoy to end; may be called from a signal handler of the loop."""
         self._stopping.set()
         self._worker.stop(at_once=at_once)
 
-    async def look(self) -> None:
-        """Remind people of what waits for long, and clear away what is over."""
+    async def remind(self) -> None:
+        """Remind people of old questions, and clean up the questions that are over."""
         now = self._clock()
         channel, zone = self._settings.channel, self._zone
-        await change(self._bus, lambda transaction: remind(transaction, now, channel, zone))
-        await clear_away(self._bus, self._place, now)
+        await run_transaction(self._bus, lambda transaction: send_reminders(transaction, now, channel, zone))
+        await clean_up_questions(self._bus, self._messenger, now)
 
-    async def _look_forever(self) -> None:
+    async def _remind_until_stopped(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self.look()
-            except Exception as error:  # noqa: BLE001 - one spoilt record must not silence the Envoy
+                await self.remind()
+            except Exception as error:  # noqa: BLE001 - one invalid record must not end the Envoy
                 expected = isinstance(error, KingdomError)
                 _log.warning(
-                    "the Envoy could not look at open questions, trying again",
+                    "cannot check open questions, trying again",
                     error=str(error),
                     exc_info=None if expected else error,
                 )
@@ -101,27 +104,43 @@ class Envoy:
             except TimeoutError:
                 continue
 
+    def _make_listener(self) -> "SlackListener | None":
+        slack = self._settings.slack
+        if slack is None or not slack.app_token:
+            return None
+        with _needs_slack_client():
+            from kingdom.court.envoy.slack_listener import SlackListener  # noqa: PLC0415 - needs kingdom[slack]
+            from kingdom.court.envoy.slack_messenger import SlackMessenger  # noqa: PLC0415 - needs kingdom[slack]
+        if not isinstance(self._messenger, SlackMessenger):
+            raise TypeError("settings with Slack make a SlackMessenger")
+        return SlackListener(self._bus, self._messenger, self._background, slack.app_token, self._clock)
 
-def register(dispatcher: Dispatcher, tell: Tell) -> None:
-    """Let a worker say what is queued."""
-    dispatcher.effect(MESSAGE_QUEUED, tell, stream=MESSAGE_STREAM.name)
+
+def register(dispatcher: Dispatcher, effect: SendMessage) -> None:
+    """Register the effect that sends queued messages."""
+    dispatcher.effect(MESSAGE_QUEUED, effect, stream=MESSAGE_STREAM.name)
 
 
-def place_of(settings: EnvoySettings) -> Place:
-    """Return where people are told."""
-    place: Place = LogPlace()
+def make_messenger(settings: EnvoySettings) -> Messenger:
+    """Return the messenger that the settings ask for."""
     if settings.slack:
-        place = _slack("slack_place").SlackPlace(settings.slack)
-    elif settings.webhook:
-        # By name as well: the log needs no HTTP client.
-        place = import_module("kingdom.court.envoy.webhook").WebhookPlace(settings.webhook)
-    return place
+        with _needs_slack_client():
+            from kingdom.court.envoy.slack_messenger import SlackMessenger  # noqa: PLC0415 - needs kingdom[slack]
+        return SlackMessenger(settings.slack)
+    if settings.webhook:
+        from kingdom.court.envoy.webhook_messenger import (  # noqa: PLC0415 - loads an HTTP client that the log does not need
+            WebhookMessenger,
+        )
+
+        return WebhookMessenger(settings.webhook)
+    return LogMessenger()
 
 
-def _slack(module: str) -> Any:
-    """Load what speaks with Slack, which needs more than the rest."""
+@contextmanager
+def _needs_slack_client() -> Iterator[None]:
+    """Say what to install if the Slack client is missing."""
     try:
-        return import_module(f"kingdom.court.envoy.{module}")
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("slack_bolt", "slack_sdk"):
             raise

@@ -1,4 +1,4 @@
-"""What the Envoy remembers: the thread of each assignment, the questions that people see, the last report."""
+"""What the Envoy stores: the thread of each assignment, the questions that people see, the date of the last report."""
 
 from datetime import datetime
 from typing import TypeVar
@@ -12,12 +12,12 @@ from kingdom.court.records import CURRENT
 ENVOY = "envoy"
 ENVOYS = RecordKind(name=ENVOY, directories={CURRENT: "state/envoy"})
 THREADS = "thread-mappings"
-AWAITED = "awaiting-responses"
+SHOWN_QUESTIONS = "awaiting-responses"
 REPORT = "report-sent"
 
 
-class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """Where people read about an assignment; `channel` is as the place itself calls it, `asked` as we do."""
+class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
+    """The thread of an assignment. `channel` is the messenger's own id, `asked` is the configured name."""
 
     channel: str
     thread_ts: str
@@ -25,12 +25,12 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""
 
     def is_in(self, channel: str) -> bool:
-        """Tell whether a channel, as we call it, is the one of the thread."""
+        """Return whether a configured channel is the one of the thread."""
         return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
 
 
-class Awaited(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that people see and may answer where it stands."""
+class ShownQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that people see and can answer in the messenger."""
 
     msg_id: str
     channel: str
@@ -40,47 +40,47 @@ class Awaited(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-_Entry = TypeVar("_Entry", Thread, Awaited)
-_FORMS: dict[type, str] = {Thread: THREADS, Awaited: AWAITED}
+_Entry = TypeVar("_Entry", MessageThread, ShownQuestion)
+_RECORD_IDS: dict[type, str] = {MessageThread: THREADS, ShownQuestion: SHOWN_QUESTIONS}
 
 
-async def entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
-    """Return every thread or every awaited question by its assignment."""
+async def load_entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
+    """Return every thread or shown question by its assignment."""
     _, known = await _load(transaction, form)
     return known
 
 
-async def keep(transaction: Transaction, task_id: str, entry: _Entry) -> None:
-    """Remember the thread or the question of an assignment."""
+async def save_entry(transaction: Transaction, assignment_id: str, entry: _Entry) -> None:
+    """Store the thread or the shown question of an assignment."""
     record, known = await _load(transaction, type(entry))
-    await _save(transaction, record, {**known, task_id: entry})
+    await _save(transaction, record, {**known, assignment_id: entry})
 
 
-async def forget(transaction: Transaction, form: type[_Entry], task_id: str) -> _Entry | None:
-    """Forget the thread or the question of an assignment; returns it if there was one."""
+async def remove_entry(transaction: Transaction, form: type[_Entry], assignment_id: str) -> _Entry | None:
+    """Remove the thread or the shown question of an assignment, and return it."""
     record, known = await _load(transaction, form)
-    entry = known.pop(task_id, None)
+    entry = known.pop(assignment_id, None)
     if entry is not None:
         await _save(transaction, record, known)
     return entry
 
 
-async def note_report(transaction: Transaction, date: str) -> None:
-    """Remember the day of the last report that was sent."""
+async def save_report_date(transaction: Transaction, date: str) -> None:
+    """Store the date of the last report that was sent."""
     record = await transaction.get(ENVOYS.name, REPORT)
     await _save(transaction, record or _empty(REPORT), {"date": date})
 
 
 async def _load(transaction: Transaction, form: type[_Entry]) -> tuple[Record, dict[str, _Entry]]:
-    record = await transaction.get(ENVOYS.name, _FORMS[form])
+    record = await transaction.get(ENVOYS.name, _RECORD_IDS[form])
     if record is None:
-        return _empty(_FORMS[form]), {}
+        return _empty(_RECORD_IDS[form]), {}
     known = {}
-    for task_id, document in record.doc.items():
+    for assignment_id, document in record.doc.items():
         try:
-            known[task_id] = msgspec.convert(document, form)
+            known[assignment_id] = msgspec.convert(document, form)
         except msgspec.ValidationError:
-            # A person spoilt it: the others still count.
+            # Edited by hand and invalid: skip it, the others still count.
             continue
     return record, known
 

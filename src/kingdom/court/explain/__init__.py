@@ -1,1 +1,1 @@
-"""What became of one thing, from the event outside to the result: read from the store, told as one timeline."""
+"""Explain one event, assignment or run: read its history from the store and build one timeline."""

@@ -8,35 +8,29 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.court.documents import RESUME, Assignment
-from kingdom.court.explain.timeline import (
-    QueryOutcome,
-    QuerySpan,
-    QuestionSpan,
-    WorkSpan,
-    seconds_between,
-)
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.court.explain.timeline import QueryOutcome, QuerySpan, QuestionSpan, WorkSpan, seconds_between
+from kingdom.workflow.model.run.workflow import Workflow
 
 _ENDS = {
     "QueryResponded": QueryOutcome.ANSWERED,
     "AgentAsked": QueryOutcome.ASKED,
     "QueryFailed": QueryOutcome.FAILED,
 }
-# After these nobody watches the prompts of an agent any more: only its transcript tells how they ended.
+# After these entries no one watches the open prompts. Only the transcript shows how they ended.
 _CUTS = frozenset({"AgentError", "AgentStopped", "WorkflowDisplaced"})
 _WORK_ENDS = frozenset({"WorkCompleted", "WorkFailed", "WorkCancelled"})
 _ANSWERED = "ANSWERED"
 
 
-def counts(entry: LogEntry) -> bool:
-    """Tell whether what somebody said changed anything."""
+def has_effect(entry: LogEntry) -> bool:
+    """Return whether an entry changed anything."""
     return not entry.data.get("ignored")
 
 
 def queries_of(entries: Iterable[LogEntry]) -> dict[str, list[QuerySpan]]:
     """Return every prompt of a run by its Work, in order."""
     found: dict[str, list[QuerySpan]] = {}
-    for entry in filter(counts, entries):
+    for entry in filter(has_effect, entries):
         data, spans = entry.data, found.get(str(entry.data.get("workId", "")), [])
         if entry.type == "QuerySent":
             sent = QuerySpan(task_id=data["taskId"], attempt=data["attempt"], sent_at=entry.at)
@@ -54,7 +48,7 @@ def queries_of(entries: Iterable[LogEntry]) -> dict[str, list[QuerySpan]]:
 
 
 def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[WorkSpan, ...]:
-    """Return the Works of a run; names and states are known only as long as the run is stored."""
+    """Return the Works of a run. Names and statuses are known only while the run is stored."""
     queries = queries_of(entries)
     stored = {work.id: work for work in workflow.works} if workflow else {}
     spans = []
@@ -62,7 +56,7 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
         asked, work = queries.get(work_id, []), stored.get(work_id)
         started, ended = _first(entries, work_id, {"WorkStarted"}), _last(entries, work_id, _WORK_ENDS)
         if work and work.status not in ("COMPLETED", "FAILED", "CANCELLED"):
-            # It was done before, and was undone or goes on.
+            # It ended before, but was undone or continues.
             ended = None
         spans.append(
             WorkSpan(
@@ -83,7 +77,7 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
 def questions_of(
     entries: Iterable[LogEntry], assignments: Sequence[Assignment], *, from_court: bool
 ) -> tuple[QuestionSpan, ...]:
-    """Return what people were asked and what they answered; a resumed assignment carries the answer."""
+    """Return the questions to people with their answers, which resumed assignments contain."""
     asked_in = "task.needs_human" if from_court else "WorkflowAwaiting"
     word = "question" if from_court else "reason"
     answers = {each.id: each for each in assignments if each.type == RESUME}
@@ -100,13 +94,13 @@ def questions_of(
 
 
 def who_answered(assignment: Assignment | None) -> tuple[str, str]:
-    """Return the answer that lets an assignment go on, and who gave it."""
+    """Return the answer that resumes an assignment, and the person who gave it."""
     payload = assignment.payload if assignment else {}
     return str(payload.get("text") or ""), str(payload.get("user") or "")
 
 
 def short_id(part_id: str) -> str:
-    """Return the last part of an id, as w1 of wf-task-20260207-001-w1."""
+    """Return the last part of an id, such as w1 of wf-task-20260207-001-w1."""
     return part_id.rpartition("-")[2]
 
 
@@ -124,7 +118,7 @@ def _change(
     data: Mapping[str, Any],
     reconciled: str = "",
 ) -> None:
-    """End the latest prompt of a Task; one that was cut off before keeps the time at which that was."""
+    """End the latest prompt of a Task. A prompt that was lost keeps its end time."""
     for index in reversed(range(len(spans))):
         span = spans[index]
         if span.task_id == task_id:

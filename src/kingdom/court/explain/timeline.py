@@ -1,4 +1,4 @@
-"""The timeline: what a person is told, and the JSON that a program reads."""
+"""The timeline for people, and its JSON shape for programs."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -6,8 +6,8 @@ from enum import StrEnum
 import msgspec
 
 
-class Kind(StrEnum):
-    """What a moment is about."""
+class MomentKind(StrEnum):
+    """The kind of a moment."""
 
     EVENT = "event"
     DECISION = "decision"
@@ -28,10 +28,10 @@ class Kind(StrEnum):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened: who did what and why; `strand` names the strand it belongs to, none if all do."""
+    """Something that happened: who did what, and why. `strand` is empty if it belongs to no single strand."""
 
     at: datetime
-    kind: Kind
+    kind: MomentKind
     who: str
     what: str
     why: str = ""
@@ -42,7 +42,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryOutcome(StrEnum):
-    """How a prompt ended; `open` where nobody has seen its end yet."""
+    """How a prompt ended. `open` means that its end is not known yet."""
 
     OPEN = "open"
     ANSWERED = "answered"
@@ -52,7 +52,7 @@ class QueryOutcome(StrEnum):
 
 
 class QuerySpan(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt on its way; a `lost` one was cut off, and `reconciled` tells what its transcript said of it."""
+    """One prompt. A `lost` prompt was interrupted; `reconciled` is what its transcript showed later."""
 
     task_id: str
     attempt: int
@@ -65,12 +65,12 @@ class QuerySpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float | None:
-        """Return how long it took, where its end is known."""
+        """Return how long it took, if its end is known."""
         return seconds_between(self.sent_at, self.ended_at)
 
 
 class WorkSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """One Work: from its first agent to its last end; `busy_seconds` is what its prompts took of that."""
+    """One Work, from its first start to its last end. `busy_seconds` is the time its prompts took."""
 
     id: str
     name: str
@@ -84,7 +84,7 @@ class WorkSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to people, and the answer if there was one."""
+    """A question to people, and its answer if there is one."""
 
     question: str
     asked_at: datetime
@@ -95,7 +95,7 @@ class QuestionSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One call to the world outside, as the ledger has it."""
+    """One call to an outside system, from the ledger."""
 
     number: int
     state: str
@@ -103,8 +103,8 @@ class EffectAttempt(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """A petition, and the calls that were made for it."""
+class PetitionOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A petition and the calls made for it."""
 
     id: str
     kind: str
@@ -115,7 +115,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Strand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one General, or a person with a run, made of it; `id` is the assignment, or else the run."""
+    """One assignment with its run, or a run that a person started. `id` is the assignment, or else the run."""
 
     id: str
     general: str = ""
@@ -132,11 +132,11 @@ class Strand(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
     works: tuple[WorkSpan, ...] = ()
     questions: tuple[QuestionSpan, ...] = ()
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[PetitionOutput, ...] = ()
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The event outside with which it began."""
+class EventOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The event that started it."""
 
     id: str
     type: str
@@ -151,10 +151,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, the moments in order; `missing` tells what the store does not have, or not any more."""
+    """The whole timeline, with moments in order. `missing` lists what the store no longer has."""
 
     about: str
-    event: Origin | None
+    event: EventOrigin | None
     status: str
     begun_at: datetime | None
     ended_at: datetime | None
@@ -168,5 +168,5 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seconds_between(begun: datetime | None, ended: datetime | None) -> float | None:
-    """Return how long something took; clocks of two machines may differ, but nothing takes less than no time."""
+    """Return how long something took. It is never negative, even if the clocks of two machines differ."""
     return max((ended - begun).total_seconds(), 0.0) if begun and ended else None

@@ -1,1 +1,1 @@
-"""The Generals: have assignments done by runs of agents, each in its own field."""
+"""The Generals: each runs agents for the assignments in its field."""

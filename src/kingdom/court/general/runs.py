@@ -1,270 +1,288 @@
-"""What a General does with what happens to its runs: soldiers come and go, petitions, questions, the end."""
+"""Reactions of a General to its runs: sessions, petitions, questions, and the end."""
 
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
-from kingdom.chronicle.catalogue import chronicle
-from kingdom.chronicle.events import SoldierCompleted, SoldierSpawned, SoldierTimeout, TaskNeedsHuman
-from kingdom.court.asks import APPROVE, REJECT, Ask, AskStatus, ask_people, load_ask, save_ask
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import AssignmentNeedsHuman, SoldierCompleted, SoldierSpawned, SoldierTimeout
 from kingdom.court.documents import Assignment, AssignmentStatus
-from kingdom.court.general.ending import drop_sessions, end, is_skipped, judged
-from kingdom.court.general.money import book_late, tell_parked
-from kingdom.court.general.side_files import keep_memory, keep_sessions
-from kingdom.court.general.staff import Staff, open_assignments, root_of, run_of_root
-from kingdom.court.package import Policy
+from kingdom.court.general.assignment_end import end_assignment, is_skipped, judge_result, remove_run_sessions
+from kingdom.court.general.context import GeneralContext, open_assignments, root_id_of, run_id_of_root
+from kingdom.court.general.costs import announce_parked, record_late_cost
+from kingdom.court.general.side_files import write_memory, write_sessions
+from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.granting import grant_waiting
-from kingdom.court.petitions.petition import petition
+from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.records import has_open_petitions, petitions_of
+from kingdom.court.questions import (
+    APPROVE,
+    REJECT,
+    HumanQuestion,
+    QuestionStatus,
+    ask_people,
+    load_question,
+    save_question,
+)
 from kingdom.court.records import ASSIGNMENTS, load, save
-from kingdom.court.sessions import Session, drop_session, note_session
+from kingdom.court.sessions import SoldierSession, add_session, remove_session
 from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
 from kingdom.errors import NotFound
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model import answers, events
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.work import Work, soldier_of
-from kingdom.workflow.model.workflow import About, Workflow
+from kingdom.workflow.model.messages import answers, events
+from kingdom.workflow.model.run.work import Work, soldier_of
+from kingdom.workflow.model.run.workflow import QuestionTopic, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import load_workflow
 
 _QUESTION_LENGTH_MAX = 2000
 
 
-async def work_started(staff: Staff, received: Received[events.WorkStarted], transaction: Transaction) -> None:
-    """Note which soldier works for the assignment from now on."""
-    workflow, root = await _context(transaction, received.payload.workflow_id)
+async def on_work_started(
+    context: GeneralContext, received: Event[events.WorkStarted], transaction: Transaction
+) -> None:
+    """Record which soldier works for the assignment."""
+    workflow, root = await _load_run(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
     soldier = _soldier(workflow, received.payload.work_id)
     host = workflow.placement.host if workflow.placement else ""
-    session = Session(
-        task_id=root.id,
+    session = SoldierSession(
+        assignment_id=root.id,
         general=root.target_general,
         host=host,
-        started_at=staff.clock(),
+        started_at=context.clock(),
         pid=work.agent.pid if work else None,
     )
-    await note_session(transaction, soldier, session)
-    await grant_waiting(transaction, root.id, workflow, staff.today)
-    await chronicle(transaction, SoldierSpawned(task_id=root.id, soldier_id=soldier), root.target_general)
-    if staff.directory:
-        keep_sessions(transaction, staff.directory, root.id, workflow)
+    await add_session(transaction, soldier, session)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
+    await log_event(transaction, SoldierSpawned(assignment_id=root.id, soldier_id=soldier), root.target_general)
+    if context.directory:
+        write_sessions(transaction, context.directory, root.id, workflow)
 
 
-async def work_completed(_: Staff, received: Received[events.WorkCompleted], transaction: Transaction) -> None:
-    """Note how a soldier ended; one that reports that there is nothing to do ends the run."""
-    workflow, root = await _context(transaction, received.payload.workflow_id)
+async def on_work_completed(_: GeneralContext, received: Event[events.WorkCompleted], transaction: Transaction) -> None:
+    """Record how a soldier ended. Cancel the run if the soldier found nothing to do."""
+    workflow, root = await _load_run(transaction, received.payload.workflow_id)
     work = workflow.find_work(received.payload.work_id)
     status = str((work.result or {}).get("status", "success")) if work else "success"
     soldier = _soldier(workflow, received.payload.work_id)
-    await drop_session(transaction, soldier)
-    said = SoldierCompleted(task_id=root.id, soldier_id=soldier, status=status)
-    await chronicle(transaction, said, root.target_general)
+    await remove_session(transaction, soldier)
+    completed = SoldierCompleted(assignment_id=root.id, soldier_id=soldier, status=status)
+    await log_event(transaction, completed, root.target_general)
     goes_on = workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.AWAITING)
     if status == "skipped" and goes_on and work is not workflow.works[-1]:
         await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason="there is nothing to do")
 
 
-async def query_failed(_: Staff, received: Received[answers.QueryFailed], transaction: Transaction) -> None:
-    """Note that a soldier took too long."""
+async def on_query_failed(_: GeneralContext, received: Event[answers.QueryFailed], transaction: Transaction) -> None:
+    """Log that a soldier exceeded its time limit."""
     failed = received.payload
     if not failed.timed_out:
         return
-    workflow, root = await _context(transaction, received.envelope.aggregate_id)
+    workflow, root = await _load_run(transaction, received.envelope.aggregate_id)
     seconds = _time_limit(workflow.find_work(failed.work_id), failed.task_id)
-    said = SoldierTimeout(task_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds)
-    await chronicle(transaction, said, root.target_general)
+    timeout = SoldierTimeout(
+        assignment_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds
+    )
+    await log_event(transaction, timeout, root.target_general)
 
 
-async def agent_petitioned(
-    staff: Staff, received: Received[answers.AgentPetitioned], transaction: Transaction
+async def on_agent_petitioned(
+    context: GeneralContext, received: Event[answers.AgentPetitioned], transaction: Transaction
 ) -> Outcome | None:
-    """Decide on what an agent asks for, by the policy that counts now."""
-    workflow, root = await _context(transaction, received.envelope.aggregate_id)
-    package = staff.packages().get(root.target_general)
+    """Decide about an agent's petition by the current policy."""
+    workflow, root = await _load_run(transaction, received.envelope.aggregate_id)
+    package = context.packages().get(root.target_general)
     if package is None:
-        return staff.without_package(received, root)
-    await petition(
+        return context.defer_without_package(received, root)
+    await handle_petition(
         transaction,
         root,
         package.general.policy,
         workflow,
         received.payload,
-        at=staff.clock(),
-        channel=staff.channel_of(root.target_general),
-        today=staff.today,
-        absent=staff.absent,
+        at=context.clock(),
+        channel=context.channel_of(root.target_general),
+        today=context.today,
+        absent=context.absent,
     )
     return None
 
 
-async def petition_settled(
-    staff: Staff, received: Received[PetitionSettled | PetitionsDue], transaction: Transaction
+async def on_petition_settled(
+    context: GeneralContext, received: Event[PetitionSettled | PetitionsDue], transaction: Transaction
 ) -> None:
-    """Go on with the petitions that waited, and end an assignment that waited for nothing else."""
-    await _conclude(staff, transaction, run_of_root(received.payload.root))
+    """Continue with waiting petitions, and end the assignment if it waited only for them."""
+    await _end_if_done(context, transaction, run_id_of_root(received.payload.root))
 
 
-async def run_awaits(staff: Staff, received: Received[events.WorkflowAwaiting], transaction: Transaction) -> None:
-    """Ask a person, and give the slot back until they have answered."""
-    workflow, root = await _context(transaction, received.payload.workflow_id)
+async def on_run_awaiting(
+    context: GeneralContext, received: Event[events.WorkflowAwaiting], transaction: Transaction
+) -> None:
+    """Ask a person, and release the slots until the answer arrives."""
+    workflow, root = await _load_run(transaction, received.payload.workflow_id)
     found = await open_assignments(transaction, root.id)
     if workflow.status is not WorkflowStatus.AWAITING or not found:
         return
     if workflow.parked_until:
-        await tell_parked(staff, transaction, workflow, root)
+        await announce_parked(context, transaction, workflow, root)
         return
     record, current = found[-1]
-    await drop_sessions(transaction, workflow)
-    await grant_waiting(transaction, root.id, workflow, staff.today)
-    ask = _ask(staff, workflow, root, current)
+    await remove_run_sessions(transaction, workflow)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
+    asked = _question_of(context, workflow, root, current)
     waiting = msgspec.structs.replace(
-        current, status=AssignmentStatus.NEEDS_HUMAN, reason=ask.question, cost_usd=workflow.cost_usd
+        current, status=AssignmentStatus.NEEDS_HUMAN, reason=asked.text, cost_usd=workflow.cost_usd
     )
     await save(transaction, waiting, record)
     await transaction.publish(assignment_rested(current.id))
-    said = TaskNeedsHuman(task_id=current.id, question=ask.question)
-    await chronicle(transaction, said, root.target_general)
-    await ask_people(transaction, ask, channel=staff.channel_of(root.target_general), today=staff.today)
+    needs_human = AssignmentNeedsHuman(assignment_id=current.id, question=asked.text)
+    await log_event(transaction, needs_human, root.target_general)
+    await ask_people(transaction, asked, channel=context.channel_of(root.target_general), today=context.today)
 
 
-async def run_resumed(_: Staff, received: Received[events.WorkflowResumed], transaction: Transaction) -> None:
-    """Ask no more what a person has answered at the run itself, past the court."""
-    root_id = root_of(received.payload.workflow_id)
-    known = await load_ask(transaction, root_id)
+async def on_run_resumed(_: GeneralContext, received: Event[events.WorkflowResumed], transaction: Transaction) -> None:
+    """Close the question if a person resumed the run directly."""
+    root_id = root_id_of(received.payload.workflow_id)
+    known = await load_question(transaction, root_id)
     found = await open_assignments(transaction, root_id)
-    if not known or known[1].status is not AskStatus.OPEN or not found:
+    if not known or known[1].status is not QuestionStatus.OPEN or not found:
         return
-    await save_ask(transaction, known[1].answered("", ""), known[0])
+    await save_question(transaction, known[1].with_answer("", ""), known[0])
     record, current = found[-1]
     await save(transaction, msgspec.structs.replace(current, status=AssignmentStatus.IN_PROGRESS, reason=""), record)
 
 
-async def run_completed(staff: Staff, received: Received[events.WorkflowCompleted], transaction: Transaction) -> None:
-    """End the assignment, once everything that was asked for on the way is done too."""
-    await _conclude(staff, transaction, received.payload.workflow_id)
+async def on_run_completed(
+    context: GeneralContext, received: Event[events.WorkflowCompleted], transaction: Transaction
+) -> None:
+    """End the assignment, once its petitions have ended too."""
+    await _end_if_done(context, transaction, received.payload.workflow_id)
 
 
-async def run_cancelled(staff: Staff, received: Received[events.WorkflowCancelled], transaction: Transaction) -> None:
-    """End the assignment: its agent had nothing to do, a person said no, or somebody gave the run up."""
-    workflow, root = await _context(transaction, received.payload.workflow_id)
+async def on_run_cancelled(
+    context: GeneralContext, received: Event[events.WorkflowCancelled], transaction: Transaction
+) -> None:
+    """End the assignment: nothing to do, rejected by a person, or cancelled by hand."""
+    workflow, root = await _load_run(transaction, received.payload.workflow_id)
     if is_skipped(workflow):
-        status, reason = judged(workflow)
+        status, reason = judge_result(workflow)
     else:
         status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'somebody cancelled the run'}"
-    await book_late(transaction, root, workflow.cost_usd)
-    await end(staff, transaction, root.id, status, reason, workflow)
+    await record_late_cost(transaction, root, workflow.cost_usd)
+    await end_assignment(context, transaction, root.id, status, reason, workflow)
 
 
-async def run_failed(
-    staff: Staff, received: Received[events.WorkflowFailed], transaction: Transaction
+async def on_run_failed(
+    context: GeneralContext, received: Event[events.WorkflowFailed], transaction: Transaction
 ) -> Outcome | None:
-    """Try again after a while as often as the policy allows, then give up."""
-    workflow, root = await _context(transaction, received.payload.workflow_id)
-    package = staff.packages().get(root.target_general)
-    await book_late(transaction, root, workflow.cost_usd)
+    """Retry later, as often as the policy allows, then fail the assignment."""
+    workflow, root = await _load_run(transaction, received.payload.workflow_id)
+    package = context.packages().get(root.target_general)
+    await record_late_cost(transaction, root, workflow.cost_usd)
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     if package is None:
-        return staff.without_package(received, root)
+        return context.defer_without_package(received, root)
     policy = package.general.policy
     if root.retries >= policy.retries or workflow.is_over_budget:
-        await end(staff, transaction, root.id, AssignmentStatus.FAILED, received.payload.reason, workflow)
+        await end_assignment(context, transaction, root.id, AssignmentStatus.FAILED, received.payload.reason, workflow)
         return None
     record, _ = await load(transaction, Assignment, root.id)
     again = msgspec.structs.replace(root, retries=root.retries + 1, reason=received.payload.reason)
     await save(transaction, again, record)
-    at = staff.clock() + timedelta(seconds=policy.retry_after_seconds)
+    at = context.clock() + timedelta(seconds=policy.retry_after_seconds)
     await transaction.publish(retry_due(root.id, root.target_general), at=at)
     return None
 
 
-async def _conclude(staff: Staff, transaction: Transaction, workflow_id: str) -> None:
-    workflow, root = await _context(transaction, workflow_id)
+async def _end_if_done(context: GeneralContext, transaction: Transaction, workflow_id: str) -> None:
+    workflow, root = await _load_run(transaction, workflow_id)
     if root.status in ASSIGNMENTS.final:
-        await book_late(transaction, root, workflow.cost_usd)
+        await record_late_cost(transaction, root, workflow.cost_usd)
         return
-    await grant_waiting(transaction, root.id, workflow, staff.today)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
     if workflow.status is not WorkflowStatus.COMPLETED:
         return
     if await has_open_petitions(transaction, root.id):
-        await _give_slots_back(transaction, workflow)
+        await _release_slots(transaction, workflow)
         return
-    status, reason = judged(workflow)
+    status, reason = judge_result(workflow)
     petitions = await petitions_of(transaction, root.id)
     if failed := [each for each in petitions if each.state is PetitionState.FAILED]:
         status, reason = AssignmentStatus.FAILED, "; ".join(f"{each.kind}: {each.reason}" for each in failed)
-    await end(staff, transaction, root.id, status, reason, workflow)
-    package = staff.packages().get(root.target_general)
+    await end_assignment(context, transaction, root.id, status, reason, workflow)
+    package = context.packages().get(root.target_general)
     if package and status is AssignmentStatus.COMPLETED:
-        keep_memory(transaction, Path(package.directory), root.repo or "", workflow)
+        write_memory(transaction, Path(package.directory), root.repo or "", workflow)
 
 
-async def _give_slots_back(transaction: Transaction, workflow: Workflow) -> None:
-    """Let others work while the world outside takes its time with what was asked for."""
+async def _release_slots(transaction: Transaction, workflow: Workflow) -> None:
+    """Release the slots while petitions are performed outside."""
     cost = workflow.cost_usd
-    for record, assignment in await open_assignments(transaction, root_of(workflow.id)):
+    for record, assignment in await open_assignments(transaction, root_id_of(workflow.id)):
         if assignment.cost_usd != cost:
             await save(transaction, msgspec.structs.replace(assignment, cost_usd=cost), record)
         await transaction.publish(assignment_rested(assignment.id))
 
 
-def _ask(staff: Staff, workflow: Workflow, root: Assignment, current: Assignment) -> Ask:
-    policy, now = _policy(staff, root), staff.clock()
+def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, current: Assignment) -> HumanQuestion:
+    policy, now = _policy(context, root), context.clock()
     question = workflow.question
-    for_money = question is not None and question.about is About.BUDGET
-    ask = Ask(
+    for_money = question is not None and question.topic is QuestionTopic.BUDGET
+    asked = HumanQuestion(
         id=root.id,
-        task_id=current.id,
+        assignment_id=current.id,
         general=root.target_general,
         workflow_id=workflow.id,
-        question=question.text if question else _gate_question(workflow, root),
+        text=question.text if question else _gate_question(workflow, root),
         choices=question.choices if question else (APPROVE, REJECT),
         exact=question is None or for_money,
         people=policy.ask_people,
         asked_at=now,
         due_at=now + timedelta(hours=policy.ask_deadline_hours),
-        usd=workflow.grant_usd if for_money else workflow.left_usd,
+        usd=workflow.grant_usd if for_money else workflow.remaining_usd,
         default=policy.ask_default,
     )
-    # A default that is no answer to this question would leave it open for ever.
-    is_no_answer = ask.exact and ask.chosen(ask.default) is None
-    return msgspec.structs.replace(ask, default="") if is_no_answer else ask
+    # A default that is not a valid answer would leave the question open forever.
+    is_no_answer = asked.exact and asked.matching_choice(asked.default) is None
+    return msgspec.structs.replace(asked, default="") if is_no_answer else asked
 
 
-def _policy(staff: Staff, root: Assignment) -> Policy:
-    """Return the policy that counts now; a General without a package asks as any other."""
-    package = staff.packages().get(root.target_general)
-    return package.general.policy if package else Policy()
+def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
+    """Return the current policy, or the default policy if the General has no package."""
+    package = context.packages().get(root.target_general)
+    return package.general.policy if package else GeneralPolicy()
 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
-    """Return what a person is asked at a gate: what it is about, and what the agent before it reported."""
-    work = workflow.find_work(workflow.gate or "")
+    """Return the question at a gate: what it is about, and what the last agent reported."""
+    work = workflow.find_work(workflow.gate_work_id or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)
-    said = sentence(with_reason(f"{done} is done ({about})", summary))
-    return f"{said} Shall it go on?"[:_QUESTION_LENGTH_MAX]
+    text = sentence(with_reason(f"{done} is done ({about})", summary))
+    return f"{text} Continue?"[:_QUESTION_LENGTH_MAX]
 
 
-async def _context(transaction: Transaction, workflow_id: str) -> tuple[Workflow, Assignment]:
-    """Return a run and the assignment that it is for."""
+async def _load_run(transaction: Transaction, workflow_id: str) -> tuple[Workflow, Assignment]:
+    """Return a run and its root assignment."""
     try:
         _, workflow = await load_workflow(transaction, workflow_id)
-        _, root = await load(transaction, Assignment, root_of(workflow_id))
+        _, root = await load(transaction, Assignment, root_id_of(workflow_id))
     except NotFound as error:
-        raise NotFound(f"{error}; a run of the court has both as long as it is told of") from error
+        raise NotFound(f"{error}; a run of the court needs its assignment as long as it sends events") from error
     return workflow, root
 
 
 def _time_limit(work: Work | None, task_id: str) -> int:
-    """Return how many seconds a step could take: its own limit, else that of its Work."""
+    """Return the time limit of a Task in seconds: its own, or that of its Work."""
     own = [task.definition.timeout_seconds for task in work.tasks if task.id == task_id] if work else []
     return next(filter(None, [*own, work.definition.timeout_seconds if work else None]), 0)
 

@@ -1,7 +1,7 @@
-"""Files beside the records that people look for: prompts, and which soldiers and sessions an assignment had.
+"""Files for people beside the records: the prompts, soldiers and sessions of an assignment.
 
-They are written after the commit that they tell of, whole and always from all of the run, so that what a crash left out
-is there with the next word of it.
+Each file is written after the commit, as a whole and from the complete run. So a file that is missing after a crash is
+written with the next event.
 """
 
 from functools import partial
@@ -9,36 +9,36 @@ from pathlib import Path
 
 import structlog
 
+from kingdom.atomic_write import write_atomically
 from kingdom.bus.port import Transaction
 from kingdom.court.memory import apply_memory_updates
-from kingdom.whole_file import write_whole
-from kingdom.workflow.model.work import session_of, soldier_of
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.work import session_of, soldier_of
+from kingdom.workflow.model.run.workflow import Workflow
 
 _log = structlog.get_logger("kingdom.court")
 
 
-def keep_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
-    """Write what the agents of a run are asked, a section for each Work."""
+def write_prompts(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+    """Write the prompts of a run, one section for each Work."""
     sections = [
         f"# {work.definition.name}\n\n" + "\n\n".join(task.definition.query.strip() for task in work.tasks) + "\n"
         for work in workflow.works
     ]
     file = directory / "state" / "prompts" / f"{root_id}.md"
-    transaction.after_commit(partial(write_whole, file, "\n".join(sections)))
+    transaction.after_commit(partial(write_atomically, file, "\n".join(sections)))
 
 
-def keep_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
-    """Write the soldiers and sessions of a run, a line for each Work; the last is the current one."""
+def write_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
+    """Write the soldiers and sessions of a run, one line for each Work, the current one last."""
     tokens = [work.agent.session for work in workflow.works if work.agent.session]
     results = directory / "state" / "results"
     for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
         text = "".join(f"{line}\n" for line in lines)
-        transaction.after_commit(partial(write_whole, results / f"{root_id}-{name}", text))
+        transaction.after_commit(partial(write_atomically, results / f"{root_id}-{name}", text))
 
 
-def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
-    """Write down what the agents of a run report to have learned."""
+def write_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:
+    """Store what the agents of a run learned."""
     updates = [
         update
         for work in workflow.works
@@ -50,7 +50,7 @@ def keep_memory(transaction: Transaction, directory: Path, repo: str, workflow: 
 
     def write() -> None:
         for refused in apply_memory_updates(directory, updates, repo, source):
-            _log.warning("an agent's memory was not kept", workflow=workflow.id, reason=refused)
+            _log.warning("a memory update of an agent was refused", workflow=workflow.id, reason=refused)
 
     if updates:
         transaction.after_commit(write)

@@ -1,1 +1,1 @@
-"""The King: decides which General gets what, and when."""
+"""The King: decides which General gets which event, and when."""

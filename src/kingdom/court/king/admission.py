@@ -1,136 +1,144 @@
-"""Admission: while there is room, who waits longest by rank becomes an assignment; who needs a full quota is parked."""
+"""Admission: turn waiting entries into assignments while there is room, and park those whose quota is full."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
-from kingdom.court.king.assigning import Need, as_of, assign, needs, quota_now
-from kingdom.court.king.gates import Gate, budget_gate, health_gate, strictest
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import ANSWER, PLACES, READY, move_place, read_place
-from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, read_quota, save_quota
+from kingdom.court.king.admission_rules import AdmissionRule, budget_rule, health_rule, strictest_rule
+from kingdom.court.king.assignments import (
+    QuotaNeed,
+    create_assignment,
+    load_current_quota,
+    quota_needs,
+    with_current_limit,
+)
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.waiting_queue import ANSWER, READY, WAITING_ENTRIES, move_entry, read_entry
+from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, read_quota, save_quota
 from kingdom.court.records import CURRENT, EVENTS
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
-# Looked at in one call, so that a transaction stays short however many wait; the clock goes on with the rest.
+# The limit of one call, so that a transaction stays short. The timers continue with the rest.
 LOOKS_MAX = 20
 _PAGE = 5
 _HEALTH = "health"
 
 
 @dataclass(slots=True)
-class Admission:
-    """What one call made of those who wait; `has_more` where it ended before it had looked at all it could admit."""
+class AdmissionResult:
+    """The result of one admission call. `has_more` is set if it stopped at its limit."""
 
     assignments: list[Assignment] = field(default_factory=list)
     looks: int = 0
 
     @property
     def has_more(self) -> bool:
-        """Tell whether it is worth to call again."""
+        """Return whether another call can admit more."""
         return self.looks >= LOOKS_MAX
 
 
-async def admit(transaction: Transaction, now: datetime, terms: Terms) -> Admission:
-    """Make assignments of those who wait, as far as health, money and slots allow."""
+async def admit(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionResult:
+    """Create assignments from waiting entries, as far as health, budget and slots allow."""
     await transaction.read_ahead([(_HEALTH, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
-    done = Admission()
-    await _admit_answers(transaction, done, now, terms)
-    gate = await gate_now(transaction, now, terms)
-    while not done.has_more and not await _full(transaction, Need(SOLDIERS), now, terms):
-        await _wake(transaction, gate, now, terms)
-        page = await transaction.find(Query(kind=PLACES.name, owner=READY, limit=_PAGE))
-        if not page or not gate.admits(read_place(page[0]).rank, now):
+    done = AdmissionResult()
+    await _admit_answers(transaction, done, now, context)
+    rule = await current_rule(transaction, now, context)
+    while not done.has_more and not await _is_full(transaction, QuotaNeed(SOLDIERS), now, context):
+        await _unpark(transaction, rule, now, context)
+        page = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=READY, limit=_PAGE))
+        if not page or not rule.admits(read_entry(page[0]).rank, now):
             break
         for record in page:
-            if not gate.admits(read_place(record).rank, now):
+            if not rule.admits(read_entry(record).rank, now):
                 break
             done.looks += 1
-            if not await _take_or_park(transaction, record, done, now, terms):
+            if not await _take_or_park(transaction, record, done, now, context):
                 break
     return done
 
 
-async def gate_now(transaction: Transaction, now: datetime, terms: Terms) -> Gate:
-    """Return the strictest gate as it stands now."""
+async def current_rule(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionRule:
+    """Return the strictest admission rule at this moment."""
     health = await transaction.get(_HEALTH, CURRENT)
-    _, money = await quota_now(transaction, MONEY, now, terms)
-    return strictest(
-        health_gate(health.doc if health else None, now, terms.settings), budget_gate(money, terms.settings)
+    _, money = await load_current_quota(transaction, MONEY, now, context)
+    return strictest_rule(
+        health_rule(health.doc if health else None, now, context.settings), budget_rule(money, context.settings)
     )
 
 
 def absent_owner(general: str) -> str:
-    """Return under whom those wait whose General is not there."""
+    """Return the owner of entries whose General has no package."""
     return f"absent:{general}"
 
 
-async def free_absent(transaction: Transaction, terms: Terms) -> int:
-    """Let those go on whose General is back; returns how many."""
+async def release_absent(transaction: Transaction, context: KingContext) -> int:
+    """Make entries ready whose General has a package again. Return how many."""
     freed = 0
-    for package in terms.packages():
+    for package in context.packages():
         owner = absent_owner(package.name)
-        for record in await transaction.find(Query(kind=PLACES.name, owner=owner, limit=LOOKS_MAX)):
-            await move_place(transaction, record, READY)
+        for record in await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=owner, limit=LOOKS_MAX)):
+            await move_entry(transaction, record, READY)
             freed += 1
     return freed
 
 
-async def _admit_answers(transaction: Transaction, done: Admission, now: datetime, terms: Terms) -> None:
-    """Let those go on whom a person answered: no gate and no slot holds them, only money."""
-    async for record in each(transaction, Query(kind=PLACES.name, owner=ANSWER)):
+async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: datetime, context: KingContext) -> None:
+    """Resume assignments that a person has answered. They need budget, but no free slot and no admission rule."""
+    async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, owner=ANSWER)):
         if done.has_more:
             return
-        place = read_place(record)
-        money = needs(place.general, place.repo, terms, place.usd)[-1]
-        if await _full(transaction, money, now, terms):
+        entry = read_entry(record)
+        money = quota_needs(entry.general, entry.repo, context, entry.usd)[-1]
+        if await _is_full(transaction, money, now, context):
             continue
         done.looks += 1
-        if assignment := await assign(transaction, record, now, terms):
+        if assignment := await create_assignment(transaction, record, now, context):
             done.assignments.append(assignment)
 
 
-async def _take_or_park(transaction: Transaction, record: Record, done: Admission, now: datetime, terms: Terms) -> bool:
-    """Admit a place, or park it where it has to wait; False once nobody can be admitted any more."""
-    place = read_place(record)
-    if terms.package(place.general) is None:
-        await move_place(transaction, record, absent_owner(place.general), f"there is no General {place.general} now")
+async def _take_or_park(
+    transaction: Transaction, record: Record, done: AdmissionResult, now: datetime, context: KingContext
+) -> bool:
+    """Admit an entry, or park it if a quota is full. Return False once nothing more can be admitted."""
+    entry = read_entry(record)
+    if context.package(entry.general) is None:
+        await move_entry(transaction, record, absent_owner(entry.general), f"there is no General {entry.general} now")
         return True
-    wanted = needs(place.general, place.repo, terms)
+    wanted = quota_needs(entry.general, entry.repo, context)
     own = [(QUOTAS.name, need.scope) for need in wanted if need.scope not in (SOLDIERS, MONEY)]
-    await transaction.read_ahead([*own, (EVENTS.name, place.event_id)])
-    full = [need.scope for need in wanted if await _full(transaction, need, now, terms)]
+    await transaction.read_ahead([*own, (EVENTS.name, entry.event_id)])
+    full = [need.scope for need in wanted if await _is_full(transaction, need, now, context)]
     if not full:
-        if assignment := await assign(transaction, record, now, terms):
+        if assignment := await create_assignment(transaction, record, now, context):
             done.assignments.append(assignment)
         return True
     if SOLDIERS in full:
         return False
-    # Written by whoever parks as by whoever gives back, so that of the two one sees the other.
-    quota_record, quota = await quota_now(transaction, full[0], now, terms)
+    # Writing the quota here conflicts with a concurrent release, so the release cannot miss the parked entry.
+    quota_record, quota = await load_current_quota(transaction, full[0], now, context)
     await save_quota(transaction, quota, quota_record, wanted=True)
-    await move_place(transaction, record, full[0], f"{full[0]} is full")
+    await move_entry(transaction, record, full[0], full_reason(full[0]))
     return True
 
 
-async def _full(transaction: Transaction, need: Need, now: datetime, terms: Terms) -> bool:
-    _, quota = await quota_now(transaction, need.scope, now, terms)
+async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, context: KingContext) -> bool:
+    _, quota = await load_current_quota(transaction, need.scope, now, context)
     return not quota.fits(need.amount)
 
 
-async def _wake(transaction: Transaction, gate: Gate, now: datetime, terms: Terms) -> None:
-    """Make the first who is parked under each quota with room ready again."""
-    async for record in each(transaction, Query(kind=QUOTAS.name, owner=WANTED)):
-        quota = as_of(read_quota(record.doc), now, terms)
+async def _unpark(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
+    """Make the first entry that is parked under each quota with room ready again."""
+    async for record in each_record(transaction, RecordQuery(kind=QUOTAS.name, owner=WANTED)):
+        quota = with_current_limit(read_quota(record.doc), now, context)
         if not quota.room:
             continue
-        parked = await transaction.find(Query(kind=PLACES.name, owner=quota.scope, limit=1))
+        parked = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=quota.scope, limit=1))
         if not parked:
             await save_quota(transaction, quota, record, wanted=False)
             continue
-        place = read_place(parked[0])
-        amount = dict(needs(place.general, place.repo, terms)).get(quota.scope)
-        if gate.admits(place.rank, now) and (amount is None or quota.fits(amount)):
-            await move_place(transaction, parked[0], READY)
+        entry = read_entry(parked[0])
+        amount = dict(quota_needs(entry.general, entry.repo, context)).get(quota.scope)
+        if rule.admits(entry.rank, now) and (amount is None or quota.fits(amount)):
+            await move_entry(transaction, parked[0], READY)

@@ -1,4 +1,4 @@
-"""The answer of a person: the first valid one lets the assignment go on that asked, whatever else waits."""
+"""Answers of people: the first valid answer resumes the assignment that asked, ahead of other waiting work."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -6,97 +6,107 @@ from datetime import datetime
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
-from kingdom.court.asks import ASKS, Ask, AskStatus, load_ask, save_ask
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.outcomes import IGNORED, end_event
-from kingdom.court.king.terms import KING
-from kingdom.court.king.waiting import ANSWER, WaitingPlace, put_place
-from kingdom.court.records import ASSIGNMENTS, receive, save
+from kingdom.court.king.context import KING
+from kingdom.court.king.outcomes import IGNORED, complete_event
+from kingdom.court.king.waiting_queue import ANSWER, WaitingEntry, add_entry
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.records import ASSIGNMENTS, receive_event, save
 from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.lifecycle import cancel
 
 _SUFFIX = ".human_response"
 RULE = "human_response"
-# Who answers in the place of people when the time for it is over.
+# The source of default answers when the time for an answer runs out.
 CLOCK = "clock"
 
 
 def is_answer(event: ExternalEvent) -> bool:
-    """Tell whether an event is what a person answered."""
+    """Return whether an event is a person's answer."""
     return event.type.endswith(_SUFFIX)
 
 
-async def take_answer(transaction: Transaction, record: Record, event: ExternalEvent, now: datetime) -> None:
-    """Keep a valid answer and let its assignment wait for money only; complete the event of any other as ignored."""
-    task_id = _word(event, "task_id")
-    found = await transaction.get(ASSIGNMENTS.name, task_id) if task_id else None
-    root_id = msgspec.convert(found.doc, Assignment).root_id if found else task_id
-    known = await load_ask(transaction, root_id) if found else None
+async def accept_answer(transaction: Transaction, record: Record, event: ExternalEvent, now: datetime) -> None:
+    """Store a valid answer and queue its assignment to resume. Complete the event of an invalid answer as ignored."""
+    assignment_id = _payload_text(event, "task_id")
+    found = await transaction.get(ASSIGNMENTS.name, assignment_id) if assignment_id else None
+    root_id = msgspec.convert(found.doc, Assignment).root_id if found else assignment_id
+    known = await load_question(transaction, root_id) if found else None
     if known is None:
-        await end_event(
-            transaction, record, event, IGNORED, f"{task_id or 'an assignment without a name'} asks nothing"
+        await complete_event(
+            transaction, record, event, IGNORED, f"{assignment_id or 'an assignment without an id'} has no question"
         )
         return
-    ask_record, ask = known
-    if refusal := await _refusal(transaction, ask, event):
-        await end_event(transaction, record, event, IGNORED, refusal)
+    question_record, question = known
+    if refusal := await _why_refused(transaction, question, event):
+        await complete_event(transaction, record, event, IGNORED, refusal)
         return
-    await save_ask(transaction, ask.answered(_word(event, "user"), _word(event, "text")), ask_record)
+    await save_question(
+        transaction, question.with_answer(_payload_text(event, "user"), _payload_text(event, "text")), question_record
+    )
     root = await transaction.get(ASSIGNMENTS.name, root_id)
-    place = WaitingPlace(
+    entry = WaitingEntry(
         event_id=event.id,
-        general=ask.general,
+        general=question.general,
         rule=RULE,
         priority=Priority.HIGH,
         since=min(event.created_at, now),
         repo=root.doc.get("repo") if root else None,
         answers=root_id,
-        usd=ask.usd,
-        reason="goes on as soon as there is money",
+        usd=question.usd,
+        reason="resumes as soon as there is budget",
     )
-    place_id = await put_place(transaction, place, ANSWER)
-    routes = (Route(general=ask.general, rule=RULE, waiting=place_id),)
+    entry_id = await add_entry(transaction, entry, ANSWER)
+    routes = (Route(general=question.general, rule=RULE, waiting=entry_id),)
     await save(transaction, msgspec.structs.replace(event, routes=routes), record)
 
 
-async def answer_for_nobody(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Go on without people where the time for an answer is over, by the default or not at all; returns how often."""
-    due = await transaction.find(Query(kind=ASKS.name, state=AskStatus.OPEN, due_by=now, limit=limit))
-    over = [(record, ask) for record in due if (ask := msgspec.convert(record.doc, Ask)).due_at <= now]
-    for record, ask in over:
-        if ask.default.strip():
-            await receive(transaction, _said_by_clock(ask, now), KING)
+async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
+    """Give overdue questions their default answer, or cancel the run that asks. Return how many."""
+    due = await transaction.find(RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
+    over = [
+        (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now
+    ]
+    for record, question in over:
+        if question.default.strip():
+            await receive_event(transaction, _default_answer(question, now), KING)
             continue
-        await save_ask(transaction, ask.expired(), record)
-        # The General hears of it and ends the assignment.
+        await save_question(transaction, question.as_expired(), record)
+        # The cancelled run makes its General end the assignment.
         with suppress(NotFound, IllegalTransition):
-            await cancel(transaction, ask.workflow_id, actor=KING, reason="nobody answered in time")
+            await cancel(transaction, question.workflow_id, actor=KING, reason="nobody answered in time")
     return len(over)
 
 
-async def _refusal(transaction: Transaction, ask: Ask, event: ExternalEvent) -> str:
-    """Return why an event is no answer to a question, or nothing where it is one."""
-    asked = msgspec.structs.replace(ask, people=()) if event.source == CLOCK else ask
-    if refusal := asked.refuses(_word(event, "user"), _word(event, "text"), _word(event, "asked_at")):
+async def _why_refused(transaction: Transaction, question: HumanQuestion, event: ExternalEvent) -> str:
+    """Return why an event is not a valid answer, or ""."""
+    asked = msgspec.structs.replace(question, people=()) if event.source == CLOCK else question
+    if refusal := asked.rejection_reason(
+        _payload_text(event, "user"), _payload_text(event, "text"), _payload_text(event, "asked_at")
+    ):
         return refusal
-    asking = await transaction.get(ASSIGNMENTS.name, ask.task_id)
+    asking = await transaction.get(ASSIGNMENTS.name, question.assignment_id)
     state = asking.state if asking else "gone"
-    return "" if state == AssignmentStatus.NEEDS_HUMAN else f"{ask.task_id} does not wait for an answer, it is {state}"
+    return (
+        ""
+        if state == AssignmentStatus.NEEDS_HUMAN
+        else f"{question.assignment_id} is not waiting for an answer, it is {state}"
+    )
 
 
-def _said_by_clock(ask: Ask, now: datetime) -> ExternalEvent:
+def _default_answer(question: HumanQuestion, now: datetime) -> ExternalEvent:
     return ExternalEvent(
-        # The same however often the clock looks, so that it is said once.
-        id=f"evt-{CLOCK}-response-{ask.id}-{int(ask.due_at.timestamp())}",
+        # A fixed id, so that the answer is given once however often the timer runs.
+        id=f"evt-{CLOCK}-response-{question.id}-{int(question.due_at.timestamp())}",
         type=f"{CLOCK}{_SUFFIX}",
         source=CLOCK,
         repo=None,
         payload={
-            "task_id": ask.task_id,
-            "text": ask.default,
+            "task_id": question.assignment_id,
+            "text": question.default,
             "user": CLOCK,
-            "asked_at": ask.asked_at.isoformat(),
+            "asked_at": question.asked_at.isoformat(),
         },
         priority=Priority.HIGH,
         created_at=now,
@@ -104,5 +114,5 @@ def _said_by_clock(ask: Ask, now: datetime) -> ExternalEvent:
     )
 
 
-def _word(event: ExternalEvent, name: str) -> str:
+def _payload_text(event: ExternalEvent, name: str) -> str:
     return str(event.payload.get(name) or "")

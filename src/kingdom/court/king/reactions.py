@@ -1,4 +1,4 @@
-"""ONE table: what the King does about each thing that he hears of."""
+"""The table of the King's reactions to notices."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kingdom.bus.dispatcher import Dispatcher
+from kingdom.bus.event import Event
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.bus.record import Record
+from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.documents import EventStatus, ExternalEvent, Route
 from kingdom.court.king.admission import admit
-from kingdom.court.king.answers import is_answer, take_answer
-from kingdom.court.king.assigning import SCHEDULE
-from kingdom.court.king.outcomes import SUPERSEDED, UNROUTED, discard, settle_event
-from kingdom.court.king.resting import rest
-from kingdom.court.king.routing import Choice, Decision, route, why_nobody
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import Superseded, enter
+from kingdom.court.king.answers import accept_answer, is_answer
+from kingdom.court.king.assignments import SCHEDULE
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.outcomes import SUPERSEDED, UNROUTED, discard_event, update_event_status
+from kingdom.court.king.release import release_assignment
+from kingdom.court.king.routing import RouteChoice, RoutingDecision, route_event, why_unrouted
+from kingdom.court.king.waiting_queue import SupersededEntry, enqueue
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import (
@@ -34,100 +34,106 @@ from kingdom.court.streams import (
 )
 from kingdom.errors import IllegalTransition
 
-# The streams that a worker for the King listens to.
+# The streams of the King's worker.
 STREAMS = (EVENT_STREAM.name, RESULT_STREAM.name)
 
 
-async def event_arrived(terms: Terms, received: Received[ExternalEventReceived], transaction: Transaction) -> None:
-    """Decide who gets an event and let it wait for them, then admit whom there is room for."""
-    now = terms.clock()
+async def on_event_received(
+    context: KingContext, received: Event[ExternalEventReceived], transaction: Transaction
+) -> None:
+    """Route an event and queue it for its Generals, then admit what there is room for."""
+    now = context.clock()
     record = await transaction.get(EVENTS.name, received.payload.event_id)
     if record is None or record.state != EventStatus.PENDING:
         return
     event = msgspec.convert(record.doc, ExternalEvent)
     if is_answer(event) and not event.routes:
-        await take_answer(transaction, record, event, now)
-    elif not any(each.waiting or each.task_id for each in event.routes):
-        await _let_wait(transaction, record, event, now, terms)
-    await admit(transaction, now, terms)
+        await accept_answer(transaction, record, event, now)
+    elif not any(each.waiting or each.assignment_id for each in event.routes):
+        await _queue_event(transaction, record, event, now, context)
+    await admit(transaction, now, context)
 
 
-async def assignment_rested(terms: Terms, received: Received[AssignmentRested], transaction: Transaction) -> None:
-    """Take back what an assignment held, and admit whom there is room for now."""
-    now = terms.clock()
-    await rest(transaction, received.payload.task_id, now, terms)
-    await admit(transaction, now, terms)
+async def on_assignment_rested(
+    context: KingContext, received: Event[AssignmentRested], transaction: Transaction
+) -> None:
+    """Release the quotas of an assignment, then admit what there is room for."""
+    now = context.clock()
+    await release_assignment(transaction, received.payload.assignment_id, now, context)
+    await admit(transaction, now, context)
 
 
-class Row(NamedTuple):
-    """What is heard, the kind of record that it is about, and what follows."""
+class KingReaction(NamedTuple):
+    """A notice, the record kind it names, and the reaction."""
 
     notice: EventType[Any]
     reads: str
-    reaction: Callable[[Terms, Received[Any], Transaction], Awaitable[None]]
+    reaction: Callable[[KingContext, Event[Any], Transaction], Awaitable[None]]
 
 
 REACTIONS = (
-    Row(EXTERNAL_EVENT_RECEIVED, EVENTS.name, event_arrived),
-    Row(ASSIGNMENT_RESTED, ASSIGNMENTS.name, assignment_rested),
+    KingReaction(EXTERNAL_EVENT_RECEIVED, EVENTS.name, on_event_received),
+    KingReaction(ASSIGNMENT_RESTED, ASSIGNMENTS.name, on_assignment_rested),
 )
 
 
-def register(dispatcher: Dispatcher, terms: Terms) -> None:
-    """Let a worker do what the King does."""
+def register(dispatcher: Dispatcher, context: KingContext) -> None:
+    """Register the King's reactions."""
     for row in REACTIONS:
-        dispatcher.reaction(row.notice, reads=row.reads)(partial(row.reaction, terms))
+        dispatcher.reaction(row.notice, reads=row.reads)(partial(row.reaction, context))
 
 
-async def reroute(transaction: Transaction, event_id: str) -> ExternalEvent:
-    """Let the King decide anew about an event that no General wanted."""
+async def reroute_event(transaction: Transaction, event_id: str) -> ExternalEvent:
+    """Route an event again that no General wanted."""
     record, event = await load(transaction, ExternalEvent, event_id)
     if event.status is not EventStatus.COMPLETED or event.outcome != UNROUTED:
         state = f"{event.status} {event.outcome}".strip()
-        raise IllegalTransition(f"event {event_id}", state, "only an unrouted event can be routed anew", ())
+        raise IllegalTransition(f"event {event_id}", state, "only an unrouted event can be routed again", ())
     again = event.as_new()
     await save(transaction, again, record)
     await transaction.publish(event_received(event_id))
     return again
 
 
-def decide(event: ExternalEvent, packages: Sequence[Package]) -> Decision:
-    """Return who gets an event; a schedule has decided that already."""
+def decide_routes(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDecision:
+    """Return the routing decision for an event. The event of a schedule already names its General."""
     if event.source != SCHEDULE or not event.routes:
-        return route(event, packages)
-    return Decision(
-        choices=tuple(Choice(general=each.general, rule=each.rule, priority=event.priority) for each in event.routes)
+        return route_event(event, packages)
+    return RoutingDecision(
+        choices=tuple(
+            RouteChoice(general=each.general, rule=each.rule, priority=event.priority) for each in event.routes
+        )
     )
 
 
-async def _let_wait(
-    transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, terms: Terms
+async def _queue_event(
+    transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, context: KingContext
 ) -> None:
-    packages = terms.packages()
-    decision = decide(event, packages)
+    packages = context.packages()
+    decision = decide_routes(event, packages)
     if not decision.choices:
-        await discard(transaction, record, event, UNROUTED, why_nobody(event, packages))
+        await discard_event(transaction, record, event, UNROUTED, why_unrouted(event, packages))
         return
     routes: list[Route] = []
     newer = ""
     for choice in decision.choices:
-        package = terms.package(choice.general)
+        package = context.package(choice.general)
         repo = event.repo or (package.general.default_repo if package else None)
-        given, older, overtaken_by = await enter(transaction, event, choice, repo, now, first=not routes)
+        given, older, overtaken_by = await enqueue(transaction, event, choice, repo, now, first=not routes)
         routes.append(given)
         newer = overtaken_by or newer
         if older:
-            await _supersede(transaction, older, event.id)
+            await _drop_superseded(transaction, older, event.id)
     kept = msgspec.structs.replace(event, key=decision.choices[0].key, routes=tuple(routes))
     if any(each.waiting for each in routes):
         await save(transaction, kept, record)
     else:
-        await discard(transaction, record, kept, SUPERSEDED, f"superseded by {newer}")
+        await discard_event(transaction, record, kept, SUPERSEDED, f"superseded by {newer}")
 
 
-async def _supersede(transaction: Transaction, older: Superseded, newer: str) -> None:
-    """Let an event go that waited and has lost its place to a newer one."""
-    record = await transaction.get(EVENTS.name, older.place.event_id)
+async def _drop_superseded(transaction: Transaction, older: SupersededEntry, newer: str) -> None:
+    """Remove the route of a waiting event that a newer event replaced."""
+    record = await transaction.get(EVENTS.name, older.entry.event_id)
     if record is None:
         return
     event = msgspec.convert(record.doc, ExternalEvent)
@@ -135,7 +141,7 @@ async def _supersede(transaction: Transaction, older: Superseded, newer: str) ->
         msgspec.structs.replace(each, waiting="") if each.waiting == older.record.id else each for each in event.routes
     )
     left = msgspec.structs.replace(event, routes=routes)
-    if any(each.waiting or each.task_id for each in routes):
-        await settle_event(transaction, record, left)
+    if any(each.waiting or each.assignment_id for each in routes):
+        await update_event_status(transaction, record, left)
     else:
-        await discard(transaction, record, left, SUPERSEDED, f"superseded by {newer}")
+        await discard_event(transaction, record, left, SUPERSEDED, f"superseded by {newer}")

@@ -1,9 +1,9 @@
-"""The kinds of record that only the King writes, and those that he shares with others."""
+"""The record kinds that the King writes."""
 
-from kingdom.court.asks import ASKS
-from kingdom.court.king.resting import BILLS
+from kingdom.court.king.release import BILLS
 from kingdom.court.king.schedules import SCHEDULES
-from kingdom.court.king.waiting import NEWEST, PLACES
+from kingdom.court.king.waiting_queue import NEWEST, WAITING_ENTRIES
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.quota import QUOTAS
 
-KINDS = (PLACES, NEWEST, BILLS, SCHEDULES, QUOTAS, ASKS)
+KINDS = (WAITING_ENTRIES, NEWEST, BILLS, SCHEDULES, QUOTAS, QUESTIONS)

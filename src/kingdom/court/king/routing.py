@@ -1,4 +1,4 @@
-"""Which Generals get an event: a pure decision with a reason for every subscription that was looked at."""
+"""Decide which Generals get an event, with a reason for every subscription. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from kingdom.court.documents import ExternalEvent, Priority
-from kingdom.court.package import Package, Subscription, Wanted
+from kingdom.court.package import FieldPattern, Package, Subscription
 
 _FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
 _SHOWN_MAX = 80
 _MISSING = object()
 
 
-class Considered(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription and what became of it; `rule` names it, as in gen-pr#2."""
+class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription, whether it was chosen, and why. `rule` names it, such as gen-pr#2."""
 
     rule: str
     general: str
@@ -24,8 +24,8 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One General that gets the event, and on which terms."""
+class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One General that gets the event, and how."""
 
     general: str
     rule: str
@@ -34,23 +34,23 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     debounce_seconds: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets an event, in order, and why or why not."""
+class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which Generals get an event, in order, and why others do not."""
 
-    choices: tuple[Choice, ...] = ()
-    considered: tuple[Considered, ...] = ()
+    choices: tuple[RouteChoice, ...] = ()
+    considered: tuple[ConsideredRule, ...] = ()
 
     @property
     def generals(self) -> tuple[str, ...]:
-        """Return the names of those who get it."""
+        """Return the names of the chosen Generals."""
         return tuple(choice.general for choice in self.choices)
 
 
-def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
-    """Return who gets an event: the first General with a fitting subscription, and each with one that says `also`."""
+def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDecision:
+    """Choose the first General with a matching subscription, and each whose matching subscription says `also`."""
     document = msgspec.to_builtins(event)
-    choices: dict[str, Choice] = {}
-    considered: list[Considered] = []
+    choices: dict[str, RouteChoice] = {}
+    considered: list[ConsideredRule] = []
     winner = ""
     for package, rule, subscription in _subscriptions(packages):
         general = package.name
@@ -59,25 +59,29 @@ def route(event: ExternalEvent, packages: Iterable[Package]) -> Decision:
         if misfit:
             reason = misfit
         elif winner and not subscription.also:
-            reason = f"fits, but {winner} comes first"
+            reason = f"matches, but {winner} comes first"
         else:
             winner = winner if subscription.also else rule
             chosen = general not in choices
-            reason = ("fits, also" if subscription.also else "fits") if chosen else "fits, but its General has it"
+            reason = (
+                ("matches, also" if subscription.also else "matches")
+                if chosen
+                else "matches, but its General already gets it"
+            )
         if chosen:
             choices[general] = _choice(document, general, rule, subscription)
-        considered.append(Considered(rule=rule, general=general, chosen=chosen, reason=reason))
-    return Decision(choices=tuple(choices.values()), considered=tuple(considered))
+        considered.append(ConsideredRule(rule=rule, general=general, chosen=chosen, reason=reason))
+    return RoutingDecision(choices=tuple(choices.values()), considered=tuple(considered))
 
 
-def why_nobody(event: ExternalEvent, packages: Iterable[Package]) -> str:
-    """Return in a few words why no General gets an event."""
+def why_unrouted(event: ExternalEvent, packages: Iterable[Package]) -> str:
+    """Return why no General gets an event."""
     hears_of_it = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
-    return "no rule of a General fits it" if hears_of_it else "no General subscribes to it"
+    return "no rule of a General matches it" if hears_of_it else "no General subscribes to it"
 
 
-def look_up(document: Mapping[str, Any], path: str) -> Any:
-    """Return what a dotted path leads to in a document, or nothing that equals anything."""
+def value_at(document: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path of a document, or a marker that equals nothing."""
     found: Any = document
     for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:
@@ -93,23 +97,23 @@ def _subscriptions(packages: Iterable[Package]) -> Iterator[tuple[Package, str, 
 
 
 def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
-    """Return the part of a subscription that does not fit, or nothing."""
+    """Return which part of a subscription does not match, or ""."""
     if not fnmatchcase(document["type"], subscription.type):
         return f"type is {_shown(document['type'])}, wanted {subscription.type!r}"
     repo = document["repo"]
-    # Names of GitHub have no case.
+    # GitHub names are case-insensitive.
     fits = repo is not None and any(fnmatchcase(repo.lower(), glob.lower()) for glob in subscription.repos)
     if subscription.repos and not fits:
         return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
     for path, wanted in subscription.where.items():
-        found = look_up(document, path)
+        found = value_at(document, path)
         if not _fits(found, wanted):
             return f"{path} is {_shown(found)}, wanted {_wanted(wanted)}"
     return ""
 
 
-def _fits(found: Any, wanted: Wanted) -> bool:
-    """Tell whether a value is one of the wanted; of a list, one element has to be."""
+def _fits(found: Any, wanted: FieldPattern) -> bool:
+    """Return whether a value, or one element of a list, matches a pattern."""
     if isinstance(found, list):
         return any(_fits(each, wanted) for each in found)
     return any(_equals(found, each) for each in (wanted if isinstance(wanted, list) else [wanted]))
@@ -118,12 +122,12 @@ def _fits(found: Any, wanted: Wanted) -> bool:
 def _equals(found: object, wanted: object) -> bool:
     if isinstance(wanted, str):
         return isinstance(found, str) and fnmatchcase(found, wanted)
-    # True is 1 for Python, for people it is not.
+    # In Python, True equals 1.
     return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
 
 
-def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: Subscription) -> Choice:
-    return Choice(
+def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: Subscription) -> RouteChoice:
+    return RouteChoice(
         general=general,
         rule=rule,
         priority=subscription.priority or Priority(document["priority"]),
@@ -133,15 +137,15 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
-    """Return what an event is about; nothing where a part is missing, since events would meet under half a key."""
-    values = {path: look_up(document, path) for path in _FIELD.findall(pattern)}
+    """Return the key of an event, or "" if a part is missing. Incomplete keys would mix unrelated events."""
+    values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""
-    # In one pass, so that no value is read as a pattern.
+    # In one pass, so that values are not treated as patterns.
     return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
 
 
-def _wanted(wanted: Wanted | list[str]) -> str:
+def _wanted(wanted: FieldPattern | list[str]) -> str:
     if not isinstance(wanted, list):
         return repr(wanted)
     return repr(wanted[0]) if len(wanted) == 1 else "one of " + ", ".join(map(repr, wanted))

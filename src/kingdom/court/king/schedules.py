@@ -1,4 +1,4 @@
-"""Schedules: each has a stored next time; a time fires once, whoever looks and however often."""
+"""Schedules: each stores its next time, and each time fires once with any number of Kings."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,14 +11,14 @@ import structlog
 from cronsim import CronSim
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.assigning import SCHEDULE
-from kingdom.court.king.terms import KING, Terms
+from kingdom.court.king.assignments import SCHEDULE
+from kingdom.court.king.context import KING, KingContext
 from kingdom.court.package import Package, Schedule
-from kingdom.court.records import CURRENT, SEEN_KEPT, receive
-from kingdom.workflow.records import change, each
+from kingdom.court.records import CURRENT, SEEN_KEPT, receive_event
+from kingdom.workflow.records import each_record, run_transaction
 
 ACTIVE, STOPPED = "active", "stopped"
 SCHEDULES = RecordKind(
@@ -28,14 +28,14 @@ SCHEDULES = RecordKind(
     retention=timedelta(days=30),
 )
 _SENT = "schedule-sent"
-# Of the times that nobody was there for, so many fire in one look; the rest follow with the next.
+# How many missed times fire in one round. The rest follow in the next round.
 _CATCH_UP_MAX = 100
 _DAY = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
 
-class Timetable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a schedule has come."""
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The progress of a schedule."""
 
     name: str
     general: str
@@ -46,22 +46,22 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stopped_at: datetime | None = None
 
 
-def times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Yield the times of a schedule behind a moment, in UTC; one that the clocks repeat comes once."""
+def schedule_times(cron: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Yield the times of a schedule after a moment, in UTC. A time repeated by daylight saving fires once."""
     for moment in CronSim(cron, after.astimezone(zone)):
         time = moment.astimezone(UTC)
-        # In the repeated hour the wall clock names times that are over.
+        # In the repeated hour, the wall clock yields times that have passed.
         if time > after:
             yield time
 
 
-def next_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the next time behind a moment, if there ever is one."""
-    return next(times(cron, zone, after), None)
+def next_schedule_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Return the next time after a moment, or None."""
+    return next(schedule_times(cron, zone, after), None)
 
 
 def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime, late: timedelta) -> list[datetime]:
-    """Return which of the times from the first to now fire; those longer ago than `late` were missed."""
+    """Return which times from `first` to `now` fire. A time more than `late` ago was missed."""
     if schedule.catch_up == "all":
         return [first, *islice(_until(schedule.cron, zone, first, now), _CATCH_UP_MAX - 1)]
     recent = list(_until(schedule.cron, zone, max(first, now - _DAY), now))
@@ -69,43 +69,47 @@ def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime
     return [latest] if schedule.catch_up == "once" or now - latest <= late else []
 
 
-async def fire_schedules(bus: Bus, now: datetime, terms: Terms) -> list[str]:
-    """Fire what is due, take in what was added or changed and stop what is gone; returns the ids of the events."""
-    declared = _declared(terms)
+async def fire_schedules(bus: Bus, now: datetime, context: KingContext) -> list[str]:
+    """Fire due times, add or update declared schedules, and stop removed ones. Return the ids of the new events."""
+    declared = _declared(context)
     async with bus.transaction() as transaction:
-        query = Query(kind=SCHEDULES.name, state=ACTIVE)
-        known = {record.id: record async for record in each(transaction, query)}
+        query = RecordQuery(kind=SCHEDULES.name, state=ACTIVE)
+        known = {record.id: record async for record in each_record(transaction, query)}
     fired: list[str] = []
     for name, (package, schedule) in declared.items():
-        if _has_to_do(known.get(name), package, schedule, now, terms):
-            fired += await change(bus, partial(_advance, package=package, schedule=schedule, now=now, terms=terms))
+        if _needs_update(known.get(name), package, schedule, now, context):
+            fired += await run_transaction(
+                bus, partial(_advance, package=package, schedule=schedule, now=now, context=context)
+            )
     for name in known.keys() - declared.keys():
-        await change(bus, partial(_stop, name=name, now=now))
+        await run_transaction(bus, partial(_stop, name=name, now=now))
     return fired
 
 
 async def _advance(
-    transaction: Transaction, *, package: Package, schedule: Schedule, now: datetime, terms: Terms
+    transaction: Transaction, *, package: Package, schedule: Schedule, now: datetime, context: KingContext
 ) -> list[str]:
-    """Fire the times of one schedule that are due, and store its next one."""
+    """Fire the due times of one schedule, and store its next time."""
     record = await transaction.get(SCHEDULES.name, schedule.name)
-    zone = _zone(schedule, terms)
-    before = _read(record, now)
-    timetable = Timetable(
+    zone = _zone(schedule, context)
+    before = _read_state(record, now)
+    timetable = ScheduleState(
         name=schedule.name,
         general=package.name,
         cron=schedule.cron,
         time_zone=zone.key,
-        next_run_at=next_time(schedule.cron, zone, now),
+        next_run_at=next_schedule_time(schedule.cron, zone, now),
         last_run_at=before.last_run_at if before else None,
     )
     fired: list[datetime] = []
-    if before and before.next_run_at and before.next_run_at <= now and _is_same(before, timetable):
-        late = timedelta(seconds=terms.settings.schedule_late_seconds)
+    if before and before.next_run_at and before.next_run_at <= now and _has_same_times(before, timetable):
+        late = timedelta(seconds=context.settings.schedule_late_seconds)
         fired = due_times(schedule, zone, before.next_run_at, now, late)
         if schedule.catch_up == "all":
-            # There may be more than one look can fire.
-            timetable = msgspec.structs.replace(timetable, next_run_at=next_time(schedule.cron, zone, fired[-1]))
+            # More times may be due than one round fires.
+            timetable = msgspec.structs.replace(
+                timetable, next_run_at=next_schedule_time(schedule.cron, zone, fired[-1])
+            )
     if fired:
         timetable = msgspec.structs.replace(timetable, last_run_at=fired[-1])
         await _remember_sent(transaction, schedule.name, fired[-1])
@@ -123,7 +127,7 @@ async def _advance(
 
 
 async def _fire(transaction: Transaction, package: Package, schedule: Schedule, time: datetime) -> str:
-    """Take in the event of one time, unless somebody has; returns its id then."""
+    """Store the event of one time, and return its id. Return "" if the time has fired already."""
     moment = f"{time:%Y%m%d%H%M%S}"
     if not await transaction.once(SCHEDULE, f"{schedule.name}-{moment}", SEEN_KEPT):
         return ""
@@ -138,7 +142,7 @@ async def _fire(transaction: Transaction, package: Package, schedule: Schedule, 
         status=EventStatus.PENDING,
         routes=(Route(general=package.name, rule=SCHEDULE),),
     )
-    return event.id if await receive(transaction, event, KING) else ""
+    return event.id if await receive_event(transaction, event, KING) else ""
 
 
 async def _stop(transaction: Transaction, *, name: str, now: datetime) -> None:
@@ -157,43 +161,45 @@ async def _remember_sent(transaction: Transaction, name: str, time: datetime) ->
     await transaction.put(Record(kind=SEQUENCES.name, id=_SENT, version=version, state=CURRENT, doc=sent))
 
 
-def _declared(terms: Terms) -> dict[str, tuple[Package, Schedule]]:
+def _declared(context: KingContext) -> dict[str, tuple[Package, Schedule]]:
     return {
-        schedule.name: (package, schedule) for package in terms.packages() for schedule in package.general.schedules
+        schedule.name: (package, schedule) for package in context.packages() for schedule in package.general.schedules
     }
 
 
-def _has_to_do(record: Record | None, package: Package, schedule: Schedule, now: datetime, terms: Terms) -> bool:
-    known = _read(record, now)
+def _needs_update(
+    record: Record | None, package: Package, schedule: Schedule, now: datetime, context: KingContext
+) -> bool:
+    known = _read_state(record, now)
     if known is None or (known.next_run_at and known.next_run_at <= now):
         return True
-    wanted = (package.name, schedule.cron, _zone(schedule, terms).key)
+    wanted = (package.name, schedule.cron, _zone(schedule, context).key)
     return (known.general, known.cron, known.time_zone) != wanted
 
 
-def _is_same(before: Timetable, after: Timetable) -> bool:
-    """Tell whether the times of a schedule are still those that its next one was reckoned from."""
+def _has_same_times(before: ScheduleState, after: ScheduleState) -> bool:
+    """Return whether a schedule still has the times from which its next time was computed."""
     return (before.cron, before.time_zone) == (after.cron, after.time_zone)
 
 
-def _read(record: Record | None, now: datetime) -> Timetable | None:
-    """Return how far a schedule has come; one that was away for a day, or is spoilt, begins anew.
+def _read_state(record: Record | None, now: datetime) -> ScheduleState | None:
+    """Return the stored progress of a schedule. Return None if it is invalid or was stopped for a day.
 
-    For less it may have been the package that could not be read, and its times are not to be missed.
+    A shorter stop may come from a package that was briefly broken. Its missed times still count.
     """
     if record is None:
         return None
     try:
-        timetable = msgspec.convert(record.doc, Timetable)
+        timetable = msgspec.convert(record.doc, ScheduleState)
     except msgspec.ValidationError as error:
-        _log.warning("how far a schedule has come cannot be read: it begins anew", schedule=record.id, error=str(error))
+        _log.warning("the progress of a schedule is invalid: it starts again", schedule=record.id, error=str(error))
         return None
     return timetable if timetable.stopped_at is None or now - timetable.stopped_at < _DAY else None
 
 
-def _zone(schedule: Schedule, terms: Terms) -> ZoneInfo:
-    return ZoneInfo(schedule.time_zone) if schedule.time_zone else terms.zone
+def _zone(schedule: Schedule, context: KingContext) -> ZoneInfo:
+    return ZoneInfo(schedule.time_zone) if schedule.time_zone else context.zone
 
 
 def _until(cron: str, zone: ZoneInfo, after: datetime, now: datetime) -> Iterator[datetime]:
-    return takewhile(lambda time: time <= now, times(cron, zone, after))
+    return takewhile(lambda time: time <= now, schedule_times(cron, zone, after))

@@ -1,4 +1,4 @@
-"""What can be set about the King: the part `king` of the file of settings."""
+"""The section `king` of the settings."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much runs at once, what a day may cost, and how often the King looks by himself."""
+    """How much work runs at once, what a day may cost, and how often the King's timers run."""
 
     every_seconds: _Positive = 10
     soldiers: _Count = 3
@@ -18,11 +18,11 @@ class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     daily_usd: _Positive = 300
     warning_percent: Annotated[float, Meta(gt=0, le=100)] = 70
     critical_percent: Annotated[float, Meta(gt=0, le=100)] = 90
-    # What is set aside for an assignment whose General has no budget of its own, and what its run may cost.
+    # Reserved for an assignment whose General has no budget, and the limit of its run.
     reserved_usd: Annotated[float, Meta(ge=0)] = 5
-    # An older reading of the health says nothing of the machine now.
+    # An older health reading counts as orange.
     health_stale_seconds: _Positive = 120
-    # A time of a schedule that is longer ago was missed, and is left to `catch_up`.
+    # A time of a schedule that passed longer ago was missed; `catch_up` decides about it.
     schedule_late_seconds: _Positive = 120
-    # Where people are told of assignments whose General names no channel.
+    # The channel for assignments whose General names none.
     channel: str = "kingdom"

@@ -1,4 +1,4 @@
-"""What other rules would have decided: stored events are routed again, and nothing is changed."""
+"""Simulate routing: route stored events with other rules, without changing anything."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,25 +6,25 @@ from typing import Literal
 
 import msgspec
 
-from kingdom.bus.log import Cursor
+from kingdom.bus.log import LogCursor
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query
+from kingdom.bus.record import RecordQuery
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.answers import is_answer
-from kingdom.court.king.assigning import SCHEDULE
+from kingdom.court.king.assignments import SCHEDULE
 from kingdom.court.king.outcomes import UNROUTED
-from kingdom.court.king.routing import Considered, route
+from kingdom.court.king.routing import ConsideredRule, route_event
 from kingdom.court.package import Package
 from kingdom.court.records import EVENTS
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 
 _PAGE = 1000
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """An event about which would be decided otherwise, and why."""
+class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that would be routed differently, and why."""
 
     event_id: str
     type: str
@@ -32,25 +32,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     change: Literal["other General", "newly routed", "newly unrouted"]
     before: tuple[str, ...]
     after: tuple[str, ...]
-    considered: tuple[Considered, ...]
+    considered: tuple[ConsideredRule, ...]
 
 
-class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be otherwise; of the `forgotten` only the log still knows, which does not keep what was in them."""
+class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The differences. `forgotten` events are only in the log, which does not keep their payload."""
 
     since: datetime
-    differences: tuple[Difference, ...]
+    differences: tuple[RoutingDifference, ...]
     unchanged: int
     forgotten: int
 
 
-def compare(event: ExternalEvent, packages: Sequence[Package]) -> Difference | None:
-    """Return how the decision about an event would differ, or nothing where it would not."""
-    decision = route(event, packages)
+def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDifference | None:
+    """Return how the routing of an event would change, or None."""
+    decision = route_event(event, packages)
     before, after = tuple(sorted(each.general for each in event.routes)), tuple(sorted(decision.generals))
     if before == after:
         return None
-    return Difference(
+    return RoutingDifference(
         event_id=event.id,
         type=event.type,
         repo=event.repo,
@@ -61,36 +61,36 @@ def compare(event: ExternalEvent, packages: Sequence[Package]) -> Difference | N
     )
 
 
-async def simulate(
+async def simulate_routing(
     transaction: Transaction, operations: Operations, packages: Sequence[Package], since: datetime
-) -> Simulation:
-    """Route every event since a moment again; those that no rule decides about are left out."""
-    differences: list[Difference] = []
+) -> RoutingSimulation:
+    """Route every event since a moment again. Events that rules do not decide are left out."""
+    differences: list[RoutingDifference] = []
     unchanged, known = 0, set()
-    async for record in each(transaction, Query(kind=EVENTS.name)):
+    async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)):
         event = msgspec.convert(record.doc, ExternalEvent)
         known.add(event.id)
-        if event.created_at < since or not _was_decided(event):
+        if event.created_at < since or not _was_routed_by_rules(event):
             continue
-        difference = compare(event, packages)
+        difference = compare_routing(event, packages)
         if difference:
             differences.append(difference)
         else:
             unchanged += 1
     forgotten = await _detected(operations, since) - known
-    return Simulation(since=since, differences=tuple(differences), unchanged=unchanged, forgotten=len(forgotten))
+    return RoutingSimulation(since=since, differences=tuple(differences), unchanged=unchanged, forgotten=len(forgotten))
 
 
-def _was_decided(event: ExternalEvent) -> bool:
+def _was_routed_by_rules(event: ExternalEvent) -> bool:
     if event.source == SCHEDULE or is_answer(event):
         return False
     return bool(event.routes) or event.outcome == UNROUTED
 
 
 async def _detected(operations: Operations, since: datetime) -> set[str]:
-    """Return the ids of the events that the log tells of since a moment."""
+    """Return the ids of the events that the log has since a moment."""
     found: set[str] = set()
-    cursor = Cursor()
+    cursor = LogCursor()
     while page := await operations.read_log(cursor, _PAGE):
         found |= {
             logged.entry.aggregate_id

@@ -1,36 +1,36 @@
-"""Why an event is where it is: what was decided about it, what it waits for, what became of it."""
+"""Explain an event: how it was routed, what it waits for, and what became of it."""
 
 from datetime import datetime
 
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.admission import gate_now
+from kingdom.court.king.admission import current_rule
+from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule
 from kingdom.court.king.answers import is_answer
-from kingdom.court.king.assigning import SCHEDULE, needs, quota_now
-from kingdom.court.king.gates import Gate, Lets
-from kingdom.court.king.routing import Considered, route
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import ANSWER, HELD, PLACES, READY, WaitingPlace, read_place
-from kingdom.court.quota import MONEY, SOLDIERS, Quota
+from kingdom.court.king.assignments import SCHEDULE, load_current_quota, quota_needs
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.routing import ConsideredRule, route_event
+from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING_ENTRIES, WaitingEntry, read_entry
+from kingdom.court.quota import MONEY, SOLDIERS, Quota, full_reason
 from kingdom.court.records import ASSIGNMENTS, load
-from kingdom.sentence import sentence, with_reason
+from kingdom.text import sentence, with_reason
 
-# Counting who is ahead stops here.
+# Counting the entries ahead stops here.
 AHEAD_MAX = 1000
-ADMITTED = "nothing: it is admitted with the next look"
-_LETS = {
-    Lets.EVERYTHING: "everything",
-    Lets.NORMAL: "what is normal or high",
-    Lets.HIGH: "what is high",
-    Lets.NOTHING: "nothing",
+ADMITTED = "nothing, the next round admits it"
+_LEVEL_TEXT = {
+    AdmissionLevel.EVERYTHING: "all work starts",
+    AdmissionLevel.NORMAL: "no low-priority work starts",
+    AdmissionLevel.HIGH: "only high-priority work starts",
+    AdmissionLevel.NOTHING: "no new work starts",
 }
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event waits for a General, what holds it there, and how many are ahead in the same line."""
+class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an event waits for a General, and how many entries with the same owner are ahead of it."""
 
     general: str
     rule: str
@@ -41,10 +41,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """An assignment that an event became, or with which one of those went on."""
+class GivenAssignment(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
+    """An assignment of an event, or one that resumed it."""
 
-    task_id: str
+    assignment_id: str
     general: str
     type: str
     status: str
@@ -52,36 +52,43 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is to be said of one event; `considered` is how the Generals of now would be judged."""
+class EventExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one event. `considered` shows how the current Generals would match it."""
 
     event: ExternalEvent
-    standing: str
-    considered: tuple[Considered, ...]
-    waits: tuple[Wait, ...]
-    assignments: tuple[Given, ...]
+    status_text: str = msgspec.field(name="standing")
+    considered: tuple[ConsideredRule, ...]
+    waits: tuple[WaitReason, ...]
+    assignments: tuple[GivenAssignment, ...]
 
 
-async def explain(transaction: Transaction, event_id: str, now: datetime, terms: Terms) -> Explanation:
-    """Return why an event is where it is."""
+async def explain_event(
+    transaction: Transaction, event_id: str, now: datetime, context: KingContext
+) -> EventExplanation:
+    """Return the explanation of an event."""
     _, event = await load(transaction, ExternalEvent, event_id)
-    waits = [await _wait(transaction, each, now, terms) for each in event.routes if each.waiting]
-    given = [found for each in event.routes if each.task_id for found in await _given(transaction, each.task_id)]
+    waits = [await _wait_reason(transaction, each, now, context) for each in event.routes if each.waiting]
+    given = [
+        found
+        for each in event.routes
+        if each.assignment_id
+        for found in await _given_assignments(transaction, each.assignment_id)
+    ]
     decides_itself = is_answer(event) or event.source == SCHEDULE
-    return Explanation(
+    return EventExplanation(
         event=event,
-        standing=_standing(event),
-        considered=() if decides_itself else route(event, terms.packages()).considered,
+        status_text=_describe_status(event),
+        considered=() if decides_itself else route_event(event, context.packages()).considered,
         waits=tuple(wait for wait in waits if wait),
         assignments=tuple(given),
     )
 
 
-def _standing(event: ExternalEvent) -> str:
-    """Return in a sentence how far an event has come."""
+def _describe_status(event: ExternalEvent) -> str:
+    """Return the status of an event as a sentence."""
     match event.status:
         case EventStatus.PENDING if not any(route.waiting for route in event.routes):
-            return "The King has not decided about it yet: is he running?"
+            return "The King has not routed it yet: does he run?"
         case EventStatus.PENDING:
             return f"It waits for {_names(event.routes)}."
         case EventStatus.DISPATCHED:
@@ -90,61 +97,65 @@ def _standing(event: ExternalEvent) -> str:
     return sentence(with_reason(f"It is {event.status}{outcome}", event.reason))
 
 
-async def _wait(transaction: Transaction, given: Route, now: datetime, terms: Terms) -> Wait | None:
-    record = await transaction.get(PLACES.name, given.waiting)
+async def _wait_reason(
+    transaction: Transaction, given: Route, now: datetime, context: KingContext
+) -> WaitReason | None:
+    record = await transaction.get(WAITING_ENTRIES.name, given.waiting)
     if record is None or record.owner is None:
         return None
-    place = read_place(record)
-    line = await transaction.find(Query(kind=PLACES.name, owner=record.owner, limit=AHEAD_MAX))
-    return Wait(
-        general=place.general,
-        rule=place.rule,
-        priority=place.priority,
-        since=place.since,
+    entry = read_entry(record)
+    line = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=record.owner, limit=AHEAD_MAX))
+    return WaitReason(
+        general=entry.general,
+        rule=entry.rule,
+        priority=entry.priority,
+        since=entry.since,
         line=record.owner,
-        held_by=await _held_by(transaction, record, place, now, terms),
+        held_by=await _held_by(transaction, record, entry, now, context),
         ahead=sum(each.id < record.id for each in line),
     )
 
 
-async def _held_by(transaction: Transaction, record: Record, place: WaitingPlace, now: datetime, terms: Terms) -> str:
-    """Return what keeps a place from being taken now."""
+async def _held_by(
+    transaction: Transaction, record: Record, entry: WaitingEntry, now: datetime, context: KingContext
+) -> str:
+    """Return why an entry is not admitted now."""
     if record.owner == HELD and record.due_at:
-        return f"held back for a newer event until {record.due_at.isoformat(timespec='seconds')}"
-    scopes = [need.scope for need in needs(place.general, place.repo, terms)]
+        return f"held back until {record.due_at.isoformat(timespec='seconds')} in case a newer event follows"
+    scopes = [need.scope for need in quota_needs(entry.general, entry.repo, context)]
     if record.owner == ANSWER:
-        _, money = await quota_now(transaction, MONEY, now, terms)
-        return f"goes on as soon as there is money: {_fullness(money)}"
+        _, money = await load_current_quota(transaction, MONEY, now, context)
+        return f"resumes as soon as there is budget: {_describe_quota(money)}"
     if record.owner in scopes:
-        _, quota = await quota_now(transaction, record.owner, now, terms)
-        return _fullness(quota)
+        _, quota = await load_current_quota(transaction, record.owner, now, context)
+        return _describe_quota(quota)
     if record.owner != READY:
-        return place.reason
-    gate = await gate_now(transaction, now, terms)
-    if not gate.admits(place.rank, now):
-        return _closed(gate)
-    _, soldiers = await quota_now(transaction, SOLDIERS, now, terms)
-    return ADMITTED if soldiers.fits() else _fullness(soldiers)
+        return entry.reason
+    rule = await current_rule(transaction, now, context)
+    if not rule.admits(entry.rank, now):
+        return _describe_rule(rule)
+    _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
+    return ADMITTED if soldiers.fits() else _describe_quota(soldiers)
 
 
-def _closed(gate: Gate) -> str:
-    return f"the gate of {gate.name} lets {_LETS[gate.lets]} begin: {gate.reason}"
+def _describe_rule(rule: AdmissionRule) -> str:
+    return f"{rule.reason}, so {_LEVEL_TEXT[rule.level]}"
 
 
-def _fullness(quota: Quota) -> str:
-    holders = ", ".join(quota.holders) or "nobody"
+def _describe_quota(quota: Quota) -> str:
+    holders = ", ".join(quota.holders) or "no assignment"
     if quota.scope == MONEY:
-        return f"${quota.spent:.2f} spent and ${quota.held:.2f} set aside of ${quota.limit:.2f}, held by {holders}"
-    return f"{quota.scope}: {quota.held} of {quota.limit} taken, held by {holders}"
+        return f"${quota.spent:.2f} spent and ${quota.held:.2f} reserved of ${quota.limit:.2f}, held by {holders}"
+    return f"{full_reason(quota.scope)} ({quota.held} of {quota.limit}), held by {holders}"
 
 
-async def _given(transaction: Transaction, task_id: str) -> list[Given]:
-    """Return an assignment and those that went on with it."""
-    found = await transaction.find(Query(kind=ASSIGNMENTS.name, owner=task_id))
-    found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, task_id)] if record]
+async def _given_assignments(transaction: Transaction, assignment_id: str) -> list[GivenAssignment]:
+    """Return an assignment and those that resumed it."""
+    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=assignment_id))
+    found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, assignment_id)] if record]
     return [
-        Given(
-            task_id=each.id,
+        GivenAssignment(
+            assignment_id=each.id,
             general=each.target_general,
             type=each.type,
             status=each.status,
@@ -156,4 +167,4 @@ async def _given(transaction: Transaction, task_id: str) -> list[Given]:
 
 
 def _names(routes: tuple[Route, ...]) -> str:
-    return ", ".join(f"{route.general} by {route.rule}" for route in routes if route.waiting or route.task_id)
+    return ", ".join(f"{route.general} by {route.rule}" for route in routes if route.waiting or route.assignment_id)

@@ -1,4 +1,4 @@
-"""A person agrees to a petition first: asked like any question, under the id of the petition itself."""
+"""Approval of a petition by a person: a question with the id of the petition."""
 
 from datetime import date, timedelta
 
@@ -7,65 +7,73 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, ask_people, load_ask
-from kingdom.court.package import Policy
+from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.decision import Petition
-from kingdom.court.petitions.records import refuse, save
-from kingdom.sentence import printable
+from kingdom.court.petitions.records import refuse_petition, save_petition
+from kingdom.court.questions import (
+    APPROVE,
+    REJECT,
+    WITHOUT_RUN,
+    HumanQuestion,
+    QuestionStatus,
+    ask_people,
+    load_question,
+)
+from kingdom.text import printable
 
-# What may be long stands last.
+# Long texts are shown last.
 _TEXTS = ("body", "text")
 
 
-async def ask_person(
-    transaction: Transaction, asked: Petition, policy: Policy, *, channel: str, today: date
+async def request_approval(
+    transaction: Transaction, petition: Petition, policy: GeneralPolicy, *, channel: str, today: date
 ) -> Petition:
-    """Ask for approval of a petition that is stored next; returns it with the time that people have."""
-    at = asked.created_at
+    """Ask for approval of a petition, and return it with the deadline. The caller stores it."""
+    at = petition.created_at
     deadline = at + timedelta(hours=policy.ask_deadline_hours)
-    due_at = min(deadline, asked.expires_at or deadline)
-    ask = Ask(
-        id=asked.id,
-        task_id=asked.root,
-        general=asked.general,
-        workflow_id=NO_RUN,
-        petition=asked.id,
-        question=question_of(asked),
+    due_at = min(deadline, petition.expires_at or deadline)
+    question = HumanQuestion(
+        id=petition.id,
+        assignment_id=petition.root,
+        general=petition.general,
+        workflow_id=WITHOUT_RUN,
+        petition=petition.id,
+        text=approval_question(petition),
         choices=(APPROVE, REJECT),
         exact=True,
         people=policy.ask_people,
         asked_at=at,
         due_at=due_at,
     )
-    await ask_people(transaction, ask, channel=channel, today=today)
-    return msgspec.structs.replace(asked, approve_by=due_at)
+    await ask_people(transaction, question, channel=channel, today=today)
+    return msgspec.structs.replace(petition, approve_by=due_at)
 
 
-async def heed_answer(transaction: Transaction, asked: Petition, record: Record) -> bool:
-    """Do what a person answered about a petition, or what follows when time is up; False while that is open."""
-    known = await load_ask(transaction, asked.id)
-    if known and known[1].status is AskStatus.OPEN:
+async def apply_answer(transaction: Transaction, petition: Petition, record: Record) -> bool:
+    """Apply the answer about a petition, or refuse it if time is up. Return False while the question is open."""
+    known = await load_question(transaction, petition.id)
+    if known and known[1].status is QuestionStatus.OPEN:
         return False
-    if known is None or known[1].status is AskStatus.EXPIRED:
-        await refuse(transaction, asked, record, "nobody approved it in time")
+    if known is None or known[1].status is QuestionStatus.EXPIRED:
+        await refuse_petition(transaction, petition, record, "nobody approved it in time")
         return True
-    ask = known[1]
-    person = ask.answered_by or "somebody"
-    decided = msgspec.structs.replace(asked, decided_by=person, decided_at=utc_now())
-    if ask.chosen(ask.answer) == APPROVE:
-        await save(transaction, decided, record)
+    question = known[1]
+    person = question.answered_by or "somebody"
+    decided = msgspec.structs.replace(petition, decided_by=person, decided_at=utc_now())
+    if question.matching_choice(question.answer) == APPROVE:
+        await save_petition(transaction, decided, record)
     else:
         rejected = msgspec.structs.replace(decided, rejected=True)
-        await refuse(transaction, rejected, record, f"{person} rejected it")
+        await refuse_petition(transaction, rejected, record, f"{person} rejected it")
     return True
 
 
-def question_of(asked: Petition) -> str:
-    """Return the question to a person: who asks, for what, where, and every field of the petition.
+def approval_question(petition: Petition) -> str:
+    """Return the question to a person: who requests what, where, and every field of the petition.
 
-    Nothing is left out, and nothing in it can hide: what cannot be seen is written out, and lines of a value stand
-    further right than the names of values.
+    Nothing is hidden: invisible characters are escaped, and the lines of a value are indented, so a value cannot look
+    like another field.
     """
-    values = sorted(((name, value) for name, value in asked.body.items() if value), key=lambda one: one[0] in _TEXTS)
-    said = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
-    return f"May {asked.general} do this ({asked.kind} on {asked.target})?\n{said}"
+    values = sorted(((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _TEXTS)
+    details = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
+    return f"May {petition.general} do this ({petition.kind} on {petition.target})?\n{details}"

@@ -1,26 +1,26 @@
-"""Commands to bots in texts of agents: people read them, and no bot obeys them. Pure."""
+"""Disable commands to bots in texts of agents, without changing how the texts look. Pure."""
 
 import re
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 
-# Breaks a name for programs and is no space to any of them; readers do not see it. A code span would not do: many bots
-# search the raw text of a comment, code and quotations included.
+# Invisible to readers, and not a space to programs, so a bot does not find the name. A code span is not enough: many
+# bots search the raw text of a comment.
 _BREAK = "\N{ZERO WIDTH SPACE}"
-# GitHub finds a name behind anything but a letter or a digit, and only after entities have become letters.
+# GitHub finds mentions after any character but letters and digits, and decodes entities first.
 _AT = re.compile(
     r"(?<![A-Za-z0-9])(?P<sign>@|&commat;|&#0*64;|&#[xX]0*40;)(?P<name>[\w-]+(?:\[bot\]|/[\w.-]+)?|(?=\S))"
 )
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-# Whatever else a line begins with, white space or marks of Markdown, a bot may take it off.
+# A bot may strip white space and Markdown at the start of a line.
 _SLASH = re.compile(rf"(?P<ahead>(?:\A|[{_BREAKS}])(?:[^\w/{_BREAKS}]|_)*/)(?P<name>\w[\w-]*)")
 
 
 def without_commands(text: str, allowed: Collection[str] = ()) -> str:
-    """Return a text that looks the same, in which no mention and no line of the form `/word` is a command to a bot.
+    """Return a text that looks the same, but in which mentions and lines such as `/word` are not commands.
 
-    All mentions count, since a name does not tell whether it is a bot's. `allowed` are globs, such as `/retest` and
-    `@acme/*`, for what goes out as it is.
+    All mentions count, since a name does not show whether it is a bot. `allowed` are globs such as `/retest` and
+    `@acme/*` that are kept.
     """
     wanted = [glob.lower() for glob in allowed]
 

@@ -1,4 +1,4 @@
-"""Which commit of a run a pull request is made of."""
+"""Find the commit of a run for a pull request."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.workflow import Workflow
-from kingdom.workflow.model.worktree import WorkTree
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import GITS
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """What a run has made of a repository, and the branch that it started from; no commit as long as there is none."""
+class RunBranch:
+    """The branch of a run in a repository, and its base branch. `commit` is empty until there is one."""
 
     name: str
     commit: str
@@ -23,22 +23,22 @@ class Branch:
 
 
 def is_own_branch(name: str, workflow_id: str) -> bool:
-    """Tell whether a branch is one of those that are made for a run and nobody else."""
+    """Return whether a branch was created for this run."""
     return name.startswith(f"kingdom/{workflow_id}/")
 
 
-async def branch_of(
+async def find_run_branch(
     transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
-) -> Branch | None:
-    """Return the branch of a run in a repository with the commit of the Work that asked; None without a checkout."""
+) -> RunBranch | None:
+    """Return the branch of a run in a repository with the commit of the requesting Work. None without a checkout."""
     for tree in workflow.work_trees:
         if tree.is_wanted and await _is_of(transaction, tree, repo):
-            return Branch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
+            return RunBranch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
     return None
 
 
 def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> str:
-    """Return the commit of the newest checkpoint, or nothing while the Work that asked has none of its own."""
+    """Return the commit of the newest checkpoint, or "" while the requesting Work is not finished."""
     asking = [work for work in workflow.works if any(each.id in asked_as for each in work.petitions)]
     checkpoints = workflow.valid_checkpoints()
     is_ready = workflow.status is WorkflowStatus.COMPLETED or any(work.is_finished for work in asking)
@@ -47,4 +47,4 @@ def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> st
 
 async def _is_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
     record = await transaction.get(GITS.name, tree.ref.git_id)
-    return record is not None and msgspec.convert(record.doc, Git).is_of(repo)
+    return record is not None and msgspec.convert(record.doc, Git).matches(repo)

@@ -1,4 +1,4 @@
-"""What a petition is, and whether a General's policy allows it. Pure."""
+"""Petitions, and whether a General's policy allows them. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.record import RecordKind
-from kingdom.court.package import REVIEW, PetitionRule, Policy
+from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.bodies import KINDS
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 
-# What left the house is known for as long as the run is that asked for it.
+# As long as the run that requested it is kept.
 _KEPT = timedelta(days=90)
-# Longer than the bus goes on trying; then the assignment shall not wait any more.
+# Longer than the bus retries. After that, the assignment stops waiting.
 _GIVEN_UP_AFTER = timedelta(hours=3)
-TOO_LATE = "it could not be done in the time that the policy gives it"
-# Enough that no two petitions are ever taken for one.
+TOO_LATE = "it could not be performed within the time that the policy allows"
+# Long enough that ids never collide.
 _ID_DIGITS = 32
 _WILD = "*?["
-# A glob names a place outside of the assignment if this stands before its first wildcard.
+# A glob names an outside target if this precedes its first wildcard.
 _NAMED_BY = {"github": "/", "jira": "-", "slack": ""}
 
 
 class PetitionState(StrEnum):
-    """How far a petition has come."""
+    """The state of a petition."""
 
     REQUESTED = "requested"
     GRANTED = "granted"
@@ -42,12 +42,12 @@ COUNTED = OPEN | {PetitionState.PERFORMED}
 
 
 class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One output of an assignment; however often its agents ask for the same, it is one petition.
+    """One output of an assignment. Repeated requests for the same output are one petition.
 
-    `number` is its place in the order of its assignment; `asked_as` are the ids under which agents asked for it;
-    `foreign` if it leaves what its assignment is about; `unclear` where it was given up and may have been done all the
-    same. A person is asked until `approve_by`, and `decided_by` is who said yes or, where it is `rejected`, no.
-    `commands` are globs of what its texts may say to bots.
+    `number` is its position within the assignment. `asked_as` are the ids of the agents' requests. `foreign` means that
+    its target is not what the assignment is about. `unclear` means that it was given up, but may have been performed. A
+    person can approve it until `approve_by`; `decided_by` is the person who approved it, or refused it if `rejected`.
+    `commands` are globs of allowed commands to bots.
     """
 
     id: str
@@ -76,27 +76,27 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Return what must happen at most once."""
+        """Return the idempotency key."""
         return f"petition:{self.id}"
 
     @property
     def system(self) -> str:
-        """Return the name of the target that performs it."""
+        """Return the name of the system that performs it."""
         return self.kind.partition(".")[0]
 
     @property
     def counts(self) -> bool:
-        """Tell whether it has had an effect outside, or may have one."""
+        """Return whether it had or may have an effect outside."""
         return self.unclear or self.state in COUNTED
 
     @property
     def awaits_person(self) -> bool:
-        """Tell whether a person has to approve it first."""
+        """Return whether it waits for a person's approval."""
         return self.state is PetitionState.REQUESTED and self.approve_by is not None and not self.decided_by
 
     @property
     def due_at(self) -> datetime | None:
-        """Return when it is too late for what it waits for."""
+        """Return the deadline of its current state, or None."""
         if self.state is PetitionState.GRANTED and self.granted_at:
             return self.granted_at + _GIVEN_UP_AFTER
         if self.state is PetitionState.REQUESTED:
@@ -104,14 +104,16 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None
 
     @property
-    def verdict(self) -> Verdict:
-        """Return what its agents are told."""
+    def verdict(self) -> PetitionVerdict:
+        """Return the verdict that agents see."""
         if self.state in (PetitionState.REFUSED, PetitionState.FAILED):
-            return Verdict(granted=False, reason=self.reason)
+            return PetitionVerdict(granted=False, reason=self.reason)
         if self.awaits_person:
-            return Verdict(granted=None, reason="a person is asked to approve it first")
+            return PetitionVerdict(granted=None, reason="a person is asked to approve it first")
         waits = self.state is PetitionState.REQUESTED
-        return Verdict(granted=True, reason="it is done in its turn, after this work if need be" if waits else "")
+        return PetitionVerdict(
+            granted=True, reason="it is performed in order, if needed after this work" if waits else ""
+        )
 
 
 PETITIONS = RecordKind(
@@ -123,8 +125,8 @@ PETITIONS = RecordKind(
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """It shall be performed, unless it could not be in time, and with `approval` only if a person agrees."""
+class GrantDecision:
+    """The petition should be performed before it expires, and only after `approval` if that is set."""
 
     approval: bool = False
     expires_after: timedelta = timedelta(hours=168)
@@ -132,35 +134,41 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """It is not performed."""
+class RefusalDecision:
+    """The petition is not performed."""
 
     reason: str
 
 
-def id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
-    """Return the id of a petition: the same words for the same assignment are the same petition."""
+def petition_id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
+    """Return the id of a petition. The same request in the same assignment has the same id."""
     digest = sha256(msgspec.json.encode([kind, body], order="deterministic")).hexdigest()
     return f"{root}-{digest[:_ID_DIGITS]}"
 
 
-def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) -> Granted | Refused:
-    """Return whether a policy allows a petition beside those that the same assignment has made before."""
+def decide_petition(
+    petition: Petition, policy: GeneralPolicy, earlier: Collection[Petition]
+) -> GrantDecision | RefusalDecision:
+    """Decide whether a policy allows a petition, given the earlier petitions of the assignment."""
     if petition.kind not in KINDS:
-        return Refused(f"{petition.kind!r} is no kind of petition; there are: {', '.join(KINDS)}")
+        return RefusalDecision(f"{petition.kind!r} is not a kind of petition; available: {', '.join(KINDS)}")
     rules = [rule for rule in policy.petitions if rule.kind == petition.kind]
     if not rules:
-        return Refused(f"the policy of {petition.general} does not allow {petition.kind}")
+        return RefusalDecision(f"the policy of {petition.general} does not allow {petition.kind}")
     fitting = [rule for rule in rules if _fits_one(petition, rule.targets)]
     if not fitting:
         globs = ", ".join(glob for rule in rules for glob in rule.targets)
-        outside = "; what the assignment is not about must be named there by more than *" if petition.foreign else ""
-        return Refused(f"{petition.target or 'this'} is no target that {petition.general} may reach ({globs}){outside}")
+        outside = (
+            "; a target that the assignment is not about needs a more specific glob than *" if petition.foreign else ""
+        )
+        return RefusalDecision(
+            f"{petition.target or 'this'} is not an allowed target of {petition.general} ({globs}){outside}"
+        )
     if petition.kind == REVIEW:
         fitting, named = [rule for rule in fitting if petition.body["event"] in rule.events], fitting
         if not fitting:
             events = ", ".join(sorted({event for rule in named for event in rule.events}))
-            return Refused(
+            return RefusalDecision(
                 f"the policy of {petition.general} allows no {REVIEW} with the event {petition.body['event']};"
                 f" use one of: {events}"
             )
@@ -168,7 +176,7 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
     wide = [rule for rule in fitting if size <= rule.body_bytes_max]
     if not wide:
         most = max(rule.body_bytes_max for rule in fitting)
-        return Refused(
+        return RefusalDecision(
             f"its body has {size} bytes, and the policy of {petition.general} allows {most}: make it shorter"
         )
     counted = [other for other in earlier if other.id != petition.id and other.counts]
@@ -177,21 +185,23 @@ def decide(petition: Petition, policy: Policy, earlier: Collection[Petition]) ->
         if used < rule.at_most:
             return _granted_by(rule)
     most = max(rule.at_most for rule in wide)
-    return Refused(f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment")
+    return RefusalDecision(
+        f"the policy of {petition.general} allows at most {most} of {petition.kind} in one assignment"
+    )
 
 
-def left_behind(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
-    """Return what is or may be outside and that nothing of a run stands for any more: what git cannot undo.
+def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
+    """Return the petitions that a rollback cannot undo: performed or possibly performed, and no longer part of the run.
 
-    `kept` are the ids of the petitions of all Works that a return to an earlier point leaves as they are.
+    `kept` are the ids of the petitions of all Works that the rollback keeps.
     """
     outside = [each for each in petitions if each.counts and each.state is not PetitionState.REQUESTED]
     return [each for each in outside if not set(each.asked_as) & set(kept)]
 
 
-def _granted_by(rule: PetitionRule) -> Granted:
+def _granted_by(rule: PetitionRule) -> GrantDecision:
     expires_after = timedelta(hours=rule.expires_hours)
-    return Granted(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
+    return GrantDecision(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
 
 
 def _fits_one(petition: Petition, globs: Collection[str]) -> bool:
@@ -199,13 +209,13 @@ def _fits_one(petition: Petition, globs: Collection[str]) -> bool:
 
 
 def _fits(petition: Petition, glob: str) -> bool:
-    """Tell whether a glob covers a petition; one for a whole repository covers all that is in it."""
+    """Return whether a glob covers a petition. A glob for a repository covers everything in it."""
     names = {petition.target}
     match petition.kind.partition(".")[0]:
         case "github":
             names.add(petition.target.partition("#")[0])
         case "slack":
-            # People write a channel with and without its sign.
+            # People write a channel with and without #.
             names.add(petition.target.removeprefix("#"))
             glob = glob.removeprefix("#")
     fits = any(fnmatchcase(name.lower(), glob.lower()) for name in names)

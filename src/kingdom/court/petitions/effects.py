@@ -1,4 +1,4 @@
-"""What all petitions share that are performed outside: what is sent once, how it is marked, and how it ends."""
+"""The common part of petitions that outside systems perform: the request, its mark, and the result."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -6,39 +6,39 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from kingdom.bus.effect import Acked, Answer, Attempt, Effect, Honours, Rejected, Target
+from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Effect, Idempotency, Rejected, Target
+from kingdom.bus.event import Event
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.port import Transaction
-from kingdom.bus.received import Received
 from kingdom.clock import utc_now
-from kingdom.court.petitions.api import Api, Unreachable, unreachable
 from kingdom.court.petitions.commands import without_commands
 from kingdom.court.petitions.decision import TOO_LATE, PetitionState
-from kingdom.court.petitions.settling import settle
+from kingdom.court.petitions.http_api import HttpApi, Unreachable, unreachable
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import PetitionGranted
 
 SETTLES_AFTER = timedelta(seconds=10)
-# So far the clocks of two systems may be apart.
+# How much the clocks of two systems may differ.
 CLOCKS_APART = timedelta(minutes=5)
 _MARK_DIGITS = 32
 
 
 class PetitionEffect(Effect[PetitionGranted]):
-    """Performs the petitions of one system; what became of a call is found by a mark that all attempts share."""
+    """Performs the petitions of one system. A mark that all attempts share shows whether a call succeeded."""
 
-    def __init__(self, name: str, api: Api, settles_after: timedelta = SETTLES_AFTER) -> None:
+    def __init__(self, name: str, api: HttpApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         self.name = name
-        # Counted from when a call is made, which may be on its way for as long as it may take.
+        # Counted from the start of a call, which itself may take this long.
         settled = api.longest_call + settles_after
-        self.target = Target(name=name.lower(), honours=Honours.TIME, settles_after=settled)
+        self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settled)
         self._api = api
 
-    def key(self, event: Received[PetitionGranted]) -> str:
-        """Return what the petition is, however often it is asked for."""
+    def key(self, event: Event[PetitionGranted]) -> str:
+        """Return the idempotency key of the petition."""
         return event.payload.key
 
-    def request(self, event: Received[PetitionGranted]) -> Mapping[str, Any]:
-        """Return the petition, its mark, the time before which nothing of it can be there, and when it is too late."""
+    def request(self, event: Event[PetitionGranted]) -> Mapping[str, Any]:
+        """Return the petition, its mark, the earliest time it can exist, and its deadline."""
         granted = event.payload
         return {
             "kind": granted.kind,
@@ -49,8 +49,8 @@ class PetitionEffect(Effect[PetitionGranted]):
             "commands": list(granted.commands),
         }
 
-    async def call(self, attempt: Attempt) -> Answer:
-        """Perform it unless it is too late; without a connection nothing has happened and it is tried again soon."""
+    async def call(self, attempt: Attempt) -> CallResult:
+        """Perform the petition unless it is too late. Without a connection, nothing was sent."""
         until = attempt.request.get("until")
         if until and datetime.fromisoformat(until) <= utc_now():
             return Rejected(TOO_LATE)
@@ -60,26 +60,26 @@ class PetitionEffect(Effect[PetitionGranted]):
             return unreachable(self.name, error)
 
     @abstractmethod
-    async def send(self, attempt: Attempt) -> Answer:
-        """Perform it once."""
+    async def send(self, attempt: Attempt) -> CallResult:
+        """Send the request once."""
 
     async def conclude(
-        self, event: Received[PetitionGranted], answer: Acked | Rejected, transaction: Transaction
+        self, event: Event[PetitionGranted], answer: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
-        """Write down how the petition ended, and tell its General."""
+        """Store how the petition ended, and notify its General."""
         petition_id = event.payload.petition_id
         if isinstance(answer, Acked):
-            await settle(transaction, petition_id, PetitionState.PERFORMED, response=answer.response)
+            await settle_petition(transaction, petition_id, PetitionState.PERFORMED, response=answer.response)
         else:
-            await settle(transaction, petition_id, PetitionState.FAILED, reason=answer.reason)
+            await settle_petition(transaction, petition_id, PetitionState.FAILED, reason=answer.reason)
         return Done()
 
 
-def outgoing(text: str, attempt: Attempt) -> str:
-    """Return a text of an agent as it leaves the house: without commands to bots that its policy does not allow."""
+def without_forbidden_commands(text: str, attempt: Attempt) -> str:
+    """Return a text without commands to bots that the policy does not allow."""
     return without_commands(text, attempt.request.get("commands", ()))
 
 
-def since_of(attempt: Attempt) -> datetime:
-    """Return the time before which nothing of a petition can be there."""
+def earliest_time(attempt: Attempt) -> datetime:
+    """Return the earliest time at which the petition can exist outside."""
     return datetime.fromisoformat(attempt.request["since"])

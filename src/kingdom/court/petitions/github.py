@@ -1,15 +1,25 @@
-"""Petitions performed on GitHub: comments, reviews and pull requests."""
+"""Perform petitions on GitHub: comments, reviews and pull requests."""
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
 from typing import Any
 
-from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Throttled, Unclear
-from kingdom.court.outside import PAUSE, Reply, github_headers, next_page, pause_of
-from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
+from kingdom.bus.effects.effect import (
+    Absent,
+    Acked,
+    Attempt,
+    CallResult,
+    Present,
+    ReconcileResult,
+    Rejected,
+    Throttled,
+    Unclear,
+)
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
-from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, outgoing, since_of
-from kingdom.court.sentinel.untrusted import clean
+from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, answer_of, require_body
+from kingdom.court.remote_http import PAUSE, HttpReply, github_headers, next_page, requested_pause
+from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
 _NAME = "GitHub"
@@ -18,33 +28,33 @@ _PAGES_MAX = 100
 _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
 
 
-class GithubApi(Api):
-    """GitHub's REST interface for the account of a token."""
+class GithubApi(HttpApi):
+    """GitHub's REST API for the account of a token."""
 
     def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
         super().__init__(url, github_headers(token), longest_call)
 
     async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
-        """Yield everything of a list, page by page."""
+        """Yield every item of a list, page by page."""
         reply = await self.ask(path, per_page=_PAGE, **parameters)
         for _ in range(_PAGES_MAX):
-            for item in must_be(reply, list, _NAME):
+            for item in require_body(reply, list, _NAME):
                 yield item
             following = next_page(reply, self.url)
             if not following:
                 return
             reply = await self.ask(following)
-        raise Transient(f"{_NAME} lists more under {path} than can be looked through")
+        raise Transient(f"the list {path} of {_NAME} is too long to search")
 
 
 class GithubPetitions(PetitionEffect):
-    """Performs what goes to GitHub; an invisible mark at the end of each text tells whether it is there."""
+    """Performs petitions on GitHub. An invisible mark at the end of each text shows that it was written."""
 
     def __init__(self, api: GithubApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         super().__init__(_NAME, api, settles_after)
         self._github = api
 
-    async def send(self, attempt: Attempt) -> Answer:
+    async def send(self, attempt: Attempt) -> CallResult:
         """Write the comment or the review, or open the pull request."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
@@ -55,16 +65,16 @@ class GithubPetitions(PetitionEffect):
             case "github.review":
                 review = stored_body(GithubReview, document)
                 path = f"/repos/{review.repo}/pulls/{review.number}/reviews"
-                said = {"event": review.event, "body": marked(review.body, attempt)}
-                return _answer(await self._api.send(path, said))
+                request_body = {"event": review.event, "body": marked(review.body, attempt)}
+                return _answer(await self._api.send(path, request_body))
             case "github.pull_request":
                 return await self._open(stored_body(GithubPullRequest, document), attempt)
             case kind:
-                return Rejected(f"nobody here knows how to perform {kind}")
+                return Rejected(f"this version cannot perform {kind}")
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
-        """Look for what any attempt of the same petition left behind."""
-        document, since = attempt.request["body"], since_of(attempt).astimezone(UTC)
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
+        """Search for the result of any attempt."""
+        document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
             case "github.comment":
                 comment = stored_body(GithubComment, document)
@@ -75,35 +85,35 @@ class GithubPetitions(PetitionEffect):
                 return await self._look(attempt, f"/repos/{review.repo}/pulls/{review.number}/reviews")
             case "github.pull_request":
                 pull = await self._existing(stored_body(GithubPullRequest, document), attempt)
-                return Happened(_response(pull)) if pull else Absent()
+                return Present(_response(pull)) if pull else Absent()
             case kind:
-                return Unclear(f"nobody here knows how to look for {kind}")
+                return Unclear(f"this version cannot search for {kind}")
 
-    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> Finding:
+    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> ReconcileResult:
         async for item in self._github.every(path, **parameters):
             if is_marked(item.get("body"), attempt):
-                return Happened(_response(item))
+                return Present(_response(item))
         return Absent()
 
-    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> Answer:
-        """Give the commit its branch and open the pull request; either may be there already."""
+    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
+        """Create the branch and open the pull request. Either may exist already."""
         if wrong := await self._branch(wanted):
             return wrong
-        said = {
-            "title": outgoing(wanted.title, attempt),
+        request_body = {
+            "title": without_forbidden_commands(wanted.title, attempt),
             "body": marked(wanted.body, attempt),
             "head": wanted.head,
             "base": wanted.base,
         }
-        reply = await self._api.send(f"/repos/{wanted.repo}/pulls", said)
+        reply = await self._api.send(f"/repos/{wanted.repo}/pulls", request_body)
         if reply.status == _INVALID and (pull := await self._existing(wanted, attempt)):
             return Acked(_response(pull))
         return _answer(reply)
 
-    async def _branch(self, wanted: GithubPullRequest) -> Answer | None:
-        """Have the branch at its commit; returns why that cannot be."""
-        said = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
-        reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", said)
+    async def _branch(self, wanted: GithubPullRequest) -> CallResult | None:
+        """Make sure that the branch exists at its commit. Return why that is not possible, or None."""
+        request_body = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
+        reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", request_body)
         if reply.ok:
             return None
         if reply.status != _INVALID:
@@ -112,17 +122,17 @@ class GithubPetitions(PetitionEffect):
         if there.status == _NOT_FOUND:
             return Rejected(
                 f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_words(reply)}):"
-                f" let the checkpoints of this Git be pushed to {wanted.repo}"
+                f" push the checkpoints of this Git to {wanted.repo}"
             )
         if not there.ok:
             return _answer(there)
-        commit = must_be(there, dict, _NAME)["object"]["sha"]
+        commit = require_body(there, dict, _NAME)["object"]["sha"]
         if commit == wanted.head_sha:
             return None
-        return Rejected(f"the branch {wanted.head} is at {commit[:12]} already, and not at {wanted.head_sha[:12]}")
+        return Rejected(f"the branch {wanted.head} already exists at {commit[:12]}, not at {wanted.head_sha[:12]}")
 
     async def _existing(self, wanted: GithubPullRequest, attempt: Attempt) -> dict[str, Any] | None:
-        """Return the pull request of a branch: ours in any state, or an open one of somebody else."""
+        """Return the pull request of a branch: ours in any state, or an open one of another author."""
         owner = wanted.repo.partition("/")[0]
         about = {"head": f"{owner}:{wanted.head}", "base": wanted.base, "state": "all"}
         async for pull in self._github.every(f"/repos/{wanted.repo}/pulls", **about):
@@ -132,13 +142,13 @@ class GithubPetitions(PetitionEffect):
 
 
 def marked(text: str, attempt: Attempt) -> str:
-    """Return a text as it leaves the house, with a mark that readers do not see."""
+    """Return a text as it is sent, with an invisible mark."""
     mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
-    return f"{outgoing(text, attempt).rstrip()}\n\n{mark}".lstrip()
+    return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:
-    """Tell whether any attempt of the same petition wrote a text."""
+    """Return whether any attempt of the same petition wrote a text."""
     return isinstance(text, str) and text.rstrip().endswith(f" {attempt.request['mark']} -->")
 
 
@@ -146,27 +156,27 @@ def _response(item: Mapping[str, Any]) -> dict[str, Any]:
     return {name: item[key] for name, key in (("url", "html_url"), ("id", "id"), ("number", "number")) if key in item}
 
 
-def _answer(reply: Reply) -> Answer:
-    """Return what a reply of GitHub means; its limits come as 403 too."""
+def _answer(reply: HttpReply) -> CallResult:
+    """Return what a reply of GitHub means. Rate limits also use status 403."""
     words = _words(reply)
     if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):
         return Throttled(wait, f"{_NAME} answered {reply.status}: {words}")
     return answer_of(reply, _NAME, words, _response(reply.body) if isinstance(reply.body, dict) else {})
 
 
-def _wait(reply: Reply, words: str) -> timedelta | None:
-    """Return how long GitHub wants to be left alone; None where it simply forbids."""
+def _wait(reply: HttpReply, words: str) -> timedelta | None:
+    """Return how long to wait at a rate limit, or None if the request is forbidden."""
     limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
-    return pause_of(reply.headers) or (PAUSE if limited else None)
+    return requested_pause(reply.headers) or (PAUSE if limited else None)
 
 
-def _words(reply: Reply) -> str:
-    """Return what GitHub says of an error, with its details."""
+def _words(reply: HttpReply) -> str:
+    """Return the error message of GitHub with its details."""
     if not isinstance(reply.body, dict):
         return ""
     details = reply.body.get("errors")
     parts = [reply.body.get("message"), *(details if isinstance(details, list) else [])]
-    return clean(": ".join(_detail(part) for part in parts if part), REASON_MAX)
+    return clean_text(": ".join(_detail(part) for part in parts if part), REASON_MAX)
 
 
 def _detail(part: Any) -> str:

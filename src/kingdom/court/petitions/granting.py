@@ -1,4 +1,4 @@
-"""Who of those that are allowed may go now: the petitions of one assignment leave the house in their order."""
+"""Grant allowed petitions in order: which petitions of an assignment can be performed now."""
 
 from datetime import date
 
@@ -7,107 +7,115 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.asks import ask_no_more
 from kingdom.court.documents import MessageType
-from kingdom.court.petitions.approval import heed_answer
+from kingdom.court.petitions.approval import apply_answer
 from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
-from kingdom.court.petitions.commits import Branch, branch_of, is_own_branch
+from kingdom.court.petitions.commits import RunBranch, find_run_branch, is_own_branch
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
-from kingdom.court.petitions.records import records_of, refuse, save
-from kingdom.court.records import tell_people
+from kingdom.court.petitions.records import records_of, refuse_petition, save_petition
+from kingdom.court.questions import close_question
+from kingdom.court.records import queue_message
 from kingdom.court.streams import PetitionGranted, petition_granted
-from kingdom.workflow.model.machine import WORKFLOW
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORKFLOW
 
 _PULL_REQUEST = "github.pull_request"
 _SLACK_MESSAGE = "slack.message"
 
 
-async def grant_waiting(transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None) -> None:
-    """Go on with what waits, in order, up to the first that has to wait longer; a run that has ended leaves none."""
-    for record, asked in await records_of(transaction, root_id):
-        if asked.awaits_person:
-            await heed_answer(transaction, asked, record)
+async def grant_waiting_petitions(
+    transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
+) -> None:
+    """Grant waiting petitions in order, up to the first that must wait. After the end of the run, none waits."""
+    for record, petition in await records_of(transaction, root_id):
+        if petition.awaits_person:
+            await apply_answer(transaction, petition, record)
     ahead: list[Petition] = []
-    for record, asked in await records_of(transaction, root_id):
-        waits = asked.state is PetitionState.REQUESTED
-        ahead.append(await grant(transaction, asked, record, workflow, ahead, today) if waits else asked)
+    for record, petition in await records_of(transaction, root_id):
+        waits = petition.state is PetitionState.REQUESTED
+        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, today) if waits else petition)
 
 
-async def grant(
+async def grant_petition(
     transaction: Transaction,
-    asked: Petition,
+    petition: Petition,
     record: Record | None,
     workflow: Workflow,
     ahead: list[Petition],
     today: date | None = None,
 ) -> Petition:
-    """Have a petition performed if its turn has come behind those ahead of it, and store how far it is."""
-    if asked.expires_at and asked.expires_at <= utc_now():
-        await ask_no_more(transaction, asked.id)
-        return await refuse(transaction, asked, record, TOO_LATE)
-    if asked.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
-        return await save(transaction, asked, record)
-    if asked.kind == _SLACK_MESSAGE:
-        # The Envoy would not wait for what is on its way to another system.
+    """Grant a petition if its turn has come, and store its state."""
+    if petition.expires_at and petition.expires_at <= utc_now():
+        await close_question(transaction, petition.id)
+        return await refuse_petition(transaction, petition, record, TOO_LATE)
+    if petition.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
+        return await save_petition(transaction, petition, record)
+    if petition.kind == _SLACK_MESSAGE:
+        # The Envoy does not wait for petitions to other systems.
         waits = any(other.state is PetitionState.GRANTED for other in ahead)
-        return await (save(transaction, asked, record) if waits else _say(transaction, asked, record, today))
-    if asked.kind == _PULL_REQUEST:
-        return await _grant_pull_request(transaction, asked, record, workflow)
-    return await _hand_on(transaction, asked, record)
+        return await (
+            save_petition(transaction, petition, record)
+            if waits
+            else _queue_slack_message(transaction, petition, record, today)
+        )
+    if petition.kind == _PULL_REQUEST:
+        return await _grant_pull_request(transaction, petition, record, workflow)
+    return await _publish_granted(transaction, petition, record)
 
 
-async def with_branches(transaction: Transaction, asked: Petition, workflow: Workflow) -> Petition:
-    """Return a pull request with its branches, for a person to see; with a reason where a run can never make it."""
-    if asked.kind != _PULL_REQUEST:
-        return asked
-    branch = await _branch(transaction, asked, workflow)
-    reason = _why_not(asked, branch, workflow)
+async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
+    """Return a pull request with its branches, or with a reason if the run can never create it."""
+    if petition.kind != _PULL_REQUEST:
+        return petition
+    branch = await _branch(transaction, petition, workflow)
+    reason = _why_not(petition, branch, workflow)
     if branch is None or reason:
-        return msgspec.structs.replace(asked, reason=reason)
-    return msgspec.structs.replace(asked, body={**asked.body, **_branches(asked, branch)})
+        return msgspec.structs.replace(petition, reason=reason)
+    return msgspec.structs.replace(petition, body={**petition.body, **_branches(petition, branch)})
 
 
 async def _grant_pull_request(
-    transaction: Transaction, asked: Petition, record: Record | None, workflow: Workflow
+    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
 ) -> Petition:
-    """Grant a pull request of what the run has done, or let it wait until that is committed."""
-    branch = await _branch(transaction, asked, workflow)
-    reason = _why_not(asked, branch, workflow)
+    """Grant a pull request if its changes are committed. Otherwise it waits."""
+    branch = await _branch(transaction, petition, workflow)
+    reason = _why_not(petition, branch, workflow)
     if branch is None or reason:
-        return await refuse(transaction, asked, record, reason)
+        return await refuse_petition(transaction, petition, record, reason)
     if branch.commit:
-        ours = {**_branches(asked, branch), "head_sha": branch.commit}
-        return await _hand_on(transaction, msgspec.structs.replace(asked, body={**asked.body, **ours}), record)
+        ours = {**_branches(petition, branch), "head_sha": branch.commit}
+        return await _publish_granted(
+            transaction, msgspec.structs.replace(petition, body={**petition.body, **ours}), record
+        )
     if workflow.status in WORKFLOW.final:
-        return await refuse(transaction, asked, record, "the run ended without a checkpoint to make it of")
-    return await save(transaction, asked, record)
+        return await refuse_petition(transaction, petition, record, "the run ended without a checkpoint for it")
+    return await save_petition(transaction, petition, record)
 
 
-async def _branch(transaction: Transaction, asked: Petition, workflow: Workflow) -> Branch | None:
-    repo = stored_body(GithubPullRequest, asked.body).repo
-    return await branch_of(transaction, workflow, repo, asked.asked_as)
+async def _branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
+    repo = stored_body(GithubPullRequest, petition.body).repo
+    return await find_run_branch(transaction, workflow, repo, petition.asked_as)
 
 
-def _branches(asked: Petition, branch: Branch) -> dict[str, str]:
-    return {"head": branch.name, "base": stored_body(GithubPullRequest, asked.body).base or branch.base}
+def _branches(petition: Petition, branch: RunBranch) -> dict[str, str]:
+    return {"head": branch.name, "base": stored_body(GithubPullRequest, petition.body).base or branch.base}
 
 
-def _why_not(asked: Petition, branch: Branch | None, workflow: Workflow) -> str:
+def _why_not(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
     if branch is None:
-        return f"the run has no checkout of {asked.target}"
+        return f"the run has no checkout of {petition.target}"
     if not is_own_branch(branch.name, workflow.id):
-        return f"{branch.name} is no branch under the own name of the run, and no other is ever pushed"
+        return f"{branch.name} is not a branch of this run, and only those are pushed"
     return ""
 
 
-async def _hand_on(transaction: Transaction, asked: Petition, record: Record | None) -> Petition:
-    """Have a petition performed outside."""
-    granted = msgspec.structs.replace(asked, state=PetitionState.GRANTED, granted_at=utc_now())
-    await save(transaction, granted, record)
+async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
+    """Store a granted petition, and publish it to the system that performs it."""
+    granted = msgspec.structs.replace(petition, state=PetitionState.GRANTED, granted_at=utc_now())
+    await save_petition(transaction, granted, record)
     snapshot = PetitionGranted(
         petition_id=granted.id,
-        task_id=granted.root,
+        assignment_id=granted.root,
         kind=granted.kind,
         body=granted.body,
         key=granted.key,
@@ -119,19 +127,21 @@ async def _hand_on(transaction: Transaction, asked: Petition, record: Record | N
     return granted
 
 
-async def _say(transaction: Transaction, asked: Petition, record: Record | None, today: date | None) -> Petition:
-    """Leave a message to the Envoy, who sees to it that people get it once."""
-    body, now = stored_body(SlackMessage, asked.body), utc_now()
-    message = await tell_people(
+async def _queue_slack_message(
+    transaction: Transaction, petition: Petition, record: Record | None, today: date | None
+) -> Petition:
+    """Queue the message for the Envoy."""
+    body, now = stored_body(SlackMessage, petition.body), utc_now()
+    message = await queue_message(
         transaction,
         MessageType.NOTIFICATION,
         body.text,
         channel=body.channel,
-        thread=asked.root,
+        thread=petition.root,
         today=today or now.date(),
-        context={"task_id": asked.root, "general": asked.general, "petition_id": asked.id},
+        context={"task_id": petition.root, "general": petition.general, "petition_id": petition.id},
     )
-    said = msgspec.structs.replace(
-        asked, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
+    answered = msgspec.structs.replace(
+        petition, state=PetitionState.PERFORMED, ended_at=now, response={"message_id": message.id}
     )
-    return await save(transaction, said, record)
+    return await save_petition(transaction, answered, record)

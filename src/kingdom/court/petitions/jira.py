@@ -1,15 +1,21 @@
-"""Petitions performed in Jira: comments and transitions."""
+"""Perform petitions in Jira: comments and transitions."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from kingdom.bus.effect import Absent, Acked, Answer, Attempt, Finding, Happened, Rejected, Unclear
-from kingdom.court.outside import Reply, jira_headers
-from kingdom.court.petitions.api import LONGEST_CALL, REASON_MAX, Api, answer_of, must_be
+from kingdom.bus.effects.effect import Absent, Acked, Attempt, CallResult, Present, ReconcileResult, Rejected, Unclear
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
-from kingdom.court.petitions.effects import CLOCKS_APART, SETTLES_AFTER, PetitionEffect, outgoing, since_of
-from kingdom.court.sentinel.untrusted import clean
+from kingdom.court.petitions.effects import (
+    CLOCKS_APART,
+    SETTLES_AFTER,
+    PetitionEffect,
+    earliest_time,
+    without_forbidden_commands,
+)
+from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, answer_of, require_body
+from kingdom.court.remote_http import HttpReply, jira_headers
+from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
 _NAME = "Jira"
@@ -18,18 +24,18 @@ _PAGES_MAX = 100
 _GREY = "#97a0af"
 
 
-class JiraApi(Api):
-    """Jira's REST interface for the account of an email and a token."""
+class JiraApi(HttpApi):
+    """Jira's REST API for the account of an email and a token."""
 
     def __init__(self, url: str, email: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
         super().__init__(url, jira_headers(email, token), longest_call)
 
     async def comments(self, key: str, since: datetime) -> AsyncIterator[dict[str, Any]]:
-        """Yield the comments on a ticket that are not older, the newest first."""
+        """Yield the comments on a ticket since a time, the newest first."""
         path, start = f"/rest/api/3/issue/{key}/comment", 0
         for _ in range(_PAGES_MAX):
             reply = await self.ask(path, orderBy="-created", startAt=start, maxResults=_PAGE)
-            found = must_be(reply, dict, _NAME)["comments"]
+            found = require_body(reply, dict, _NAME)["comments"]
             for comment in found:
                 if datetime.fromisoformat(comment["created"]) < since:
                     return
@@ -37,69 +43,69 @@ class JiraApi(Api):
             if not found:
                 return
             start += len(found)
-        raise Transient(f"{_NAME} has more comments on {key} than can be looked through")
+        raise Transient(f"{key} has too many comments in {_NAME} to search")
 
 
 class JiraPetitions(PetitionEffect):
-    """Performs what goes to Jira; a small mark below each comment tells whether it is there."""
+    """Performs petitions in Jira. A small mark below each comment shows that it was written."""
 
     def __init__(self, api: JiraApi, settles_after: timedelta = SETTLES_AFTER) -> None:
         super().__init__(_NAME, api, settles_after)
         self._jira = api
 
-    async def send(self, attempt: Attempt) -> Answer:
-        """Write the comment or move the ticket."""
+    async def send(self, attempt: Attempt) -> CallResult:
+        """Write the comment or change the status of the ticket."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
             case "jira.comment":
                 comment = stored_body(JiraComment, document)
-                said = {"body": _document(outgoing(comment.body, attempt), _mark(attempt))}
-                reply = await self._api.send(f"/rest/api/3/issue/{comment.key}/comment", said)
+                request_body = {"body": _document(without_forbidden_commands(comment.body, attempt), _mark(attempt))}
+                reply = await self._api.send(f"/rest/api/3/issue/{comment.key}/comment", request_body)
                 return answer_of(reply, _NAME, _words(reply), self._comment(comment.key, reply.body))
             case "jira.transition":
                 return await self._move(stored_body(JiraTransition, document))
             case kind:
-                return Rejected(f"nobody here knows how to perform {kind}")
+                return Rejected(f"this version cannot perform {kind}")
 
-    async def reconcile(self, attempt: Attempt) -> Finding:
-        """Look for what any attempt of the same petition left behind."""
+    async def reconcile(self, attempt: Attempt) -> ReconcileResult:
+        """Search for the result of any attempt."""
         document = attempt.request["body"]
         match attempt.request["kind"]:
             case "jira.comment":
                 wanted = stored_body(JiraComment, document)
-                async for comment in self._jira.comments(wanted.key, since_of(attempt)):
+                async for comment in self._jira.comments(wanted.key, earliest_time(attempt)):
                     if _mark(attempt) in _texts(comment.get("body")):
-                        return Happened(self._comment(wanted.key, comment))
+                        return Present(self._comment(wanted.key, comment))
                 return Absent()
             case "jira.transition":
                 step = stored_body(JiraTransition, document)
                 reply = await self._api.ask(f"/rest/api/3/issue/{step.key}", fields="status", expand="changelog")
-                ticket = must_be(reply, dict, _NAME)
+                ticket = require_body(reply, dict, _NAME)
                 if _is(ticket["fields"]["status"]["name"], step.to):
-                    return Happened(self._ticket(step))
-                ours = must_be(await self._api.ask("/rest/api/3/myself"), dict, _NAME)["accountId"]
-                was_there = _was(ticket, step.to, since_of(attempt), ours)
-                return Happened(self._ticket(step)) if was_there else Absent()
+                    return Present(self._ticket(step))
+                ours = require_body(await self._api.ask("/rest/api/3/myself"), dict, _NAME)["accountId"]
+                was_there = _was(ticket, step.to, earliest_time(attempt), ours)
+                return Present(self._ticket(step)) if was_there else Absent()
             case kind:
-                return Unclear(f"nobody here knows how to look for {kind}")
+                return Unclear(f"this version cannot search for {kind}")
 
-    async def _move(self, wanted: JiraTransition) -> Answer:
-        """Take the step that leads to a status, unless the ticket has it."""
+    async def _move(self, wanted: JiraTransition) -> CallResult:
+        """Make the transition to a status, unless the ticket already has it."""
         path = f"/rest/api/3/issue/{wanted.key}"
         reply = await self._api.ask(path, fields="status")
         if not reply.ok:
             return answer_of(reply, _NAME, _words(reply), {})
-        if _is(must_be(reply, dict, _NAME)["fields"]["status"]["name"], wanted.to):
+        if _is(require_body(reply, dict, _NAME)["fields"]["status"]["name"], wanted.to):
             return Acked({**self._ticket(wanted), "unchanged": True})
         reply = await self._api.ask(f"{path}/transitions")
         if not reply.ok:
             return answer_of(reply, _NAME, _words(reply), {})
-        steps = must_be(reply, dict, _NAME)["transitions"]
+        steps = require_body(reply, dict, _NAME)["transitions"]
         fitting = [step for step in steps if _is(step["to"]["name"], wanted.to)]
         if not fitting:
             names = ", ".join(sorted({step["to"]["name"] for step in steps})) or "none"
             return Rejected(
-                f"no step leads {wanted.key} to {wanted.to!r} from where it is; these can be reached: {names}"
+                f"{wanted.key} has no transition to {wanted.to!r} from its current status; available: {names}"
             )
         reply = await self._api.send(f"{path}/transitions", {"transition": {"id": fitting[0]["id"]}})
         return answer_of(reply, _NAME, _words(reply), self._ticket(wanted))
@@ -118,7 +124,7 @@ def _mark(attempt: Attempt) -> str:
 
 
 def _document(text: str, mark: str) -> dict[str, Any]:
-    """Return a text as Jira keeps it, a paragraph for each line, and the mark small and grey below."""
+    """Return a text in Jira's document format: one paragraph per line, and the mark in small grey letters."""
     paragraphs: list[dict[str, Any]] = [
         {"type": "paragraph", "content": [{"type": "text", "text": line}]} if line else {"type": "paragraph"}
         for line in text.rstrip().splitlines()
@@ -129,7 +135,7 @@ def _document(text: str, mark: str) -> dict[str, Any]:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Yield every piece of text of a document."""
+    """Yield every text of a document."""
     if isinstance(node, dict):
         if isinstance(node.get("text"), str):
             yield node["text"]
@@ -138,10 +144,10 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _was(ticket: Mapping[str, Any], status: str, since: datetime, ours: str) -> bool:
-    """Tell whether our account has brought a ticket into a status since then, or anybody since that was asked for."""
+    """Return whether our account set the status since then, or anyone after the petition was made."""
     for history in ticket.get("changelog", {}).get("histories", ()):
         is_ours = (history.get("author") or {}).get("accountId") == ours
-        # Clocks that are apart make our own step look older than the wish for it, but no step of others ours.
+        # Clocks differ. Our own transition may look older than the petition, but those of others must be newer.
         if datetime.fromisoformat(history["created"]) < (since if is_ours else since + CLOCKS_APART):
             continue
         if any(item["field"] == "status" and _is(item["toString"], status) for item in history["items"]):
@@ -153,10 +159,10 @@ def _is(name: Any, wanted: str) -> bool:
     return str(name).strip().casefold() == wanted.strip().casefold()
 
 
-def _words(reply: Reply) -> str:
-    """Return what Jira says of an error."""
+def _words(reply: HttpReply) -> str:
+    """Return the error messages of Jira."""
     if not isinstance(reply.body, dict):
         return ""
     messages, errors = reply.body.get("errorMessages") or (), reply.body.get("errors") or {}
     named = [f"{field}: {words}" for field, words in errors.items()] if isinstance(errors, dict) else []
-    return clean("; ".join([*map(str, messages), *named]) or str(reply.body.get("message", "")), REASON_MAX)
+    return clean_text("; ".join([*map(str, messages), *named]) or str(reply.body.get("message", "")), REASON_MAX)

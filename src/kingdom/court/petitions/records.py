@@ -1,41 +1,44 @@
-"""Where petitions are kept: in their order, with every step in the log and the verdict where its agents are told."""
+"""Store petitions in order, log each change of state, and save the verdict for the agents."""
 
 import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Query, Record, read_document
+from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import OPEN, PETITIONS, Petition, PetitionState
-from kingdom.workflow.records import each
+from kingdom.workflow.records import each_record
 from kingdom.workflow.verdicts import save_verdict
 
 
 async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
-    """Return all petitions of an assignment with their records, in the order in which they were asked for."""
-    found = [(record, read(record)) async for record in each(transaction, Query(kind=PETITIONS.name, owner=root_id))]
+    """Return all petitions of an assignment with their records, in order."""
+    found = [
+        (record, read_petition(record))
+        async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name, owner=root_id))
+    ]
     return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
 
 
 async def petitions_of(transaction: Transaction, root_id: str) -> list[Petition]:
-    """Return all petitions of an assignment in the order in which they were asked for."""
+    """Return all petitions of an assignment in order."""
     return [petition for _, petition in await records_of(transaction, root_id)]
 
 
 async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
-    """Tell whether something is still to be done for an assignment."""
+    """Return whether an assignment has unfinished petitions."""
     return any(petition.state in OPEN for petition in await petitions_of(transaction, root_id))
 
 
-async def refuse(transaction: Transaction, asked: Petition, record: Record | None, reason: str) -> Petition:
-    """Write down that a petition is not performed, and why."""
-    refused = msgspec.structs.replace(asked, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
-    return await save(transaction, refused, record)
+async def refuse_petition(transaction: Transaction, petition: Petition, record: Record | None, reason: str) -> Petition:
+    """Store that a petition is refused, and why."""
+    refused = msgspec.structs.replace(petition, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
+    return await save_petition(transaction, refused, record)
 
 
-async def save(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
-    """Store a petition with its verdict unless it is stored so, and log it where it has come further."""
-    if record and read(record) == petition:
+async def save_petition(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:
+    """Store a petition with its verdict if it changed, and log a change of state."""
+    if record and read_petition(record) == petition:
         return petition
     await transaction.put(
         Record(
@@ -55,8 +58,8 @@ async def save(transaction: Transaction, petition: Petition, record: Record | No
     return petition
 
 
-def read(record: Record) -> Petition:
-    """Return the petition that a record holds."""
+def read_petition(record: Record) -> Petition:
+    """Return the petition in a record."""
     return read_document(record.doc, Petition)
 
 

@@ -1,1 +1,1 @@
-"""The Sentinel: notices what happens outside, each thing once."""
+"""The Sentinel: turns outside activity into events, each exactly once."""

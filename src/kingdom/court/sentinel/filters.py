@@ -1,38 +1,38 @@
-"""Is it ours? Pure."""
+"""Filters: which GitHub activity is relevant. Pure."""
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from kingdom.court.sentinel.happening import Happening
+from kingdom.court.sentinel.github_activity import GitHubActivity
 from kingdom.court.sentinel.settings import GitHubSettings
 
-# GitHub tells us of what we did ourselves under this reason.
+# GitHub's notification reason for our own activity.
 _OWN_REASON = "your_activity"
 
 
-class Refusal(StrEnum):
-    """Why a happening becomes no event."""
+class FilterReason(StrEnum):
+    """Why an activity becomes no event."""
 
     ELSEWHERE = "its repository is not watched"
     OWN = "we did it ourselves"
-    IGNORED = "who did it is ignored"
+    IGNORED = "its author is ignored"
     UNWANTED = "its reason is not wanted"
 
 
-def refusal(happening: Happening, settings: GitHubSettings) -> Refusal | None:
-    """Return why a happening becomes no event, if it does not."""
-    actor = happening.actor.lower()
-    if not _fits(happening.event.repo or "", settings.repos):
-        return Refusal.ELSEWHERE
-    if happening.reason == _OWN_REASON or actor in {login.lower() for login in settings.logins}:
-        return Refusal.OWN
+def why_filtered(activity: GitHubActivity, settings: GitHubSettings) -> FilterReason | None:
+    """Return why an activity becomes no event, or None."""
+    actor = activity.actor.lower()
+    if not _fits(activity.event.repo or "", settings.repos):
+        return FilterReason.ELSEWHERE
+    if activity.reason == _OWN_REASON or actor in {login.lower() for login in settings.logins}:
+        return FilterReason.OWN
     if actor and _fits(actor, settings.ignore_actors):
-        return Refusal.IGNORED
-    if settings.reasons and happening.reason not in settings.reasons:
-        return Refusal.UNWANTED
+        return FilterReason.IGNORED
+    if settings.reasons and activity.reason not in settings.reasons:
+        return FilterReason.UNWANTED
     return None
 
 
 def _fits(name: str, globs: tuple[str, ...]) -> bool:
-    # Names of GitHub have no case, and a bracket is a part of the names of its apps.
+    # GitHub names are case-insensitive. Names of apps contain a literal bracket.
     return any(fnmatchcase(name.lower(), glob.lower().replace("[", "[[]")) for glob in globs)

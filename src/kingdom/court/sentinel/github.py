@@ -1,4 +1,4 @@
-"""Notifications and webhooks of GitHub, read as what happened. Pure; everything in them is text of strangers."""
+"""Parse notifications and webhooks of GitHub. Their content is untrusted. Pure."""
 
 import re
 from collections.abc import Collection
@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from kingdom.court.documents import EventStatus, ExternalEvent
-from kingdom.court.sentinel.happening import Dropped, Happening, Source, type_of
+from kingdom.court.sentinel.github_activity import ActivitySource, DroppedActivity, GitHubActivity, event_type_of
 from kingdom.court.sentinel.untrusted import (
     NAME_MAX,
     TEXT_MAX,
     TITLE_MAX,
     URL_MAX,
-    clean,
-    fitted,
-    moment,
-    repository,
-    stamp,
+    clean_text,
+    convert_untrusted,
+    parse_time,
+    repository_name,
+    time_stamp,
 )
 from kingdom.errors import MalformedEvent
 
@@ -35,8 +35,8 @@ _STATES = {
     "pull_request": ("closed", "reopened", "synchronize", "ready_for_review", "converted_to_draft"),
     "issues": ("closed", "reopened"),
 }
-# What is said, by the event that tells of it: the field that holds it, and what it is called in ids.
-_SAID = {
+# The webhooks about comments and reviews: the field with the text, and its name in event ids.
+_COMMENT_EVENTS = {
     ("issue_comment", "created"): ("comment", "comment"),
     ("pull_request_review", "submitted"): ("review", "review"),
     ("pull_request_review_comment", "created"): ("comment", "remark"),
@@ -71,8 +71,8 @@ class _Branch(msgspec.Struct):
     ref: str
 
 
-class _Thing(msgspec.Struct):
-    """An issue or a pull request; an issue that is one points to it."""
+class _IssueOrPull(msgspec.Struct):
+    """An issue or a pull request. An issue that is a pull request has a link to it."""
 
     number: _Number
     updated_at: str
@@ -87,7 +87,7 @@ class _Thing(msgspec.Struct):
     base: _Branch | None = None
 
 
-class Said(msgspec.Struct):
+class CommentOrReview(msgspec.Struct):
     """A comment or a review."""
 
     id: _Number
@@ -99,47 +99,48 @@ class Said(msgspec.Struct):
 
     @property
     def at(self) -> datetime:
-        """Return when it was said."""
-        return moment(self.submitted_at or self.created_at or "")
+        """Return when it was written."""
+        return parse_time(self.submitted_at or self.created_at or "")
 
 
 class _Delivery(msgspec.Struct):
-    """What every webhook about an issue or a pull request carries."""
+    """The common fields of webhooks about an issue or a pull request."""
 
     repository: _Repository
     sender: _User
     action: str = ""
-    issue: _Thing | None = None
-    pull_request: _Thing | None = None
-    comment: Said | None = None
-    review: Said | None = None
+    issue: _IssueOrPull | None = None
+    pull_request: _IssueOrPull | None = None
+    comment: CommentOrReview | None = None
+    review: CommentOrReview | None = None
     requested_reviewer: _User | None = None
     assignee: _User | None = None
 
 
-def parse_notification(document: Any, now: datetime) -> Happening:
-    """Read one notification; one that makes no sense is refused as malformed."""
-    told = fitted(document, _Notification)
-    repo, at = repository(told.repository.full_name), moment(told.updated_at)
-    for pattern, text in ((_THREAD_ID, told.id), (_REASON, told.reason), (_SUBJECT_TYPE, told.subject.type)):
+def parse_notification(document: Any, now: datetime) -> GitHubActivity:
+    """Parse a notification, or raise MalformedEvent."""
+    notification = convert_untrusted(document, _Notification)
+    repo, at = repository_name(notification.repository.full_name), parse_time(notification.updated_at)
+    reason, subject_type = notification.reason, notification.subject.type
+    for pattern, text in ((_THREAD_ID, notification.id), (_REASON, reason), (_SUBJECT_TYPE, subject_type)):
         if not pattern.fullmatch(text):
-            raise MalformedEvent("a notification has an id, a reason and a type of other letters than GitHub's")
-    kind, priority = type_of(told.subject.type, told.reason)
-    url = clean(told.subject.url, URL_MAX)
+            raise MalformedEvent("the id, reason or type of a notification has unexpected characters")
+    kind, priority = event_type_of(notification.subject.type, notification.reason)
+    url = clean_text(notification.subject.url, URL_MAX)
     number = int(found[1]) if (found := _NUMBER.search(url)) else None
-    latest = clean(told.subject.latest_comment_url, URL_MAX)
-    is_review = not latest and told.subject.type == PULL_REQUEST and number is not None
-    return Happening(
+    latest = clean_text(notification.subject.latest_comment_url, URL_MAX)
+    is_review = not latest and notification.subject.type == PULL_REQUEST and number is not None
+    return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-{told.id}-{stamp(at)}",
+            id=f"evt-github-{notification.id}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
             payload={
-                "reason": told.reason,
-                "subject_title": clean(told.subject.title, TITLE_MAX),
+                "reason": notification.reason,
+                "subject_title": clean_text(notification.subject.title, TITLE_MAX),
                 "subject_url": url,
-                "subject_type": told.subject.type,
+                "subject_type": notification.subject.type,
                 "updated_at": at.isoformat(),
                 "number": number,
             },
@@ -147,49 +148,53 @@ def parse_notification(document: Any, now: datetime) -> Happening:
             created_at=now,
             status=EventStatus.PENDING,
         ),
-        source=Source.POLL,
-        place=f"{repo}#{number}" if number else f"{repo}:{told.id}",
+        source=ActivitySource.POLL,
+        subject=f"{repo}#{number}" if number else f"{repo}:{notification.id}",
         at=at,
-        reason=told.reason,
+        reason=notification.reason,
         comment=found[1] if (found := _COMMENT.search(latest)) else "",
-        look_at=latest if found else f"{url}/reviews" if is_review else "",
+        details_url=latest if found else f"{url}/reviews" if is_review else "",
     )
 
 
-def parse_webhook(event: str, document: Any, logins: Collection[str], now: datetime) -> Happening | Dropped:
-    """Read what one webhook tells; `logins` are ours. One that makes no sense is refused as malformed."""
+def parse_webhook(
+    event: str, document: Any, logins: Collection[str], now: datetime
+) -> GitHubActivity | DroppedActivity:
+    """Parse a webhook, or raise MalformedEvent. `logins` are our own accounts."""
     action = document.get("action", "") if isinstance(document, dict) else ""
     if not _is_known(event, action):
-        return Dropped("nothing that becomes an event")
-    told = fitted(document, _Delivery)
-    thing = told.pull_request or told.issue
-    if thing is None:
-        raise MalformedEvent("this is about no issue and no pull request")
-    us = {login.lower() for login in logins}
-    if (event, action) in _SAID:
-        return _said(event, told, thing, us, now)
+        return DroppedActivity("this webhook becomes no event")
+    webhook = convert_untrusted(document, _Delivery)
+    item = webhook.pull_request or webhook.issue
+    if item is None:
+        raise MalformedEvent("this is about neither an issue nor a pull request")
+    our_logins = {login.lower() for login in logins}
+    if (event, action) in _COMMENT_EVENTS:
+        return _comment_activity(event, webhook, item, our_logins, now)
     if action in ("review_requested", "assigned"):
-        asked = told.requested_reviewer if action == "review_requested" else told.assignee
-        if asked is None or asked.login.lower() not in us:
-            return Dropped("somebody else is asked")
+        asked = webhook.requested_reviewer if action == "review_requested" else webhook.assignee
+        if asked is None or asked.login.lower() not in our_logins:
+            return DroppedActivity("the request is for another account")
         reason = "review_requested" if action == "review_requested" else "assign"
-        return _happening(told, thing, reason, action, now)
+        return _activity(webhook, item, reason, action, now)
     if action == "opened":
-        if not _mentions(thing.body, us):
-            return Dropped("nobody of us is mentioned")
-        return _happening(told, thing, "mention", action, now, text=thing.body)
-    return _happening(told, thing, "state_change", action, now, concerns_us=_is_part(thing, us))
+        if not _mentions(item.body, our_logins):
+            return DroppedActivity("none of our accounts is mentioned")
+        return _activity(webhook, item, "mention", action, now, text=item.body)
+    return _activity(webhook, item, "state_change", action, now, concerns_us=_is_involved(item, our_logins))
 
 
-def with_said(happening: Happening, said: Said | None, within: tuple[datetime, datetime]) -> Happening:
-    """Return a happening that is known to be what was said, if that was at about the same time."""
-    if said is None or not within[0] <= said.at <= within[1]:
-        return msgspec.structs.replace(happening, comment="")
-    actor = said.user.login if said.user else ""
-    more = {"actor": clean(actor, NAME_MAX), "text": clean(said.body, TEXT_MAX)}
-    more["html_url"] = clean(said.html_url, URL_MAX)
-    event = msgspec.structs.replace(happening.event, payload={**happening.event.payload, **more})
-    return msgspec.structs.replace(happening, event=event, actor=actor)
+def with_comment(
+    activity: GitHubActivity, comment_or_review: CommentOrReview | None, within: tuple[datetime, datetime]
+) -> GitHubActivity:
+    """Return an activity with the comment that caused it, if the comment's time matches."""
+    if comment_or_review is None or not within[0] <= comment_or_review.at <= within[1]:
+        return msgspec.structs.replace(activity, comment="")
+    actor = comment_or_review.user.login if comment_or_review.user else ""
+    more = {"actor": clean_text(actor, NAME_MAX), "text": clean_text(comment_or_review.body, TEXT_MAX)}
+    more["html_url"] = clean_text(comment_or_review.html_url, URL_MAX)
+    event = msgspec.structs.replace(activity.event, payload={**activity.event.payload, **more})
+    return msgspec.structs.replace(activity, event=event, actor=actor)
 
 
 def _is_known(event: str, action: object) -> bool:
@@ -197,35 +202,37 @@ def _is_known(event: str, action: object) -> bool:
         return False
     if event in _STATES and action in (*_STATES[event], "assigned", "opened"):
         return True
-    return (event, action) in _SAID or (event, action) == ("pull_request", "review_requested")
+    return (event, action) in _COMMENT_EVENTS or (event, action) == ("pull_request", "review_requested")
 
 
-def _said(event: str, told: _Delivery, thing: _Thing, us: set[str], now: datetime) -> Happening | Dropped:
-    field, word = _SAID[event, told.action]
-    said = told.review if field == "review" else told.comment
-    if said is None:
-        raise MalformedEvent(f"this carries no {field}")
-    mentioned = _mentions(said.body, us)
+def _comment_activity(
+    event: str, webhook: _Delivery, item: _IssueOrPull, our_logins: set[str], now: datetime
+) -> GitHubActivity | DroppedActivity:
+    field, word = _COMMENT_EVENTS[event, webhook.action]
+    comment_or_review = webhook.review if field == "review" else webhook.comment
+    if comment_or_review is None:
+        raise MalformedEvent(f"the field {field} is missing")
+    mentioned = _mentions(comment_or_review.body, our_logins)
     if word == "remark" and not mentioned:
-        return Dropped("its review tells of it")
+        return DroppedActivity("the webhook of its review covers it")
     where = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
-    return _happening(
-        told,
-        thing,
+    return _activity(
+        webhook,
+        item,
         "mention" if mentioned else "comment",
-        f"{word}.{said.id}",
+        f"{word}.{comment_or_review.id}",
         now,
-        at=said.at,
-        text=said.body,
-        html_url=said.html_url,
-        comment=f"{where}/{said.id}" if where else "",
-        concerns_us=mentioned or _is_part(thing, us),
+        at=comment_or_review.at,
+        text=comment_or_review.body,
+        html_url=comment_or_review.html_url,
+        comment=f"{where}/{comment_or_review.id}" if where else "",
+        concerns_us=mentioned or _is_involved(item, our_logins),
     )
 
 
-def _happening(
-    told: _Delivery,
-    thing: _Thing,
+def _activity(
+    webhook: _Delivery,
+    item: _IssueOrPull,
     reason: str,
     word: str,
     now: datetime,
@@ -235,28 +242,28 @@ def _happening(
     html_url: str | None = None,
     comment: str = "",
     concerns_us: bool = True,
-) -> Happening:
-    repo, at = repository(told.repository.full_name), at or moment(thing.updated_at)
-    is_pull = told.pull_request is not None or thing.pull_request is not None
+) -> GitHubActivity:
+    repo, at = repository_name(webhook.repository.full_name), at or parse_time(item.updated_at)
+    is_pull = webhook.pull_request is not None or item.pull_request is not None
     subject = PULL_REQUEST if is_pull else ISSUE
-    kind, priority = type_of(subject, reason)
-    url = clean(thing.url, URL_MAX)
+    kind, priority = event_type_of(subject, reason)
+    url = clean_text(item.url, URL_MAX)
     payload = {
         "reason": reason,
-        "subject_title": clean(thing.title, TITLE_MAX),
+        "subject_title": clean_text(item.title, TITLE_MAX),
         "subject_url": re.sub(r"/issues/(?=[0-9]+$)", "/pulls/", url) if is_pull else url,
         "subject_type": subject,
         "updated_at": at.isoformat(),
-        "number": thing.number,
-        "action": told.action,
-        "actor": clean(told.sender.login, NAME_MAX),
-        "text": clean(text, TEXT_MAX),
-        "html_url": clean(html_url or thing.html_url, URL_MAX),
-        "base": clean(thing.base.ref, NAME_MAX) if thing.base else None,
+        "number": item.number,
+        "action": webhook.action,
+        "actor": clean_text(webhook.sender.login, NAME_MAX),
+        "text": clean_text(text, TEXT_MAX),
+        "html_url": clean_text(html_url or item.html_url, URL_MAX),
+        "base": clean_text(item.base.ref, NAME_MAX) if item.base else None,
     }
-    return Happening(
+    return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-hook-{told.repository.id}-{thing.number}-{word.replace('_', '-')}-{stamp(at)}",
+            id=f"evt-github-hook-{webhook.repository.id}-{item.number}-{word.replace('_', '-')}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
@@ -265,27 +272,28 @@ def _happening(
             created_at=now,
             status=EventStatus.PENDING,
         ),
-        source=Source.HOOK,
-        place=f"{repo}#{thing.number}",
+        source=ActivitySource.HOOK,
+        subject=f"{repo}#{item.number}",
         at=at,
         reason=reason,
-        actor=told.sender.login,
+        actor=webhook.sender.login,
         comment=comment,
         concerns_us=concerns_us,
     )
 
 
-def _is_part(thing: _Thing, us: set[str]) -> bool:
-    """Tell whether we opened it or are to do something about it."""
-    people = [thing.user, *thing.assignees]
+def _is_involved(item: _IssueOrPull, our_logins: set[str]) -> bool:
+    """Return whether we opened it, are assigned to it, or are asked to review it."""
+    people = [item.user, *item.assignees]
     named = [person.login for person in people if person]
-    # A team that is asked for a review stands in the same list and has no login.
-    named += [str(person.get("login", "")) for person in thing.requested_reviewers if isinstance(person, dict)]
-    return any(login.lower() in us for login in named)
+    # Requested teams are in the same list and have no login.
+    named += [str(person.get("login", "")) for person in item.requested_reviewers if isinstance(person, dict)]
+    return any(login.lower() in our_logins for login in named)
 
 
-def _mentions(text: str | None, us: set[str]) -> bool:
-    names = "|".join(re.escape(login) for login in sorted(us))
+def _mentions(text: str | None, our_logins: set[str]) -> bool:
+    names = "|".join(re.escape(login) for login in sorted(our_logins))
     return (
-        bool(us) and re.search(rf"(?<![\w/`])@(?:{names})(?![\w-])", (text or "")[:TEXT_MAX], re.IGNORECASE) is not None
+        bool(our_logins)
+        and re.search(rf"(?<![\w/`])@(?:{names})(?![\w-])", (text or "")[:TEXT_MAX], re.IGNORECASE) is not None
     )

@@ -1,4 +1,4 @@
-"""One look at the notifications of GitHub: whole or not at all, and nothing there is marked as read."""
+"""Poll the notifications of GitHub. A poll stores everything or nothing, and marks nothing as read."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,25 +12,32 @@ import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.outside import Reply, github_headers, next_page, pause_of
-from kingdom.court.sentinel.asking import Round, ask
-from kingdom.court.sentinel.filters import Refusal, refusal
-from kingdom.court.sentinel.github import Said, parse_notification, with_said
-from kingdom.court.sentinel.happening import Happening
-from kingdom.court.sentinel.heard import EARLY, WITHIN, Heard
-from kingdom.court.sentinel.records import HEARD_PLACES, Cursor, Taken, recall, remember, take_in
+from kingdom.court.remote_http import HttpReply, github_headers, next_page, requested_pause
+from kingdom.court.sentinel.deduplication import EARLY, WITHIN, SubjectHistory
+from kingdom.court.sentinel.filters import FilterReason, why_filtered
+from kingdom.court.sentinel.github import CommentOrReview, parse_notification, with_comment
+from kingdom.court.sentinel.github_activity import GitHubActivity
+from kingdom.court.sentinel.http_requests import PollResult, send_request
+from kingdom.court.sentinel.records import (
+    SUBJECT_HISTORIES,
+    IntakeResult,
+    PollCursor,
+    accept_activity,
+    recall,
+    remember,
+)
 from kingdom.court.sentinel.settings import GitHubSettings
-from kingdom.court.sentinel.untrusted import fitted
+from kingdom.court.sentinel.untrusted import convert_untrusted
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 CURSOR = "github"
 _OVERLAP = timedelta(hours=1)
-# Whatever says that nothing changed is not believed for longer.
+# Ask unconditionally after this time, in case a cached reply is wrong.
 _WHOLE_LOOK_EVERY = timedelta(hours=1)
-# A time to the second cannot tell what came later in the same one.
+# Last-Modified has a resolution of one second, so a recent one may hide later changes.
 _LAST_MODIFIED_COUNTS_AFTER = timedelta(minutes=1)
-# For so long everything waits until GitHub tells who did something; one broken comment must not stop us for ever.
+# How long a poll fails if GitHub does not return a comment. After that it goes on without the comment.
 _LOOKED_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400
@@ -43,43 +50,46 @@ async def poll_github(
     session: aiohttp.ClientSession,
     settings: GitHubSettings,
     clock: Callable[[], datetime] = utc_now,
-) -> Round:
-    """Look once; the events and how far was read are stored in one transaction."""
+) -> PollResult:
+    """Poll once, and store the events and the cursor in one transaction."""
     now = clock()
     async with bus.transaction() as transaction:
-        _, cursor = await recall(transaction, Cursor, CURSOR)
+        _, cursor = await recall(transaction, PollCursor, CURSOR)
     start = now - timedelta(hours=settings.look_back_hours)
     since = (cursor.since - _OVERLAP if cursor else start).replace(microsecond=0)
     reply, documents = await _read_all(session, settings, since, _conditions(cursor, since, now))
-    happenings = _understood(documents, settings, now)
-    known = await _known(bus, happenings)
-    for index, happening in enumerate(happenings):
-        if refusal(happening, settings) is None and happening.event.id not in known:
-            happenings[index] = await _looked_at(session, settings, happening, now)
-    newest = max((happening.at for happening in happenings), default=since)
+    activities = _parse_all(documents, settings, now)
+    known = await _known_ids(bus, activities)
+    for index, activity in enumerate(activities):
+        if why_filtered(activity, settings) is None and activity.event.id not in known:
+            activities[index] = await _with_details(session, settings, activity, now)
+    newest = max((activity.at for activity in activities), default=since)
 
-    async def act(transaction: Transaction) -> Counter[Taken]:
-        # By id, since two that look at once take the keys of what they saw in one order.
-        ordered = sorted(happenings, key=lambda happening: happening.event.id)
+    async def act(transaction: Transaction) -> Counter[IntakeResult]:
+        # Sorted by id, so that concurrent polls take their keys in the same order.
+        ordered = sorted(activities, key=lambda activity: activity.event.id)
         taken = Counter(
-            [await take_in(transaction, each, refusal(each, settings), settings.seen_kept) for each in ordered]
+            [
+                await accept_activity(transaction, each, why_filtered(each, settings), settings.seen_kept)
+                for each in ordered
+            ]
         )
-        record, stored = await recall(transaction, Cursor, CURSOR)
-        moved = _moved(stored or cursor, reply, since, min(newest, now), now)
+        record, stored = await recall(transaction, PollCursor, CURSOR)
+        moved = _advance_cursor(stored or cursor, reply, since, min(newest, now), now)
         await remember(transaction, CURSOR, moved, record)
         return taken
 
-    taken = await change(bus, act)
-    return Round(
-        taken[Taken.RECEIVED],
-        taken[Taken.SEEN],
-        taken[Taken.DROPPED] + len(documents) - len(happenings),
-        _pace(settings, reply),
+    taken = await run_transaction(bus, act)
+    return PollResult(
+        taken[IntakeResult.RECEIVED],
+        taken[IntakeResult.SEEN],
+        taken[IntakeResult.DROPPED] + len(documents) - len(activities),
+        _next_poll_after(settings, reply),
     )
 
 
-def _conditions(cursor: Cursor | None, since: datetime, now: datetime) -> dict[str, str]:
-    """Return the headers that ask for an answer only if something changed."""
+def _conditions(cursor: PollCursor | None, since: datetime, now: datetime) -> dict[str, str]:
+    """Return the headers that request a reply only if something changed."""
     if cursor is None or cursor.asked_since != since or cursor.answered_at is None:
         return {}
     if now - cursor.answered_at > _WHOLE_LOOK_EVERY:
@@ -91,23 +101,23 @@ def _conditions(cursor: Cursor | None, since: datetime, now: datetime) -> dict[s
 
 async def _read_all(
     session: aiohttp.ClientSession, settings: GitHubSettings, since: datetime, conditions: Mapping[str, str]
-) -> tuple[Reply, list[Any]]:
-    """Return the first page's headers and what stands on all pages."""
+) -> tuple[HttpReply, list[Any]]:
+    """Return the first reply, and the notifications of all pages."""
     root = settings.api_url.rstrip("/")
     url: str | None = f"{root}/notifications"
-    params: dict[str, str] | None = {"all": "true", "per_page": str(_PAGE), "since": _written(since)}
-    first: Reply | None = None
+    params: dict[str, str] | None = {"all": "true", "per_page": str(_PAGE), "since": _time_text(since)}
+    first: HttpReply | None = None
     documents: list[Any] = []
     for _ in range(_PAGES_MAX):
         headers = {**github_headers(settings.token), **({} if first else conditions)}
-        reply = await ask(session, "GET", url or "", headers=headers, params=params)
+        reply = await send_request(session, "GET", url or "", headers=headers, params=params)
         if reply is None or (first and reply.is_unchanged):
-            raise Transient("GitHub gave no page where it said that there is one")
+            raise Transient("GitHub announced a page that it did not return")
         first = first or reply
         if reply.is_unchanged:
             return first, []
         if not isinstance(reply.body, list):
-            raise Transient("GitHub answered with something else than notifications")
+            raise Transient("the reply of GitHub is not a list of notifications")
         documents += reply.body
         url, params = next_page(reply, root), None
         if url is None:
@@ -115,60 +125,67 @@ async def _read_all(
     raise Transient(f"GitHub has more than {_PAGES_MAX} pages of notifications")
 
 
-def _understood(documents: list[Any], settings: GitHubSettings, now: datetime) -> list[Happening]:
-    """Return what can be read and is in repositories that are watched; one that cannot hides no other."""
-    happenings = []
+def _parse_all(documents: list[Any], settings: GitHubSettings, now: datetime) -> list[GitHubActivity]:
+    """Parse the notifications of watched repositories. Skip those that are malformed."""
+    activities = []
     for document in documents:
         try:
-            happening = parse_notification(document, now)
+            activity = parse_notification(document, now)
         except MalformedEvent as error:
             _log.warning("notification_not_understood", reason=str(error))
             continue
-        if refusal(happening, settings) is not Refusal.ELSEWHERE:
-            happenings.append(happening)
-    return happenings
+        if why_filtered(activity, settings) is not FilterReason.ELSEWHERE:
+            activities.append(activity)
+    return activities
 
 
-async def _known(bus: Bus, happenings: list[Happening]) -> set[str]:
-    """Return the ids of those that came before."""
+async def _known_ids(bus: Bus, activities: list[GitHubActivity]) -> set[str]:
+    """Return the ids of activities that were received before."""
     async with bus.transaction() as transaction:
-        await transaction.read_ahead([(HEARD_PLACES.name, happening.place) for happening in happenings])
-        heard = {each.place: (await recall(transaction, Heard, each.place))[1] for each in happenings}
-    return {told.id for each in heard.values() if each for told in each.told}
+        await transaction.read_ahead([(SUBJECT_HISTORIES.name, activity.subject) for activity in activities])
+        history = {each.subject: (await recall(transaction, SubjectHistory, each.subject))[1] for each in activities}
+    return {item.id for each in history.values() if each for item in each.seen}
 
 
-async def _looked_at(
-    session: aiohttp.ClientSession, settings: GitHubSettings, happening: Happening, now: datetime
-) -> Happening:
-    """Return a happening with who did it and what they said, where GitHub tells."""
-    if not happening.look_at.startswith(f"{settings.api_url.rstrip('/')}/repos/"):
-        return happening
+async def _with_details(
+    session: aiohttp.ClientSession, settings: GitHubSettings, activity: GitHubActivity, now: datetime
+) -> GitHubActivity:
+    """Return an activity with its author and text, if GitHub returns them."""
+    if not activity.details_url.startswith(f"{settings.api_url.rstrip('/')}/repos/"):
+        return activity
     try:
-        reply = await ask(session, "GET", happening.look_at, headers=github_headers(settings.token), absent=_GONE)
+        reply = await send_request(
+            session, "GET", activity.details_url, headers=github_headers(settings.token), absent=_GONE
+        )
     except Misconfigured:
-        return happening
+        return activity
     except Transient:
-        if now - happening.at < _LOOKED_FOR:
+        if now - activity.at < _LOOKED_FOR:
             raise
-        return happening
+        return activity
     if reply is None:
-        return happening
-    earliest, latest = happening.at - WITHIN, happening.at + EARLY
+        return activity
+    earliest, latest = activity.at - WITHIN, activity.at + EARLY
     try:
-        said = [fitted(each, Said) for each in (reply.body if isinstance(reply.body, list) else [reply.body])]
-        near = [each for each in said if (each.submitted_at or each.created_at) and earliest <= each.at <= latest]
-        return with_said(happening, near[-1] if near else None, (earliest, latest))
+        comments = [
+            convert_untrusted(each, CommentOrReview)
+            for each in (reply.body if isinstance(reply.body, list) else [reply.body])
+        ]
+        near = [each for each in comments if (each.submitted_at or each.created_at) and earliest <= each.at <= latest]
+        return with_comment(activity, near[-1] if near else None, (earliest, latest))
     except MalformedEvent as error:
         _log.warning("comment_not_understood", reason=str(error))
-        return happening
+        return activity
 
 
-def _moved(cursor: Cursor | None, reply: Reply, since: datetime, newest: datetime, now: datetime) -> Cursor:
-    """Return the cursor after a look; it never goes back, whoever else looks at the same time."""
+def _advance_cursor(
+    cursor: PollCursor | None, reply: HttpReply, since: datetime, newest: datetime, now: datetime
+) -> PollCursor:
+    """Return the cursor after a poll. It never moves back, even with concurrent polls."""
     if cursor and reply.is_unchanged:
         return msgspec.structs.replace(cursor, polled_at=now)
     etag = reply.headers.get("etag", "")
-    return Cursor(
+    return PollCursor(
         since=max(newest, cursor.since) if cursor else newest,
         polled_at=now,
         asked_since=since,
@@ -187,12 +204,12 @@ def _last_modified(text: str, now: datetime) -> str:
     return text if now - at > _LAST_MODIFIED_COUNTS_AFTER else ""
 
 
-def _pace(settings: GitHubSettings, reply: Reply) -> timedelta:
+def _next_poll_after(settings: GitHubSettings, reply: HttpReply) -> timedelta:
     asked = reply.headers.get("x-poll-interval", "")
     interval = int(asked) if asked.isdecimal() and len(asked) < 6 else 0  # noqa: PLR2004 - about a day at most
     own = timedelta(seconds=max(settings.poll_seconds, interval))
-    return max(own, pause_of(reply.headers) or own)
+    return max(own, requested_pause(reply.headers) or own)
 
 
-def _written(at: datetime) -> str:
+def _time_text(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Tickets of Jira as a search finds them, read as what is new about them. Pure; their texts are of strangers."""
+"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. Pure."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.sentinel.records import Ticket
-from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean, fitted, moment, stamp
+from kingdom.court.sentinel.records import KnownTicket
+from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean_text, convert_untrusted, parse_time, time_stamp
 from kingdom.errors import MalformedEvent
 
 ASSIGNED = "jira.ticket.assigned"
@@ -17,7 +17,7 @@ UPDATED = "jira.ticket.updated"
 COMMENTED = "jira.ticket.commented"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{0,79}-[1-9][0-9]{0,11}")
 _COMMENTS_MAX = 20
-# All of them together still leave room in a prompt.
+# All comments together still fit into a prompt.
 _COMMENT_TEXT_MAX = 4_000
 
 
@@ -30,7 +30,7 @@ class _Status(msgspec.Struct):
     name: str
 
 
-class _Fields(msgspec.Struct):
+class _TicketFields(msgspec.Struct):
     status: _Status
     updated: str
     summary: str | None = None
@@ -56,12 +56,12 @@ class _Changelog(msgspec.Struct):
 
 class _Issue(msgspec.Struct):
     key: str
-    fields: _Fields
+    fields: _TicketFields
     changelog: _Changelog = msgspec.field(default_factory=_Changelog)
 
 
-class Comment(msgspec.Struct):
-    """A comment below a ticket."""
+class TicketComment(msgspec.Struct):
+    """A comment on a ticket."""
 
     id: str
     created: str
@@ -69,70 +69,70 @@ class Comment(msgspec.Struct):
     author: _Account | None = None
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundTicket(msgspec.Struct, frozen=True, kw_only=True):
     """A ticket that a search found."""
 
     key: str
     updated: datetime
     issue: _Issue
 
-    def is_news_to(self, known: Ticket | None) -> bool:
-        """Tell whether something happened to it since we looked last."""
+    def is_news_to(self, known: KnownTicket | None) -> bool:
+        """Return whether it changed since it was last read."""
         return known is None or self.updated > known.known_until
 
 
-def parse_issue(document: Any) -> Found:
-    """Read one ticket of a search; one that makes no sense is refused as malformed."""
-    issue = fitted(document, _Issue)
+def parse_issue(document: Any) -> FoundTicket:
+    """Parse one ticket of a search, or raise MalformedEvent."""
+    issue = convert_untrusted(document, _Issue)
     if not _KEY.fullmatch(issue.key):
-        raise MalformedEvent("a ticket has a key such as QP-123")
-    return Found(key=issue.key, updated=moment(issue.fields.updated), issue=issue)
+        raise MalformedEvent("the key of a ticket must look like QP-123")
+    return FoundTicket(key=issue.key, updated=parse_time(issue.fields.updated), issue=issue)
 
 
-def parse_comments(documents: Any) -> list[Comment]:
-    """Read comments; those that make no sense are left out."""
+def parse_comments(documents: Any) -> list[TicketComment]:
+    """Parse comments. Skip those that are malformed."""
     comments = []
     for document in documents if isinstance(documents, list) else []:
         try:
-            comment = fitted(document, Comment)
-            moment(comment.created)
+            comment = convert_untrusted(document, TicketComment)
+            parse_time(comment.created)
         except MalformedEvent:
             continue
         comments.append(comment)
     return comments
 
 
-def news_of(
-    found: Found,
-    known: Ticket | None,
-    comments: Sequence[Comment],
+def detect_news(
+    found: FoundTicket,
+    known: KnownTicket | None,
+    comments: Sequence[TicketComment],
     *,
     own_accounts: Collection[str],
     url: str,
     now: datetime,
-) -> tuple[Ticket, ExternalEvent | None]:
-    """Return what to remember of a ticket, and the event if somebody else than us did something that matters.
+) -> tuple[KnownTicket, ExternalEvent | None]:
+    """Return what to store about a ticket, and an event if another person made a relevant change.
 
-    One look makes one event of a ticket, of the first type that fits: assigned, updated, commented. It carries all
-    new comments in any case.
+    One poll creates one event per ticket, of the first type that applies: assigned, updated, commented. The event
+    always contains all new comments.
     """
     since = known.known_until if known else None
-    said = [each for each in comments if since is not None and moment(each.created) > since]
-    status = clean(found.issue.fields.status.name, TITLE_MAX)
-    latest = max([found.updated, *(moment(each.created) for each in said)])
-    remembered = Ticket(key=found.key, status=status, known_until=latest)
-    others = [each for each in said if _id_of(each.author) not in own_accounts]
+    new_comments = [each for each in comments if since is not None and parse_time(each.created) > since]
+    status = clean_text(found.issue.fields.status.name, TITLE_MAX)
+    latest = max([found.updated, *(parse_time(each.created) for each in new_comments)])
+    remembered = KnownTicket(key=found.key, status=status, known_until=latest)
+    others = [each for each in new_comments if _id_of(each.author) not in own_accounts]
     kind = _kind(found, known, others, own_accounts)
     if kind is None:
         return remembered, None
     event = ExternalEvent(
-        id=f"evt-jira-{found.key.replace('_', '.')}-{stamp(found.updated)}",
+        id=f"evt-jira-{found.key.replace('_', '.')}-{time_stamp(found.updated)}",
         type=kind,
         source="jira",
         repo=None,
         payload={
             "key": found.key,
-            "summary": clean(found.issue.fields.summary, TITLE_MAX),
+            "summary": clean_text(found.issue.fields.summary, TITLE_MAX),
             "status": status,
             "previous_status": known.status if known else None,
             "url": f"{url.rstrip('/')}/browse/{found.key}",
@@ -146,21 +146,23 @@ def news_of(
     return remembered, event
 
 
-def _kind(found: Found, known: Ticket | None, said: Sequence[Comment], own_accounts: Collection[str]) -> str | None:
+def _kind(
+    found: FoundTicket, known: KnownTicket | None, new_comments: Sequence[TicketComment], own_accounts: Collection[str]
+) -> str | None:
     histories = [each for each in found.issue.changelog.histories if _is_after(each, known)]
     others = [each for each in histories if _id_of(each.author) not in own_accounts]
     if known is None:
         reporter = _id_of(found.issue.fields.reporter)
-        # What we opened ourselves and nobody else touched is our own doing.
+        # A ticket that only we have touched is not news.
         return ASSIGNED if others or reporter not in own_accounts or not reporter else None
     if _changes(others, "assignee", _id_of(found.issue.fields.assignee)):
         return ASSIGNED
     moved = _changes(histories, "status", None)
-    is_moved = clean(found.issue.fields.status.name, TITLE_MAX) != known.status
-    # A change that the history does not show, since that was cut, was made by somebody.
+    is_moved = clean_text(found.issue.fields.status.name, TITLE_MAX) != known.status
+    # A change that the truncated changelog does not show was made by someone else.
     if _changes(others, "status", None) or (is_moved and not moved):
         return UPDATED
-    return COMMENTED if said else None
+    return COMMENTED if new_comments else None
 
 
 def _changes(histories: Sequence[_History], field: str, to: str | None) -> bool:
@@ -168,9 +170,9 @@ def _changes(histories: Sequence[_History], field: str, to: str | None) -> bool:
     return any(to is None or (item.to and item.to == to) for item in items)
 
 
-def _is_after(history: _History, known: Ticket | None) -> bool:
+def _is_after(history: _History, known: KnownTicket | None) -> bool:
     try:
-        return known is None or moment(history.created) > known.known_until
+        return known is None or parse_time(history.created) > known.known_until
     except MalformedEvent:
         return False
 
@@ -179,12 +181,12 @@ def _id_of(account: _Account | None) -> str:
     return account.account_id if account else ""
 
 
-def _shown(comment: Comment) -> dict[str, str]:
+def _shown(comment: TicketComment) -> dict[str, str]:
     author = comment.author or _Account()
     return {
-        "id": clean(comment.id, NAME_MAX),
-        "author": clean(author.display_name, NAME_MAX),
-        "account_id": clean(author.account_id, NAME_MAX),
-        "created_at": moment(comment.created).isoformat(),
-        "text": clean(comment.body, _COMMENT_TEXT_MAX) if isinstance(comment.body, str) else "",
+        "id": clean_text(comment.id, NAME_MAX),
+        "author": clean_text(author.display_name, NAME_MAX),
+        "account_id": clean_text(author.account_id, NAME_MAX),
+        "created_at": parse_time(comment.created).isoformat(),
+        "text": clean_text(comment.body, _COMMENT_TEXT_MAX) if isinstance(comment.body, str) else "",
     }

@@ -1,4 +1,4 @@
-"""One look at the tickets of Jira: whole or not at all."""
+"""Poll the tickets of Jira. A poll stores everything or nothing."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,22 +12,22 @@ import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.outside import Reply, jira_headers, pause_of
-from kingdom.court.records import receive
-from kingdom.court.sentinel.asking import Round, ask
-from kingdom.court.sentinel.jira import Comment, Found, news_of, parse_comments, parse_issue
-from kingdom.court.sentinel.records import ACTOR, Cursor, Ticket, recall, remember
+from kingdom.court.records import receive_event
+from kingdom.court.remote_http import HttpReply, jira_headers, requested_pause
+from kingdom.court.sentinel.http_requests import PollResult, send_request
+from kingdom.court.sentinel.jira import FoundTicket, TicketComment, detect_news, parse_comments, parse_issue
+from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, recall, remember
 from kingdom.court.sentinel.settings import JiraSettings
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 CURSOR = "jira"
-# What is indexed late is found all the same.
+# Jira may index a change late.
 _OVERLAP = timedelta(hours=1)
 _PAGES_MAX = 400
 _PAGE = 50
 _COMMENT_PAGES_MAX = 20
-# For so long everything waits for the comments of a ticket; one that is broken must not stop us for ever.
+# How long a poll fails if Jira does not return the comments of a ticket. After that it goes on without them.
 _WAITED_FOR = timedelta(minutes=10)
 _FIELDS = ("summary", "status", "assignee", "reporter", "updated")
 _GONE = (404, 410)
@@ -36,16 +36,16 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 
 async def poll_jira(
     bus: Bus, session: aiohttp.ClientSession, settings: JiraSettings, clock: Callable[[], datetime] = utc_now
-) -> Round:
-    """Look once; the events, what is known of tickets and how far was read are stored in one transaction."""
+) -> PollResult:
+    """Poll once, and store the events, the known tickets and the cursor in one transaction."""
     now = clock()
     async with bus.transaction() as transaction:
-        _, cursor = await recall(transaction, Cursor, CURSOR)
+        _, cursor = await recall(transaction, PollCursor, CURSOR)
     start = now - timedelta(hours=settings.look_back_hours)
     since = cursor.since - _OVERLAP if cursor else start
     reply, documents = await _search(session, settings, _jql(settings, since, now))
-    found = _understood(documents)
-    known = await _known(bus, found)
+    found = _parse_all(documents)
+    known = await _known_tickets(bus, found)
     news = [each for each in found if each.is_news_to(known[each.key])]
     own = settings.own_accounts or (await _own_account(session, settings) if news else ())
     comments = {
@@ -53,67 +53,67 @@ async def poll_jira(
         for each in news
         if (ticket := known[each.key])
     }
-    # What could not be read is looked for again, but not for ever.
+    # Unread tickets hold the cursor back, but only for a limited time.
     unread = [max(each.updated, start) for each in news if comments.get(each.key, ()) is None]
 
     async def act(transaction: Transaction) -> tuple[int, int]:
         received = seen = 0
         for each in sorted(news, key=lambda one: one.key):
-            taken = await _take_in(transaction, each, comments.get(each.key), own, settings, now)
+            taken = await _accept_ticket(transaction, each, comments.get(each.key), own, settings, now)
             received += taken is True
             seen += taken is False
-        record, stored = await recall(transaction, Cursor, CURSOR)
+        record, stored = await recall(transaction, PollCursor, CURSOR)
         newest = min([max((min(each.updated, now) for each in found), default=since), *unread])
         await remember(
             transaction,
             CURSOR,
-            Cursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
+            PollCursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
             record,
         )
         return received, seen
 
-    received, seen = await change(bus, act)
+    received, seen = await run_transaction(bus, act)
     period = timedelta(seconds=settings.poll_seconds)
-    pause = pause_of(reply.headers) or period
-    return Round(received, seen, len(documents) - received - seen, max(period, pause))
+    pause = requested_pause(reply.headers) or period
+    return PollResult(received, seen, len(documents) - received - seen, max(period, pause))
 
 
-async def _take_in(
+async def _accept_ticket(
     transaction: Transaction,
-    found: Found,
-    comments: Sequence[Comment] | None,
+    found: FoundTicket,
+    comments: Sequence[TicketComment] | None,
     own_accounts: Sequence[str],
     settings: JiraSettings,
     now: datetime,
 ) -> bool | None:
-    """Return whether an event was received, False where it was seen already and None where there is none."""
-    record, known = await recall(transaction, Ticket, found.key)
+    """Return True for a received event, False for one that was seen before, None if there is no event."""
+    record, known = await recall(transaction, KnownTicket, found.key)
     if not found.is_news_to(known):
         return False
     if known and comments is None:
-        # They cannot be read, or somebody else met it first while we looked: the next look brings what is new since.
+        # Comments are missing, or another poll stored the ticket first: the next poll finds what is new.
         return None
-    ticket, event = news_of(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
+    ticket, event = detect_news(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
     await remember(transaction, found.key, ticket, record)
     if event is None:
         return None
-    if await receive(transaction, event, ACTOR, settings.seen_kept):
+    if await receive_event(transaction, event, ACTOR, settings.seen_kept):
         return True
-    # The ticket says that this is news, so something else happened to it in the same second.
+    # Same id but a new change: the ticket changed twice within one second.
     again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
-    return await receive(transaction, again, ACTOR, settings.seen_kept)
+    return await receive_event(transaction, again, ACTOR, settings.seen_kept)
 
 
 def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
-    """Return the search for what changed; by minutes before now, since a date would be read in the user's zone."""
+    """Return the query for changed tickets. It uses minutes, since Jira reads dates in the user's time zone."""
     if re.search(r"\border\s+by\b", settings.jql, re.IGNORECASE):
-        raise Misconfigured("jira.jql must not say ORDER BY: the Sentinel orders by what changed last")
+        raise Misconfigured("jira.jql must not contain ORDER BY: the Sentinel adds its own order")
     minutes = max(1, ceil((now - since) / timedelta(minutes=1)))
     return f"({settings.jql}) AND updated >= -{minutes}m ORDER BY updated ASC"
 
 
-async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[Reply, list[Any]]:
-    """Return the last answer and all tickets of all pages."""
+async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: str) -> tuple[HttpReply, list[Any]]:
+    """Return the last reply, and the tickets of all pages."""
     documents: list[Any] = []
     token: str | None = None
     for _ in range(_PAGES_MAX):
@@ -121,9 +121,11 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
         if token:
             asked["nextPageToken"] = token
         url = f"{settings.url.rstrip('/')}/rest/api/2/search/jql"
-        reply = await ask(session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked)
+        reply = await send_request(
+            session, "POST", url, headers=jira_headers(settings.email, settings.token), document=asked
+        )
         if reply is None or not isinstance(reply.body, dict) or not isinstance(reply.body.get("issues"), list):
-            raise Transient("Jira answered with something else than tickets")
+            raise Transient("the reply of Jira is not a list of tickets")
         documents += reply.body["issues"]
         token = reply.body.get("nextPageToken")
         if not isinstance(token, str) or not token or reply.body.get("isLast") is True:
@@ -131,9 +133,9 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
     raise Transient(f"Jira has more than {_PAGES_MAX} pages of tickets: narrow jira.jql")
 
 
-def _understood(documents: Sequence[Any]) -> list[Found]:
-    """Return what can be read, each ticket as it was last; one that cannot be read hides no other."""
-    found: dict[str, Found] = {}
+def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
+    """Parse the tickets, each in its newest version. Skip those that are malformed."""
+    found: dict[str, FoundTicket] = {}
     for document in documents:
         try:
             each = parse_issue(document)
@@ -144,25 +146,25 @@ def _understood(documents: Sequence[Any]) -> list[Found]:
     return list(found.values())
 
 
-async def _known(bus: Bus, found: Sequence[Found]) -> dict[str, Ticket | None]:
+async def _known_tickets(bus: Bus, found: Sequence[FoundTicket]) -> dict[str, KnownTicket | None]:
     async with bus.transaction() as transaction:
-        return {each.key: (await recall(transaction, Ticket, each.key))[1] for each in found}
+        return {each.key: (await recall(transaction, KnownTicket, each.key))[1] for each in found}
 
 
 async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
-    """Return the id of the account whose token we have."""
+    """Return the id of our own account."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/myself"
-    reply = await ask(session, "GET", url, headers=jira_headers(settings.email, settings.token))
+    reply = await send_request(session, "GET", url, headers=jira_headers(settings.email, settings.token))
     account = reply.body.get("accountId") if reply and isinstance(reply.body, dict) else None
     if not isinstance(account, str) or not account:
-        raise Transient("Jira does not tell which account is ours")
+        raise Transient("Jira does not return our account id")
     return (account,)
 
 
 async def _readable_comments(
-    session: aiohttp.ClientSession, settings: JiraSettings, found: Found, known_until: datetime, now: datetime
-) -> list[Comment] | None:
-    """Return the comments since a time, or None where Jira does not give those of this very ticket."""
+    session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime, now: datetime
+) -> list[TicketComment] | None:
+    """Return the comments since a time, or None if Jira does not return those of this ticket."""
     try:
         return await _comments(session, settings, found.key, known_until)
     except (Misconfigured, Transient) as error:
@@ -174,19 +176,19 @@ async def _readable_comments(
 
 async def _comments(
     session: aiohttp.ClientSession, settings: JiraSettings, key: str, known_until: datetime
-) -> list[Comment]:
+) -> list[TicketComment]:
     """Return the comments since a time, oldest first."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/issue/{key}/comment"
-    found: list[Comment] = []
+    found: list[TicketComment] = []
     for page in range(_COMMENT_PAGES_MAX):
         params = {"orderBy": "-created", "maxResults": str(_PAGE), "startAt": str(page * _PAGE)}
-        reply = await ask(
+        reply = await send_request(
             session, "GET", url, headers=jira_headers(settings.email, settings.token), params=params, absent=_GONE
         )
         if reply is None:
             break
         if not isinstance(reply.body, dict):
-            raise Transient("Jira answered with something else than comments")
+            raise Transient("the reply of Jira is not a list of comments")
         documents = reply.body.get("comments")
         comments = parse_comments(documents)
         found += comments

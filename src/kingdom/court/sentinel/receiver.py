@@ -1,4 +1,4 @@
-"""Where GitHub's webhooks arrive: nothing is believed before its signature, and acknowledged before its commit."""
+"""Receive GitHub webhooks over HTTP. Signatures are checked first; replies are sent after the commit."""
 
 import asyncio
 import hashlib
@@ -13,14 +13,14 @@ from aiohttp import web
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.outside import decoded
-from kingdom.court.sentinel.filters import refusal
+from kingdom.court.remote_http import decode_json
+from kingdom.court.sentinel.filters import why_filtered
 from kingdom.court.sentinel.github import parse_webhook
-from kingdom.court.sentinel.happening import Dropped
-from kingdom.court.sentinel.records import Taken, take_in
-from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.github_activity import DroppedActivity
+from kingdom.court.sentinel.records import IntakeResult, accept_activity
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings
 from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 
 PATH = "/webhooks/github"
 DELIVERY = "delivery"
@@ -29,29 +29,27 @@ _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,100}")
 _EVENT = re.compile(r"[a-z_]{1,60}")
 _PING = "ping"
-# Bodies that are being read together take at most so many times the memory of the largest one.
+# Unfinished bodies together take at most this many times the largest allowed body.
 _BODIES_MAX = 2
-# GitHub needs few; every further one costs memory and a file descriptor.
+# GitHub needs few. Each further connection costs memory and a file descriptor.
 _CONNECTIONS_MAX = 100
 _LAST_WORDS_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
-class Receiver:
-    """An HTTP server for the webhooks of GitHub; `url` leads to it once it has started.
+class WebhookReceiver:
+    """An HTTP server for GitHub webhooks. `url` is set once it has started.
 
-    What strangers send takes a bounded amount of memory. Where there is too much of it, what has waited longest gives
-    way: a delivery of GitHub is over in a moment, and who only holds places keeps none.
+    Strangers can use only a bounded amount of memory. At the limit, the oldest unfinished request is dropped. GitHub's
+    own requests finish quickly, so this mostly hits clients that block connections.
     """
 
     def __init__(self, bus: Bus, settings: GitHubSettings, clock: Callable[[], datetime] = utc_now) -> None:
         if settings.webhook is None or not settings.webhook.secrets:
-            raise Misconfigured(
-                "webhooks need a secret: set github.webhook.secrets, or leave webhook out and poll only"
-            )
+            raise Misconfigured("webhooks need a secret: set github.webhook.secrets, or remove webhook to poll only")
         self._bus = bus
         self._settings = settings
-        self._webhook: WebhookSettings = settings.webhook
+        self._webhook: GitHubWebhookSettings = settings.webhook
         self._clock = clock
         application = web.Application()
         application.router.add_post(PATH, self._receive)
@@ -60,20 +58,20 @@ class Receiver:
             application,
             access_log=None,
             shutdown_timeout=self._webhook.store_seconds,
-            # What strangers send does not fill our logs.
-            logger=_silence(),
-            # The signature is over the bytes as they came, and a small body must not become a large one.
+            # Requests of strangers must not fill our logs.
+            logger=_silent_logger(),
+            # The signature covers the raw bytes, and decompression could exhaust memory.
             auto_decompress=False,
-            # After a refusal the rest of a request is read and dropped for so long, so that the answer arrives.
+            # Read and drop the rest of a refused request for this long, so that the client gets the reply.
             lingering_time=_LAST_WORDS_SECONDS,
         )
         self._listener: asyncio.Server | None = None
-        # How much of each body is here that is not read to its end, the oldest first.
+        # The bytes received of each unfinished body, the oldest first.
         self._reading: dict[asyncio.Timeout, int] = {}
         self.url = ""
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connect, self._webhook.host, self._webhook.port)
@@ -82,7 +80,7 @@ class Receiver:
         _log.info("webhooks_awaited", url=self.url + PATH)
 
     async def stop(self) -> None:
-        """Answer what has arrived, then listen no more."""
+        """Stop listening, after replying to received requests."""
         if self._listener:
             self._listener.close()
         await self._runner.cleanup()
@@ -90,7 +88,7 @@ class Receiver:
     def _connect(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None:
-            raise RuntimeError("start the receiver before anybody connects")
+            raise RuntimeError("call start() before connections are accepted")
         connected = server.connections
         for oldest in connected[: max(0, len(connected) + 1 - _CONNECTIONS_MAX)]:
             oldest.force_close()
@@ -103,43 +101,43 @@ class Receiver:
         try:
             return await self._answer(request)
         except web.HTTPRequestEntityTooLarge:
-            return _said(413, "too large")
+            return _response(413, "too large")
         except MalformedEvent as error:
             _log.warning("webhook_not_understood", reason=str(error))
-            return _said(400, "not understood")
+            return _response(400, "not understood")
         except TimeoutError:
-            return _said(408, "too slow")
+            return _response(408, "too slow")
         except KingdomError as error:
             _log.error("webhook_not_stored", reason=str(error))
-            return _said(503, "try again later")
+            return _response(503, "try again later")
         except (ConnectionError, web.RequestPayloadError):
-            return _said(400, "not understood")
-        except Exception:  # noqa: BLE001 - whatever a stranger sends, they learn nothing and the next one is served
+            return _response(400, "not understood")
+        except Exception:  # noqa: BLE001 - a bug must not reveal details or stop the server
             _log.exception("webhook_failed")
-            return _said(500, "failed")
+            return _response(500, "failed")
 
     async def _answer(self, request: web.Request) -> web.Response:
         if not _SIGNATURE.fullmatch(request.headers.get("X-Hub-Signature-256", "")):
-            return _said(401, "not signed")
+            return _response(401, "not signed")
         if request.content_type != "application/json":
-            return _said(415, "send application/json")
+            return _response(415, "send application/json")
         if (request.content_length or 0) > self._webhook.body_bytes_max:
-            return _said(413, "too large")
+            return _response(413, "too large")
         raw = await self._read(request)
         if not self._is_signed(raw, request.headers["X-Hub-Signature-256"]):
-            return _said(401, "not signed")
+            return _response(401, "not signed")
         event, delivery = request.headers.get("X-GitHub-Event", ""), request.headers.get("X-GitHub-Delivery", "")
         if not _EVENT.fullmatch(event) or not _DELIVERY_ID.fullmatch(delivery):
-            return _said(400, "not understood")
-        document = decoded(raw)
+            return _response(400, "not understood")
+        document = decode_json(raw)
         if not isinstance(document, dict):
-            return _said(400, "not understood")
+            return _response(400, "not understood")
         if event == _PING:
-            return _said(200, "pong")
+            return _response(200, "pong")
         return await self._take(event, delivery, document)
 
     async def _read(self, request: web.Request) -> bytes:
-        """Return the body of a request; until it is whole it may have to give way to others."""
+        """Return the body of a request. An unfinished body may be dropped to make room for others."""
         body = bytearray()
         async with asyncio.timeout(self._webhook.body_seconds) as limit:
             try:
@@ -160,7 +158,7 @@ class Receiver:
             oldest.reschedule(asyncio.get_running_loop().time())
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:
-        """Tell whether one of the secrets made a signature; all are tried, so that time tells nothing."""
+        """Return whether one of the secrets made a signature. All are tried, so that timing reveals nothing."""
         fits = [
             hmac.compare_digest(f"sha256={hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()}", signature)
             for secret in self._webhook.secrets
@@ -168,30 +166,30 @@ class Receiver:
         return any(fits)
 
     async def _take(self, event: str, delivery: str, document: object) -> web.Response:
-        happening = parse_webhook(event, document, self._settings.logins, self._clock())
-        if isinstance(happening, Dropped):
-            return _said(202, Taken.DROPPED)
-        why_not = refusal(happening, self._settings)
+        activity = parse_webhook(event, document, self._settings.logins, self._clock())
+        if isinstance(activity, DroppedActivity):
+            return _response(202, IntakeResult.DROPPED)
+        filter_reason = why_filtered(activity, self._settings)
 
-        async def act(transaction: Transaction) -> Taken:
+        async def act(transaction: Transaction) -> IntakeResult:
             if not await transaction.once(DELIVERY, delivery, _DELIVERY_KEPT):
-                return Taken.SEEN
-            return await take_in(transaction, happening, why_not, self._settings.seen_kept)
+                return IntakeResult.SEEN
+            return await accept_activity(transaction, activity, filter_reason, self._settings.seen_kept)
 
         try:
             async with asyncio.timeout(self._webhook.store_seconds):
-                taken = await change(self._bus, act)
+                taken = await run_transaction(self._bus, act)
         except TimeoutError:
             _log.error("webhook_not_stored", reason="the store takes too long")
-            return _said(503, "try again later")
-        return _said(202, taken)
+            return _response(503, "try again later")
+        return _response(202, taken)
 
 
-def _silence() -> logging.Logger:
+def _silent_logger() -> logging.Logger:
     logger = logging.getLogger("kingdom.court.sentinel.http")
     logger.setLevel(logging.CRITICAL + 1)
     return logger
 
 
-def _said(status: int, words: str) -> web.Response:
+def _response(status: int, words: str) -> web.Response:
     return web.Response(status=status, text=f"{words}\n")

@@ -1,4 +1,4 @@
-"""What the Sentinel remembers, and how something that happened on GitHub is taken in once."""
+"""What the Sentinel stores, and how a GitHub activity becomes an event exactly once."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -8,19 +8,19 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Query, Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.clock import utc_now
-from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive
-from kingdom.court.sentinel.filters import Refusal
-from kingdom.court.sentinel.happening import Happening
-from kingdom.court.sentinel.heard import Heard, hear
-from kingdom.workflow.records import change
+from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive_event
+from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
+from kingdom.court.sentinel.filters import FilterReason
+from kingdom.court.sentinel.github_activity import GitHubActivity
+from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
 _FORGOTTEN_KEPT = timedelta(days=1)
 _FORGOTTEN_AT_ONCE = 200
 CURSORS = RecordKind(name="cursor", directories={CURRENT: "state/sentinel/cursors"})
-HEARD_PLACES = RecordKind(
+SUBJECT_HISTORIES = RecordKind(
     name="place",
     directories={CURRENT: "state/sentinel/places", ENDED: "state/sentinel/places/ended"},
     final=frozenset({ENDED}),
@@ -32,11 +32,11 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_FORGOTTEN_KEPT,
 )
-KINDS = (CURSORS, HEARD_PLACES, TICKETS)
+KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a source was read; `asked_since` is the time for which `etag` and `last_modified` were given."""
+class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a source was read. `etag` and `last_modified` belong to the request with `asked_since`."""
 
     since: datetime
     polled_at: datetime
@@ -46,32 +46,32 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_modified: str = ""
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ticket as it was when we looked last; nothing until `known_until` is news."""
+class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A ticket as it was last read. Changes until `known_until` are not new."""
 
     key: str
     status: str
     known_until: datetime
 
 
-class Taken(StrEnum):
-    """What became of something that happened."""
+class IntakeResult(StrEnum):
+    """What became of an activity."""
 
     RECEIVED = "received"
     SEEN = "seen"
     DROPPED = "dropped"
 
 
-_Remembered = TypeVar("_Remembered", Cursor, Heard, Ticket)
-_KIND_OF: dict[type, RecordKind] = {Cursor: CURSORS, Heard: HEARD_PLACES, Ticket: TICKETS}
-# So long after something last happened there; of GitHub nothing is recognised longer than by its dedup keys.
-_KEPT: dict[type, timedelta] = {Heard: SEEN_KEPT, Ticket: timedelta(days=365)}
+_Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
+_KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
+# How long after the last activity a record is kept. The dedup keys of GitHub expire after the same time.
+_KEPT: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
 async def recall(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
-    """Return what is remembered under an id, if anything; what was spoilt by a person begins anew."""
+    """Return a record and its content, or None. An invalid document is treated as missing."""
     record = await transaction.get(_KIND_OF[kind].name, record_id)
     try:
         return record, msgspec.convert(record.doc, kind) if record and record.state == CURRENT else None
@@ -80,7 +80,7 @@ async def recall(
 
 
 async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
-    """Store what is remembered under an id."""
+    """Store a cursor, a history or a ticket under an id."""
     keep = _KEPT.get(type(thing))
     await transaction.put(
         Record(
@@ -95,37 +95,42 @@ async def remember(transaction: Transaction, record_id: str, thing: _Remembered,
 
 
 async def forget_old(bus: Bus, now: datetime) -> int:
-    """Forget places and tickets where nothing has happened for long; returns how many."""
+    """End histories and tickets without activity for a long time. Return how many."""
 
     async def act(transaction: Transaction) -> int:
         forgotten = 0
-        for kind in (HEARD_PLACES, TICKETS):
-            query = Query(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
+        for kind in (SUBJECT_HISTORIES, TICKETS):
+            query = RecordQuery(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
             for record in await transaction.find(query):
                 await transaction.put(replace(record, state=ENDED, due_at=None))
                 forgotten += 1
         return forgotten
 
-    return await change(bus, act)
+    return await run_transaction(bus, act)
 
 
-async def take_in(
-    transaction: Transaction, happening: Happening, why_not: Refusal | None, seen_kept: timedelta = SEEN_KEPT
-) -> Taken:
-    """Make an event of a happening that nobody told of before; what becomes none is remembered if it explains one."""
-    if why_not is Refusal.ELSEWHERE:
-        return Taken.DROPPED
-    record, known = await recall(transaction, Heard, happening.place)
-    if known is None and not happening.concerns_us and why_not is not Refusal.OWN:
-        return Taken.DROPPED
-    before = known or Heard(place=happening.place)
-    heard, is_news = hear(before, happening, refused=why_not is not None, unwanted=why_not is Refusal.UNWANTED)
-    if heard is not before:
-        await remember(transaction, happening.place, heard, record)
-    if why_not:
-        return Taken.DROPPED
-    if is_news and await receive(transaction, happening.event, ACTOR, seen_kept):
-        return Taken.RECEIVED
+async def accept_activity(
+    transaction: Transaction,
+    activity: GitHubActivity,
+    filter_reason: FilterReason | None,
+    seen_kept: timedelta = SEEN_KEPT,
+) -> IntakeResult:
+    """Create an event from a new activity. A filtered activity is only stored, so that it can match its counterpart."""
+    if filter_reason is FilterReason.ELSEWHERE:
+        return IntakeResult.DROPPED
+    record, known = await recall(transaction, SubjectHistory, activity.subject)
+    if known is None and not activity.concerns_us and filter_reason is not FilterReason.OWN:
+        return IntakeResult.DROPPED
+    before = known or SubjectHistory(subject=activity.subject)
+    history, is_news = record_activity(
+        before, activity, refused=filter_reason is not None, unwanted=filter_reason is FilterReason.UNWANTED
+    )
+    if history is not before:
+        await remember(transaction, activity.subject, history, record)
+    if filter_reason:
+        return IntakeResult.DROPPED
+    if is_news and await receive_event(transaction, activity.event, ACTOR, seen_kept):
+        return IntakeResult.RECEIVED
     if not is_news:
-        await transaction.once(SEEN, happening.event.id, seen_kept)
-    return Taken.SEEN
+        await transaction.once(SEEN, activity.event.id, seen_kept)
+    return IntakeResult.SEEN

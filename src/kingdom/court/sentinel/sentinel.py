@@ -1,4 +1,4 @@
-"""The Sentinel at work: it looks at GitHub and Jira, each at its own pace, and listens for webhooks."""
+"""The Sentinel: polls GitHub and Jira at their own intervals, and receives webhooks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,10 +13,10 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.retry import RetryPolicy
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.asking import TIMEOUT, Round
 from kingdom.court.sentinel.github_poll import poll_github
+from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
-from kingdom.court.sentinel.receiver import Receiver
+from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.court.sentinel.records import forget_old
 from kingdom.court.sentinel.settings import SentinelSettings
 from kingdom.errors import KingdomError, Transient
@@ -27,7 +27,7 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
-    """Runs until it is stopped; any number may run at once, each thing is noticed once."""
+    """Runs until stopped. Any number may run; each activity becomes one event."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Sentinel:
         self._backoff = backoff
         self._stopped = asyncio.Event()
         github = settings.github
-        self.receiver = Receiver(bus, github, clock) if github and github.webhook else None
+        self.receiver = WebhookReceiver(bus, github, clock) if github and github.webhook else None
 
     async def run(self) -> None:
-        """Watch until stopped."""
+        """Poll and receive until stopped."""
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
             if self.receiver:
@@ -55,22 +55,22 @@ class Sentinel:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             watching = [group.create_task(each) for each in self._watches(session)]
             await self._stopped.wait()
-            # A look that is cut off has changed nothing.
+            # An interrupted poll has stored nothing.
             for task in watching:
                 task.cancel()
 
-    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always ends at once
-        """Ask it to end."""
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it always stops at once
+        """Ask the Sentinel to stop."""
         self._stopped.set()
 
     def _watches(self, session: aiohttp.ClientSession) -> list[Coroutine[Any, Any, None]]:
         watches = [self._again_and_again("memory", self._forget)]
         if github := self._settings.github:
             look = partial(poll_github, self._bus, session, github, self._clock)
-            watches.append(self._again_and_again("github", partial(_told, "github", look)))
+            watches.append(self._again_and_again("github", partial(_poll_and_log, "github", look)))
         if jira := self._settings.jira:
             look = partial(poll_jira, self._bus, session, jira, self._clock)
-            watches.append(self._again_and_again("jira", partial(_told, "jira", look)))
+            watches.append(self._again_and_again("jira", partial(_poll_and_log, "jira", look)))
         return watches
 
     async def _forget(self) -> timedelta:
@@ -83,7 +83,7 @@ class Sentinel:
             try:
                 pause = await act()
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it was, the other watches must go on
+            except Exception as error:  # noqa: BLE001 - one failing source must not stop the others
                 failures += 1
                 asked = error.after if isinstance(error, Transient) else None
                 pause = max(self._backoff.delay(failures), asked or timedelta())
@@ -97,7 +97,7 @@ class Sentinel:
             await asyncio.sleep(pause.total_seconds())
 
 
-async def _told(name: str, look: Callable[[], Awaitable[Round]]) -> timedelta:
+async def _poll_and_log(name: str, look: Callable[[], Awaitable[PollResult]]) -> timedelta:
     brought = await look()
     if brought.received:
         _log.info("looked", source=name, received=brought.received, seen=brought.seen, dropped=brought.dropped)

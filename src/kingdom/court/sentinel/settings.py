@@ -1,4 +1,4 @@
-"""What the Sentinel watches, whose it counts as ours, and where it listens."""
+"""The section `sentinel` of the settings."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -14,39 +14,39 @@ _GITHUB = "github.com"
 _WILD = frozenset("*?[")
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that the file of settings says; a field that nobody knows is an error."""
+class _SentinelSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of the settings; an unknown field is an error."""
 
 
-class _Source(_Entry, frozen=True, kw_only=True):
-    """What is watched."""
+class _SourceSettings(_SentinelSection, frozen=True, kw_only=True):
+    """Settings of a polled source."""
 
-    # For so long something that was seen is not taken for new.
+    # How long a received event is recognized as already seen.
     seen_days: _Period = 30.0
 
     @property
     def seen_kept(self) -> timedelta:
-        """Return for how long something that was seen is not taken for new."""
+        """Return how long a received event is recognized as already seen."""
         return timedelta(days=self.seen_days)
 
 
-class WebhookSettings(_Entry, frozen=True, kw_only=True):
-    """Where GitHub reaches us; each of the secrets is good, so that one can follow another."""
+class GitHubWebhookSettings(_SentinelSection, frozen=True, kw_only=True):
+    """Where to receive webhooks. Any of the secrets is valid, so that secrets can be rotated."""
 
     secrets: tuple[Annotated[str, Meta(min_length=1)], ...]
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8787
-    # GitHub sends nothing larger.
+    # GitHub's own limit.
     body_bytes_max: _Count = 25 * _MEGABYTE
     body_seconds: _Period = 10.0
-    # GitHub waits no longer than ten seconds for an answer.
+    # GitHub waits ten seconds for a reply.
     store_seconds: _Period = 8.0
 
 
-class GitHubSettings(_Source, frozen=True, kw_only=True):
-    """What of GitHub is ours; `logins` are all names under which we act there, the first that of the token.
+class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
+    """Which GitHub activity is relevant. `logins` are all our accounts; the first one owns the token.
 
-    `repos` and `ignore_actors` are globs; no `reasons` means every one.
+    `repos` and `ignore_actors` are globs. Empty `reasons` means all.
     """
 
     token: str
@@ -56,23 +56,23 @@ class GitHubSettings(_Source, frozen=True, kw_only=True):
     repos: tuple[str, ...] = ("*",)
     reasons: tuple[str, ...] = ()
     ignore_actors: tuple[str, ...] = ()
-    webhook: WebhookSettings | None = None
-    # How far the very first look goes back.
+    webhook: GitHubWebhookSettings | None = None
+    # How far back the first poll looks.
     look_back_hours: _Period = 24.0
 
     @property
     def host(self) -> str:
-        """Return the host of the addresses of its repositories."""
+        """Return the host in the URLs of its repositories."""
         api = urlsplit(self.api_url.lower())
         host = api.netloc.rpartition("@")[2]
-        # GitHub Enterprise Server answers at HOST/api/v3.
+        # GitHub Enterprise Server has its API at HOST/api/v3.
         return host if api.path.startswith("/api/") else host.removeprefix("api.")
 
 
-class JiraSettings(_Source, frozen=True, kw_only=True):
-    """Which tickets are ours; `own_accounts` are the ids of all accounts under which we act there.
+class JiraSettings(_SourceSettings, frozen=True, kw_only=True):
+    """Which Jira tickets are relevant. `own_accounts` are the ids of all our accounts.
 
-    Where none is named, it is the account of the token.
+    If empty, it is the account of the token.
     """
 
     url: str
@@ -84,8 +84,8 @@ class JiraSettings(_Source, frozen=True, kw_only=True):
     look_back_hours: _Period = 24.0
 
 
-class SentinelSettings(_Entry, frozen=True, kw_only=True):
-    """What the Sentinel watches; what is not there is not watched."""
+class SentinelSettings(_SentinelSection, frozen=True, kw_only=True):
+    """The sources to watch. A missing source is not watched."""
 
     github: GitHubSettings | None = None
     jira: JiraSettings | None = None
@@ -96,12 +96,12 @@ class SentinelSettings(_Entry, frozen=True, kw_only=True):
         return self.github.host if self.github else _GITHUB
 
     @property
-    def hears_strangers(self) -> bool:
-        """Tell whether anybody can make an event by mentioning us in a repository of their own."""
+    def accepts_strangers(self) -> bool:
+        """Return whether any GitHub user can create an event by mentioning us in their own repository."""
         return self.github is not None and not all(map(names_owner, self.github.repos))
 
 
 def names_owner(glob: str) -> bool:
-    """Tell whether all repositories that fit a glob are of one owner."""
+    """Return whether a glob matches repositories of one owner only."""
     owner, slash, _ = glob.partition("/")
     return bool(owner and slash) and not _WILD & set(owner)

@@ -1,4 +1,4 @@
-"""What strangers wrote, made fit to be kept as data: bounded, storable, and never a name of anything. Pure."""
+"""Make untrusted text safe to store: bounded, valid, and never used as a name. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kingdom.errors import MalformedEvent
-from kingdom.workflow.model.git import REPOSITORY
+from kingdom.workflow.model.resources.git import REPOSITORY
 
 TITLE_MAX = 500
 TEXT_MAX = 20_000
@@ -17,38 +17,40 @@ _YEARS = range(2000, 2200)
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def fitted(document: Any, kind: type[_T]) -> _T:
-    """Return a document as a type; what does not fit is told without repeating it."""
+def convert_untrusted(document: Any, kind: type[_T]) -> _T:
+    """Convert a document to a type, or raise MalformedEvent without the document's content."""
     try:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise MalformedEvent(f"this is no {kind.__name__.lstrip('_')}: {clean(str(error), TITLE_MAX)}") from error
+        raise MalformedEvent(
+            f"this is not a valid {kind.__name__.lstrip('_')}: {clean_text(str(error), TITLE_MAX)}"
+        ) from error
 
 
-def clean(text: str | None, most: int) -> str:
-    """Return a text that every store can keep, and not more of it than `most` characters."""
+def clean_text(text: str | None, most: int) -> str:
+    """Return at most `most` characters of a text, in a form that every store can keep."""
     kept = (text or "")[:most].encode("utf-8", "replace").decode()
     return kept.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def moment(text: str) -> datetime:
-    """Return a time in UTC that somebody wrote down with its zone."""
+def parse_time(text: str) -> datetime:
+    """Return a time with a zone in UTC, or raise MalformedEvent."""
     try:
         at = datetime.fromisoformat(text)
         if at.tzinfo is None or at.year not in _YEARS:
-            raise MalformedEvent("this is no time with a zone")
+            raise MalformedEvent("this is not a time with a zone")
         return at.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise MalformedEvent("this is no time with a zone") from error
+        raise MalformedEvent("this is not a time with a zone") from error
 
 
-def stamp(at: datetime) -> str:
-    """Return a time as it stands in ids: YYYYMMDDHHMMSS in UTC."""
+def time_stamp(at: datetime) -> str:
+    """Return a time as it is written in ids: YYYYMMDDHHMMSS in UTC."""
     return at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
 
 
-def repository(name: str) -> str:
-    """Return the full name of a repository, which later becomes a part of paths and addresses."""
+def repository_name(name: str) -> str:
+    """Return the full name of a repository if it is valid. It becomes a part of paths and URLs."""
     if not re.fullmatch(REPOSITORY, name):
-        raise MalformedEvent("this is no name of a repository")
+        raise MalformedEvent("this is not a repository name")
     return name

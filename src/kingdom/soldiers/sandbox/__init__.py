@@ -1,1 +1,1 @@
-"""What a program that Kingdom starts may see, reach and use up."""
+"""Isolation of the programs that Kingdom starts: files, network, resources and model calls."""

@@ -1,7 +1,7 @@
-"""The ways out of a sandbox: each of some ports on its loopback leads to a socket of the host.
+"""Forward ports on the loopback of a sandbox to unix sockets of the host.
 
-Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open this process becomes the program,
-so that its end is the end of the program; a process beside it carries the bytes.
+Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open, this process executes the program
+in its own place, so their exit codes are the same. A second process copies the bytes.
 """
 
 import os
@@ -11,34 +11,34 @@ import sys
 import threading
 
 _CHUNK = 1 << 16
-_WAITING = 64
+_BACKLOG = 64
 
 
 def main() -> None:
-    """Open the ports, leave the carrying to another process, and become the program."""
-    ways, *argv = sys.argv[1:]
-    targets = dict(way.split("=", 1) for way in ways.split(","))
-    listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_WAITING) for port in targets}
+    """Open the ports, start the process that copies the bytes, and execute the program."""
+    forwards, *argv = sys.argv[1:]
+    targets = dict(forward.split("=", 1) for forward in forwards.split(","))
+    listeners = {port: socket.create_server(("127.0.0.1", int(port)), backlog=_BACKLOG) for port in targets}
     if child := os.fork():
         os.waitpid(child, 0)
         for listener in listeners.values():
             listener.close()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            os.execvp(argv[0], argv)  # noqa: S606 - the program is what this is for
+            os.execvp(argv[0], argv)  # noqa: S606 - executing the program is the purpose
         except OSError as error:
             sys.exit(f"{argv[0]}: {error}")
-    # A session of its own and no child of the program: it neither hears the program's signals nor is waited for.
+    # In its own session and not a child of the program: the program's signals and waits do not reach it.
     os.setsid()
     if os.fork():
         os._exit(0)
     _close_files({listener.fileno() for listener in listeners.values()})
     for port, listener in listeners.items():
-        threading.Thread(target=_carry_all, args=(listener, targets[port])).start()
+        threading.Thread(target=_accept_connections, args=(listener, targets[port])).start()
 
 
 def _close_files(kept: set[int]) -> None:
-    """Let go of the input and output of the program: its readers would wait for us."""
+    """Close the standard streams of the program, so their readers do not wait for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
@@ -46,10 +46,10 @@ def _close_files(kept: set[int]) -> None:
     for descriptor in sorted(kept):
         os.closerange(first, descriptor)
         first = descriptor + 1
-    os.closerange(first, first + _WAITING)
+    os.closerange(first, first + _BACKLOG)
 
 
-def _carry_all(listener: socket.socket, target: str) -> None:
+def _accept_connections(listener: socket.socket, target: str) -> None:
     while True:
         near, _ = listener.accept()
         far = socket.socket(socket.AF_UNIX)
@@ -59,25 +59,25 @@ def _carry_all(listener: socket.socket, target: str) -> None:
             near.close()
             far.close()
             continue
-        threading.Thread(target=_carry_both_ways, args=(near, far), daemon=True).start()
+        threading.Thread(target=_copy_both_ways, args=(near, far), daemon=True).start()
 
 
-def _carry_both_ways(near: socket.socket, far: socket.socket) -> None:
+def _copy_both_ways(near: socket.socket, far: socket.socket) -> None:
     with near, far:
-        back = threading.Thread(target=_carry, args=(far, near), daemon=True)
+        back = threading.Thread(target=_copy, args=(far, near), daemon=True)
         back.start()
-        _carry(near, far)
+        _copy(near, far)
         back.join()
 
 
-def _carry(source: socket.socket, target: socket.socket) -> None:
-    """Carry bytes until there are no more, and tell so."""
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy bytes until the source ends, then close the writing side of the target."""
     try:
         while data := source.recv(_CHUNK):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side is gone: the other shall not wait for it.
+        # One side is gone, so the other must not wait for it.
         for end in (source, target):
             try:
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,14 +1,14 @@
-"""The name in the first message of a TLS client, the ClientHello, which says for whom a connection is."""
+"""Read the server name (SNI) from the ClientHello, the first message of a TLS client."""
 
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused
 
-# The largest that clients send is about 4 KiB; the rest is room for what is to come.
+# Clients send at most about 4 KiB today; the rest is room for future extensions.
 _MESSAGE_BYTES_MAX = 16 << 10
-# A client may cut it into records, but one that needs more than a few of them only wants to cost time.
+# A client may split the message into records; needing more than a few of them is an attack.
 _RECORDS_MAX = 8
 _RECORD_BYTES_MAX = 1 << 14
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
-# Of both there may be nothing yet.
+# Both bytes may not have arrived yet.
 _RECORD_BEGINS, _TLS_MAJOR = (b"", b"\x16"), (b"", b"\x03")
 _CLIENT_HELLO = 1
 _RANDOM_BYTES, _VERSION_BYTES = 32, 2
@@ -16,20 +16,20 @@ _SERVER_NAME, _ENCRYPTED_CLIENT_HELLO, _HOST_NAME = 0, 0xFE0D, 0
 
 
 def server_name(data: bytes) -> str | None:
-    """Return the name that a client asks for in the beginning of its TLS, in lower case, or None if more must come.
+    """Return the server name in the first bytes of a TLS connection, in lower case, or None if bytes are missing.
 
-    Raises EgressRefused where there is no such name, or where it could be another one.
+    Raises EgressRefused if there is no name or the name is ambiguous.
     """
     message = _message(data)
     return None if message is None else _name_in(message)
 
 
 def _message(data: bytes) -> bytes | None:
-    """Return the ClientHello out of the records that it comes in, or None if it is not whole."""
+    """Return the ClientHello assembled from its records, or None if it is incomplete."""
     message = b""
     for _ in range(_RECORDS_MAX):
         if data[:1] not in _RECORD_BEGINS or data[1:2] not in _TLS_MAJOR:
-            raise EgressRefused("this is not TLS: only https is carried")
+            raise EgressRefused("this is not TLS: only https is forwarded")
         if len(data) < _RECORD_HEAD:
             return None
         size = int.from_bytes(data[3:_RECORD_HEAD])
@@ -45,27 +45,27 @@ def _message(data: bytes) -> bytes | None:
         if len(data) < _RECORD_HEAD + size:
             return None
         data = data[_RECORD_HEAD + size :]
-    raise EgressRefused("its ClientHello comes in more pieces than any client sends")
+    raise EgressRefused("its ClientHello is split into more records than any client sends")
 
 
 def _name_in(message: bytes) -> str:
-    hello = _Fields(message)
+    hello = _HelloFields(message)
     hello.take(_VERSION_BYTES + _RANDOM_BYTES)
-    # The session, the ciphers and the compressions.
+    # Skip the session id, the cipher suites and the compression methods.
     for width in (1, 2, 1):
         hello.block(width)
-    extensions = hello.block(2) if hello.left else _Fields(b"")
+    extensions = hello.block(2) if hello.left else _HelloFields(b"")
     hello.end()
-    found: dict[int, _Fields] = {}
+    found: dict[int, _HelloFields] = {}
     while extensions.left:
         kind = int.from_bytes(extensions.take(2))
         if kind in found:
             raise _malformed()
         found[kind] = extensions.block(2)
     if _ENCRYPTED_CLIENT_HELLO in found:
-        raise EgressRefused("it hides the name that it asks for (Encrypted Client Hello): turn that off in the client")
+        raise EgressRefused("it hides the server name (Encrypted Client Hello): turn that off in the client")
     if _SERVER_NAME not in found:
-        raise EgressRefused("its TLS names no host (SNI), so nobody can tell for whom it is")
+        raise EgressRefused("its TLS has no server name (SNI), so the host cannot be checked")
     names = found[_SERVER_NAME].block(2)
     found[_SERVER_NAME].end()
     kind, name = names.take(1)[0], names.block(2)
@@ -79,8 +79,8 @@ def _name_in(message: bytes) -> str:
     return text.lower()
 
 
-class _Fields:
-    """Takes the fields of a message one after the other; one that is longer than the rest is malformed."""
+class _HelloFields:
+    """Reads the fields of a message in order; a field longer than the rest of the message is malformed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -96,9 +96,9 @@ class _Fields:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def block(self, width: int) -> "_Fields":
-        """Return what follows a length of so many bytes."""
-        return _Fields(self.take(int.from_bytes(self.take(width))))
+    def block(self, width: int) -> "_HelloFields":
+        """Return the bytes that follow a length field of `width` bytes."""
+        return _HelloFields(self.take(int.from_bytes(self.take(width))))
 
     def end(self) -> None:
         if self.left:
@@ -106,4 +106,4 @@ class _Fields:
 
 
 def _malformed() -> EgressRefused:
-    return EgressRefused("its TLS begins with a malformed ClientHello")
+    return EgressRefused("its ClientHello is malformed")

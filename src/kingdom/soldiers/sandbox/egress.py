@@ -1,7 +1,7 @@
-"""Hosts by name: a proxy outside of the sandbox that carries TLS to hosts which the operator has named.
+"""A proxy outside of the sandbox that forwards TLS to the hosts in `soldiers.egress` of kingdom.yaml.
 
-A program asks it by CONNECT. The proxy resolves the name itself, refuses addresses that are not public, connects to the
-address that it has checked, and carries the bytes only once the TLS of the program asks for the same name.
+A program sends a CONNECT request. The proxy resolves the name itself, refuses addresses that are not public, connects
+to the address that it checked, and forwards bytes only after the ClientHello of the program names the same host.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from kingdom.errors import KingdomError
-from kingdom.soldiers.redaction import WELL_KNOWN, Redaction
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.sandbox.client_hello import server_name
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits, Outcome
 from kingdom.soldiers.sandbox.egress_rules import (
     HTTPS_PORT,
     EgressRefused,
-    asked_target,
     canonical_name,
-    checked_host,
+    check_host,
     is_public,
+    parse_connect_request,
 )
 from kingdom.soldiers.sandbox.sandbox import EGRESS_PORT
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 
-# Returns the addresses of a host; raises OSError.
+# Returns the addresses of a host or raises OSError.
 Resolve = Callable[[str], Sequence[str]]
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -40,32 +40,35 @@ _RESOLVING_AT_ONCE = 4
 _ADDRESSES_TRIED = 4
 _BACKLOG = 64
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-# A TLS alert, fatal: unrecognized_name. A client shows it instead of a connection that ends for no reason.
+# The fatal TLS alert unrecognized_name. Clients show it; a closed connection would have no reason.
 _UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
-_FORBIDDEN, _UNREACHED = "403", "502"
+_FORBIDDEN, _BAD_GATEWAY = "403", "502"
 
 
-class _Unreached(KingdomError):
+class _HostUnreachable(KingdomError):
     """Raised when an allowed host cannot be reached."""
 
 
 def resolve(host: str) -> list[str]:
-    """Return the addresses of a host as this machine knows them."""
-    found = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    """Return the addresses of a host according to the resolver of this machine."""
+    addresses = socket.getaddrinfo(host, HTTPS_PORT, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def egress_environment() -> dict[str, str]:
-    """Return the variables by which programs inside find the proxy; none for plain http, which it refuses."""
+    """Return the variables that point programs to the proxy; plain http has none because it is refused."""
     proxy = f"http://127.0.0.1:{EGRESS_PORT}"
     inside = "127.0.0.1,localhost,::1"
-    # Node's own fetch looks at the others only if it is told to.
-    told = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
-    return {**told, "NODE_USE_ENV_PROXY": "1"}
+    # Without this, fetch of Node ignores the other variables.
+    proxies = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
+    return {**proxies, "NODE_USE_ENV_PROXY": "1"}
 
 
 class Egress:
-    """Where the programs of a host may go, by names as `allowed_name` returns them; each run has an account."""
+    """The host names that programs on this machine may reach, and one ledger per run.
+
+    `names` are spelled as `parse_allowed_name` returns them.
+    """
 
     def __init__(
         self,
@@ -79,35 +82,35 @@ class Egress:
         self.port = port
         self._limits = limits or EgressLimits()
         self._resolve = resolve
-        # Threads of its own: names that take long to resolve must not keep the host from its other work.
+        # Its own threads, so slow name resolution does not block other work of the process.
         self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
         self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
 
-    def proxy(self, folder: Path, log: Path, redaction: Redaction = WELL_KNOWN) -> "EgressProxy":
-        """Return a proxy for one program, with its socket in a folder; those with the same log share an account."""
+    def proxy(self, folder: Path, log: Path, redaction: Redaction = DEFAULT_REDACTION) -> "EgressProxy":
+        """Return a proxy for one program, with its socket in `folder`; proxies with the same log share a ledger."""
         ledger = self._ledgers.get(log)
         if ledger is None:
             ledger = self._ledgers[log] = EgressLedger(log, self._limits)
         return EgressProxy(self, folder / f"egress-{secrets.token_hex(8)}", ledger, redaction)
 
     async def addresses(self, host: str) -> Sequence[str]:
-        """Return the addresses of a host, all of them public; raises EgressRefused if one is not."""
+        """Return the addresses of a host; raises EgressRefused if one of them is not public."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.resolve_seconds):
-                found = await loop.run_in_executor(self._threads, self._resolve, host)
+                addresses = await loop.run_in_executor(self._threads, self._resolve, host)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it takes too long"
-            raise _Unreached(f"the address of {host} cannot be found: {reason}") from error
-        if not found:
-            raise _Unreached(f"{host} has no address")
-        if inner := [address for address in found if not is_public(address)]:
-            raise EgressRefused(f"{host} leads to {inner[0]}, which is no public address")
-        return found
+            raise _HostUnreachable(f"the address of {host} cannot be found: {reason}") from error
+        if not addresses:
+            raise _HostUnreachable(f"{host} has no address")
+        if private := [address for address in addresses if not is_public(address)]:
+            raise EgressRefused(f"{host} leads to {private[0]}, which is not a public address")
+        return addresses
 
 
 class EgressProxy:
-    """The proxy of one program, on a unix socket; open it, and close it when the program has ended."""
+    """The proxy of one program, on a unix socket; it serves until the context ends."""
 
     def __init__(self, egress: Egress, path: Path, ledger: EgressLedger, redaction: Redaction) -> None:
         self.socket = path
@@ -120,7 +123,7 @@ class EgressProxy:
 
     async def __aenter__(self) -> Self:
         listener = private_listener(self.socket)
-        self._server = await asyncio.start_unix_server(self._begin, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
         return self
 
     async def __aexit__(
@@ -132,86 +135,86 @@ class EgressProxy:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        # What was aborted is closed with the next turn of the loop.
+        # The event loop closes aborted transports in its next iteration.
         await asyncio.sleep(0)
         with suppress(OSError):
             self.socket.unlink()
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None or not self._server.is_serving():
-            # It came while this was being closed.
+            # The connection arrived while the proxy was closing.
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve((reader, writer)), name="egress")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        # Here too: a task that is cancelled before its first step does nothing, not even this.
+        # Also here, because a task that is cancelled before its first step runs no `finally`.
         task.add_done_callback(lambda _: writer.transport.abort())
 
-    async def _serve(self, near: _Streams) -> None:
-        writer = near[1]
+    async def _serve(self, client: _Streams) -> None:
+        writer = client[1]
         try:
             with self._ledger.connection():
-                await self._answer(near)
+                await self._handle(client)
                 await _close(writer, self._limits.idle_seconds)
         except EgressRefused as error:
-            self._note("refused", "", str(error))
+            self._record("refused", "", str(error))
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            # Who has gone, or sends no request, is not answered.
+            # The client is gone or sent no request, so there is nothing to answer.
             pass
         finally:
             writer.transport.abort()
 
-    async def _answer(self, near: _Streams) -> None:
-        reader, writer = near
+    async def _handle(self, client: _Streams) -> None:
+        reader, writer = client
         async with asyncio.timeout(self._limits.request_seconds):
             head = await reader.readuntil(_HEAD_END)
         host = ""
         try:
-            host, port = asked_target(head)
-            self._ledger.refuse_if_used_up()
-            host = checked_host(host, port, self._egress.names, allowed_port=self._egress.port)
-            far, address = await self._connect(host, await self._egress.addresses(host))
+            host, port = parse_connect_request(head)
+            self._ledger.check_limits()
+            host = check_host(host, port, self._egress.names, allowed_port=self._egress.port)
+            remote, address = await self._connect(host, await self._egress.addresses(host))
         except EgressRefused as error:
-            self._note("refused", host, str(error))
-            writer.write(_answer(_FORBIDDEN, str(error)))
+            self._record("refused", host, str(error))
+            writer.write(_error_response(_FORBIDDEN, str(error)))
             return
-        except _Unreached as error:
-            self._note("failed", host, str(error))
-            writer.write(_answer(_UNREACHED, str(error)))
+        except _HostUnreachable as error:
+            self._record("failed", host, str(error))
+            writer.write(_error_response(_BAD_GATEWAY, str(error)))
             return
         try:
             writer.write(_ESTABLISHED)
-            await self._carry_tls(host, address, near, far)
+            await self._tunnel_tls(host, address, client, remote)
         finally:
-            far[1].transport.abort()
+            remote[1].transport.abort()
 
     async def _connect(self, host: str, addresses: Sequence[str]) -> tuple[_Streams, str]:
-        """Connect to one of the addresses, which were checked: a name would be resolved again, to others perhaps."""
+        """Connect to one of the checked addresses; connecting by name would resolve it again, maybe differently."""
         for address in addresses[:_ADDRESSES_TRIED]:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.connect_seconds):
                     return await asyncio.open_connection(address, self._egress.port, limit=_CHUNK), address
-        raise _Unreached(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
+        raise _HostUnreachable(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
 
-    async def _carry_tls(self, host: str, address: str, near: _Streams, far: _Streams) -> None:
-        reader, writer = near
+    async def _tunnel_tls(self, host: str, address: str, client: _Streams, remote: _Streams) -> None:
+        reader, writer = client
         try:
             hello = await self._client_hello(reader, host)
         except EgressRefused as error:
-            self._note("refused", host, str(error), address=address)
+            self._record("refused", host, str(error), address=address)
             writer.write(_UNRECOGNIZED_NAME)
             return
-        self._note("opened", host, address=address)
-        tunnel = _Tunnel(self._ledger, near, far)
+        self._record("opened", host, address=address)
+        tunnel = _Tunnel(self._ledger, client, remote)
         reason = "its program has ended"
         try:
-            reason = await tunnel.carry(hello)
+            reason = await tunnel.run(hello)
         finally:
-            self._note("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
+            self._record("closed", host, reason, address=address, sent=tunnel.sent, received=tunnel.received)
 
     async def _client_hello(self, reader: asyncio.StreamReader, host: str) -> bytes:
-        """Return the ClientHello with what came after it; raises EgressRefused unless it is for the same host."""
+        """Read until the ClientHello is complete and return all bytes; raises EgressRefused for another host."""
         data = b""
         try:
             async with asyncio.timeout(self._limits.request_seconds):
@@ -222,30 +225,28 @@ class EgressProxy:
                     data += chunk
         except TimeoutError:
             raise EgressRefused("its TLS did not begin in time") from None
-        if (found := canonical_name(name)) != host:
-            raise EgressRefused(
-                f"its TLS asks for another host than the proxy was asked for: {found or 'no full name'}"
-            )
+        if (named := canonical_name(name)) != host:
+            raise EgressRefused(f"its TLS names another host than its CONNECT request: {named or 'no full name'}")
         return data
 
-    def _note(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
+    def _record(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
         hidden = self._redaction.text
-        self._ledger.note(outcome, hidden(host), hidden(reason), **figures)
+        self._ledger.record(outcome, hidden(host), hidden(reason), **figures)
 
 
 class _Tunnel:
-    """Carries bytes both ways and counts them, until both sides have ended or a limit is reached."""
+    """Copies bytes in both directions and counts them, until both sides end or a limit is reached."""
 
-    def __init__(self, ledger: EgressLedger, near: _Streams, far: _Streams) -> None:
+    def __init__(self, ledger: EgressLedger, client: _Streams, remote: _Streams) -> None:
         self.sent = self.received = 0
         self._ledger = ledger
-        self._near, self._far = near, far
+        self._client, self._remote = client, remote
 
-    async def carry(self, hello: bytes) -> str:
-        """Return why the end came, or nothing where both sides have ended it."""
+    async def run(self, hello: bytes) -> str:
+        """Copy until the end and return why it ended early, or an empty text if both sides ended it."""
         limits, loop = self._ledger.limits, asyncio.get_running_loop()
         end = loop.time() + limits.lifetime_seconds
-        carrying: list[asyncio.Task[None]] = []
+        copying: list[asyncio.Task[None]] = []
         try:
             async with asyncio.timeout(limits.idle_seconds) as patience:
 
@@ -257,12 +258,12 @@ class _Tunnel:
                         patience.reschedule(min(loop.time() + limits.idle_seconds, end))
 
                 count(sent=len(hello))
-                self._far[1].write(hello)
-                carrying += [
-                    asyncio.create_task(_carry(self._near[0], self._far[1], lambda size: count(sent=size))),
-                    asyncio.create_task(_carry(self._far[0], self._near[1], lambda size: count(received=size))),
+                self._remote[1].write(hello)
+                copying += [
+                    asyncio.create_task(_copy(self._client[0], self._remote[1], lambda size: count(sent=size))),
+                    asyncio.create_task(_copy(self._remote[0], self._client[1], lambda size: count(received=size))),
                 ]
-                await asyncio.gather(*carrying)
+                await asyncio.gather(*copying)
         except EgressRefused as error:
             return str(error)
         except TimeoutError:
@@ -270,14 +271,14 @@ class _Tunnel:
         except OSError as error:
             return f"connection lost: {type(error).__name__}"
         finally:
-            for task in carrying:
+            for task in copying:
                 task.cancel()
-            await asyncio.gather(*carrying, return_exceptions=True)
-        await _close(self._far[1], limits.idle_seconds)
+            await asyncio.gather(*copying, return_exceptions=True)
+        await _close(self._remote[1], limits.idle_seconds)
         return ""
 
 
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
     while data := await source.read(_CHUNK):
         count(len(data))
         target.write(data)
@@ -286,15 +287,15 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, cou
 
 
 async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Close a connection once the other side has taken what was written, or does not for too long."""
+    """Close a connection after the peer has received everything, or after a timeout."""
     with suppress(OSError):
         async with asyncio.timeout(seconds):
             writer.close()
             await writer.wait_closed()
 
 
-def _answer(status: str, reason: str) -> bytes:
-    """Return an answer that says why in its first line too, which is all that most clients show."""
+def _error_response(status: str, reason: str) -> bytes:
+    """Return a response with the reason in its status line too, because most clients show only that."""
     body = f"{reason}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii", "replace") + b"Connection: close\r\n\r\n" + body

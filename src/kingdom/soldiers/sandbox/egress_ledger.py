@@ -1,4 +1,4 @@
-"""What the programs of a run have reached by name: every attempt as a line of its log, and how much is left to them."""
+"""The connections of one run through the egress proxy: a log of every attempt, and limits on their total."""
 
 import os
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused
 
-_SHOWN = 300
-_REFUSALS_TOLD = 100
+_FIELD_MAX = 300
+_REFUSALS_LOGGED = 100
 Outcome = Literal["opened", "closed", "refused", "failed"]
 _log = structlog.get_logger("kingdom.soldiers.egress")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressLimits:
-    """What all programs of a run together may use up, and how long one connection may take."""
+    """Limits for all programs of a run together, and time limits for one connection."""
 
-    # Builds download much and upload next to nothing; what is carried away is uploaded.
+    # Builds upload almost nothing, so a low limit hinders the theft of data.
     sent_bytes: int = 64 << 20
     received_bytes: int = 8 << 30
     connections: int = 64
     log_bytes: int = 4 << 20
-    # For the request, and again for the ClientHello.
+    # Applies to the request, and again to the ClientHello.
     request_seconds: float = 15
     resolve_seconds: float = 10
     connect_seconds: float = 15
@@ -38,7 +38,7 @@ class EgressLimits:
 
 
 class EgressAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the log: a connection that was opened, its end, or one that was refused or failed."""
+    """A line of the log: a connection was opened, closed, refused, or failed."""
 
     at: datetime
     host: str
@@ -50,7 +50,7 @@ class EgressAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EgressLedger:
-    """The account of one run; what an earlier process has written into its log counts too."""
+    """Counts the connections and bytes of one run, including those that an earlier process logged."""
 
     def __init__(self, file: Path, limits: EgressLimits) -> None:
         self.limits = limits
@@ -63,24 +63,24 @@ class EgressLedger:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """Count a connection while it is open; raises EgressRefused where there are too many."""
+        """Count a connection while it is open; raises EgressRefused if too many are open."""
         most = self.limits.connections
         if self._open >= most:
-            raise EgressRefused(f"{most} connections of this run are open: more are not allowed at once")
+            raise EgressRefused(f"this run has {most} open connections, which is the limit")
         self._open += 1
         try:
             yield
         finally:
             self._open -= 1
 
-    def refuse_if_used_up(self) -> None:
-        """Raise EgressRefused where the run has used up what it may, so that nothing happens that is not written."""
+    def check_limits(self) -> None:
+        """Raise EgressRefused if the run has reached a limit; a full log is one, so every connection is logged."""
         if self._size >= self.limits.log_bytes:
-            raise EgressRefused("this run has tried so often that its log of connections is full")
+            raise EgressRefused("this run has made so many attempts that its connection log is full")
         self.count()
 
     def count(self, *, sent: int = 0, received: int = 0) -> None:
-        """Count bytes; raises EgressRefused once they are more than a run may send or receive."""
+        """Count bytes; raises EgressRefused once the run exceeds its limit."""
         self._sent += sent
         self._received += received
         if self._sent > self.limits.sent_bytes:
@@ -88,7 +88,7 @@ class EgressLedger:
         if self._received > self.limits.received_bytes:
             raise EgressRefused(f"this run has received more than {self.limits.received_bytes >> 20} MiB")
 
-    def note(
+    def record(
         self,
         outcome: Outcome,
         host: str,
@@ -98,13 +98,13 @@ class EgressLedger:
         sent: int = 0,
         received: int = 0,
     ) -> None:
-        """Write a line into the log of the run; what was refused is also told in that of the role."""
-        host, reason = host[:_SHOWN], reason[:_SHOWN]
+        """Write a line to the log of the run; a refusal also goes to the log of the role."""
+        host, reason = host[:_FIELD_MAX], reason[:_FIELD_MAX]
         if outcome == "refused":
             self._refusals += 1
-            if self._refusals <= _REFUSALS_TOLD:
-                _log.warning("an agent was refused a host", host=host, reason=reason, log=str(self._file))
-        # The end of a connection is written in any case: there are no more of them than beginnings.
+            if self._refusals <= _REFUSALS_LOGGED:
+                _log.warning("refused an agent a connection to a host", host=host, reason=reason, log=str(self._file))
+        # A closing line is always written, because each belongs to an opening line that fit.
         if self._size >= self.limits.log_bytes and outcome != "closed":
             return
         attempt = EgressAttempt(
@@ -127,7 +127,7 @@ class EgressLedger:
 
 
 def read_attempts(file: Path) -> Iterator[EgressAttempt]:
-    """Yield the lines of a log; one that a crash has cut off is left out."""
+    """Yield the lines of a log, without lines that a crash cut off."""
     try:
         lines = file.read_bytes().splitlines()
     except FileNotFoundError:

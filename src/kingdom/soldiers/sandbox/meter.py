@@ -1,4 +1,4 @@
-"""What the answers of a model cost one soldier, counted where they pass; no word of the agent has a say in it."""
+"""Count what the model calls of one agent cost, from the answers of the vendor and not from the agent's word."""
 
 import asyncio
 import time
@@ -13,19 +13,19 @@ from kingdom.soldiers.sandbox.prices import USD_DIGITS, Tokens
 from kingdom.soldiers.sandbox.usage import UsageReader
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-_CENT = 0.01
-_SHARE = 0.05
-_SHOWN = 200
-# Models that write faster are cheap ones.
+_TOLERATED_USD = 0.01
+_TOLERATED_SHARE = 0.05
+_MODEL_NAME_MAX = 200
+# Faster models exist, but they are cheap.
 _TOKENS_PER_SECOND = 200
 _log = structlog.get_logger("kingdom.soldiers.gate")
 
 
 class Meter:
-    """Counts what a session has cost, in turns and between them, and keeps it within what it may cost.
+    """Counts the cost of a session, in turns and between them, and keeps it within its budget.
 
-    `usd` is all of it, `claimed_usd` what turns have told of it, `reported_usd` what the agent says. `charged` is set
-    whenever something was charged, and `is_idle` while no turn is under way.
+    `usd` is the total, `claimed_usd` the part that turns have already reported, `reported_usd` the cost according to
+    the agent. `charged` is set whenever a cost is added, and `is_idle` while no turn runs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,103 +37,108 @@ class Meter:
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self._limit_usd: float | None = None
-        self._under_way: set[MeteredCall] = set()
+        self._open_calls: set[MeteredCall] = set()
         self._ended = asyncio.Event()
-        self._told: set[str] = set()
+        self._warned_about: set[str] = set()
 
     @property
     def unclaimed_usd(self) -> float:
-        """Return what no turn has told yet."""
+        """Return the cost that no turn has reported yet."""
         return round(self.usd - self.claimed_usd, USD_DIGITS)
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the session has cost what it may."""
+        """Return whether the budget is spent."""
         return self._limit_usd is not None and round(self.usd - self._limit_usd, USD_DIGITS) >= 0
 
     def begin_turn(self, budget_usd: float | None) -> None:
-        """Let a turn cost so much, with what nobody has told of before it."""
+        """Begin a turn with a budget, which also has to cover costs that no earlier turn reported."""
         self._limit_usd = None if budget_usd is None else self.claimed_usd + budget_usd
         self.is_idle.clear()
         self._ended.set()
 
     def end_turn(self, claimed_usd: float) -> str | None:
-        """Take in what a turn tells that it has cost; return once that the agent reports something else."""
+        """End a turn with the cost that it reports; return a warning, once, if the agent's figure differs."""
         self.claimed_usd = round(self.claimed_usd + claimed_usd, USD_DIGITS)
         self.is_idle.set()
-        apart = abs(self.reported_usd - self.usd)
-        # An agent that reports nothing has said nothing wrong.
-        if not self.reported_usd or apart <= _CENT or apart <= self.usd * _SHARE or "difference" in self._told:
+        difference = abs(self.reported_usd - self.usd)
+        # An agent that reports no cost does not differ.
+        if (
+            not self.reported_usd
+            or difference <= _TOLERATED_USD
+            or difference <= self.usd * _TOLERATED_SHARE
+            or "difference" in self._warned_about
+        ):
             return None
-        self._told.add("difference")
+        self._warned_about.add("difference")
         return (
             f"the agent reports that its session has cost ${self.reported_usd:.2f}, and the vendor's answers say"
             f" ${self.usd:.2f}, which counts: if the agent is right, set soldiers.model.prices"
         )
 
-    async def admit(self, upstream: Upstream, model: str, most: Tokens) -> "MeteredCall | None":
-        """Let a model be asked, which uses up so much at most; return None where the session has cost what it may.
+    async def admit(self, upstream: Upstream, model: str, maximum: Tokens) -> "MeteredCall | None":
+        """Admit a call that uses at most `maximum` tokens; return None if the budget is spent.
 
-        Calls that together might go beyond the limit wait for one another, so that only one answer can.
+        Calls that together might exceed the limit wait for each other, so only one answer can exceed it.
         """
-        call = MeteredCall(self, upstream, model, most)
-        while not self.is_spent and self._would_go_beyond():
+        call = MeteredCall(self, upstream, model, maximum)
+        while not self.is_spent and self._might_exceed_limit():
             self._ended.clear()
             await self._ended.wait()
         if self.is_spent:
             return None
-        self._under_way.add(call)
+        self._open_calls.add(call)
         return call
 
     def charge(self, usd: float) -> None:
-        """Count something that the vendor charges."""
+        """Add a cost."""
         self.usd = round(self.usd + usd, USD_DIGITS)
         self.charged.set()
         if self.is_idle.is_set():
             _log.info("a model was asked between turns", usd=usd, session_usd=self.usd)
 
     def price(self, upstream: Upstream, tokens: Tokens, *models: str) -> float:
-        """Return what tokens cost of the first of these models that has a price."""
+        """Return the cost of tokens at the price of the first model that has one."""
         named = [model for model in models if model]
         billed = upstream.bill(tokens, *named)
-        model = named[0][:_SHOWN] if named else ""
-        if billed.is_guess and model not in self._told:
-            self._told.add(model)
+        model = named[0][:_MODEL_NAME_MAX] if named else ""
+        if billed.is_guess and model not in self._warned_about:
+            self._warned_about.add(model)
             _log.warning(
-                "the price of a model is not known, so it counts as the dearest: set soldiers.model.prices",
+                "the price of a model is unknown, so the highest known price counts: set soldiers.model.prices",
                 model=model,
                 vendor=upstream.vendor,
             )
         return billed.usd
 
     def end(self, call: "MeteredCall") -> None:
-        """Take in that a call has come to its end."""
-        self._under_way.discard(call)
+        """Remove a call that has ended."""
+        self._open_calls.discard(call)
         self._ended.set()
 
-    def _would_go_beyond(self) -> bool:
-        if self._limit_usd is None or not self._under_way:
+    def _might_exceed_limit(self) -> bool:
+        if self._limit_usd is None or not self._open_calls:
             return False
-        return self.usd + sum(call.most_usd for call in self._under_way) >= self._limit_usd
+        return self.usd + sum(call.max_usd for call in self._open_calls) >= self._limit_usd
 
 
 class MeteredCall:
-    """One question to a model: what its answer costs is charged as soon as the vendor has told, or at the end.
+    """One call of a model, charged as soon as the vendor reports the usage, or at the end.
 
-    An answer that ended before the vendor told all of it is charged with the prompt and with what the model may have
-    written since it was asked, also what it thought without showing it, but not with more than the question allows.
+    If an answer ends before the vendor reports its usage, the charge covers the prompt and the tokens that the model
+    may have written since the call began, including hidden reasoning, up to the limit of the request.
     """
 
-    def __init__(self, meter: Meter, upstream: Upstream, model: str, most: Tokens) -> None:
+    def __init__(self, meter: Meter, upstream: Upstream, model: str, maximum: Tokens) -> None:
         self._meter = meter
         self._upstream = upstream
         self._model = model
-        self._most = most
+        self._maximum = maximum
         self._reader = UsageReader(upstream.vendor)
         self._is_settled = False
         self._usd = 0.0
         self._begun_at = meter.clock()
-        self.most_usd = meter.price(upstream, most, model)
+        self.max_usd = meter.price(upstream, maximum, model)
 
     def __enter__(self) -> Self:
         self._begun_at = self._meter.clock()
@@ -146,26 +151,26 @@ class MeteredCall:
         self._meter.end(self)
 
     def refuse(self) -> None:
-        """Take in that there is no answer, and so nothing to pay."""
+        """Settle the call without a charge, because there is no answer."""
         self._is_settled = True
 
     def feed(self, chunk: bytes) -> None:
-        """Take in the next piece of the answer."""
+        """Read the next piece of the answer."""
         self._reader.feed(chunk)
         if self._reader.is_final:
             self._charge(self._reader.tokens)
 
     def finish(self) -> None:
-        """Take in that nothing more comes, and that the vendor writes nothing more."""
+        """Settle the call after its answer has ended and the vendor writes no more."""
         begun_seconds = int(self._meter.clock() - self._begun_at) + 1
         self._settle(begun_seconds * _TOKENS_PER_SECOND)
 
     def abandon(self) -> None:
-        """Take in that nothing more is read of an answer that the vendor writes to its end."""
-        self._settle(self._most.output)
+        """Settle the call without its full answer, which the vendor still writes to the end."""
+        self._settle(self._maximum.output)
 
     def _settle(self, written: int) -> None:
-        """Charge once what the vendor has told, or else that the model has written so many tokens."""
+        """Charge the usage that the vendor reported, or else an estimate of `written` output tokens; only once."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -174,9 +179,9 @@ class MeteredCall:
         if not self._reader.is_final:
             tokens = replace(
                 tokens,
-                # The vendor has read the prompt, whether or not it said how long that was.
-                input=tokens.input if tokens.prompt else self._most.input,
-                output=max(tokens.output, min(written, self._most.output)),
+                # The vendor charges for the prompt even if it did not report its length.
+                input=tokens.input if tokens.prompt else self._maximum.input,
+                output=max(tokens.output, min(written, self._maximum.output)),
             )
         self._charge(tokens)
 

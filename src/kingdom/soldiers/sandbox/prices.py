@@ -1,4 +1,4 @@
-"""What models cost: US dollars per million tokens, by the name of a model."""
+"""Prices of models in US dollars per million tokens, by model name."""
 
 import re
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from msgspec import Meta
 
 _MILLION = 1_000_000
 USD_DIGITS = 9
-# What is written to a cache for an hour costs twice a prompt, for five minutes a quarter more than it.
-_HOUR = 1.6
-_FIVE_MINUTES = 1.25
-# What a vendor adds to the name of a model at the same price: a date or a number of an edition, or one of a few words.
-# Any other word may be a dearer model, and a single digit the next version.
+# Writing to the cache costs 2 times the input price for an hour, and 1.25 times for five minutes.
+_HOUR_FACTOR = 1.6
+_FIVE_MINUTES_FACTOR = 1.25
+# Suffixes of a model name that do not change the price: a date, a release number, or one of a few words.
+# Any other word may mean a more expensive model, and a single digit the next version.
 _SAME_MODEL = re.compile(r"(-(latest|preview|exp|\d{3}|\d{4}|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{2}|\d{2}-\d{4})|@\d{8})*")
 _Usd = Annotated[float, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What an answer has used up; `input` has nothing of what a cache was asked for or given.
+    """The usage of an answer; `input` excludes the tokens read from or written to the cache.
 
-    `searches` are those of the web, and `fast` tells that the answer came by the dearer way of its vendor.
+    `searches` counts web searches; `fast` is set if the vendor charges its higher price for faster answers.
     """
 
     input: int = 0
@@ -36,31 +36,31 @@ class Tokens:
 
     @property
     def prompt(self) -> int:
-        """Return how long the prompt was."""
+        """Return the length of the prompt in tokens."""
         return self.input + self.cache_read + self.cache_write + self.cache_write_hour
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """US dollars per million tokens of a model."""
+    """The price of a model in US dollars per million tokens."""
 
     input: _Usd
     output: _Usd
-    # Nothing said: as the rest of the prompt, and a quarter more for what is written.
+    # Without a value, cache reads cost as much as input, and cache writes 1.25 times as much.
     cache_read: _Usd | None = None
     cache_write: _Usd | None = None
 
-    def of(self, tokens: Tokens) -> float:
-        """Return what so many tokens cost."""
+    def cost(self, tokens: Tokens) -> float:
+        """Return the cost of tokens in US dollars."""
         read = self.input if self.cache_read is None else self.cache_read
-        write = self.input * _FIVE_MINUTES if self.cache_write is None else self.cache_write
+        write = self.input * _FIVE_MINUTES_FACTOR if self.cache_write is None else self.cache_write
         usd = tokens.input * self.input + tokens.output * self.output + tokens.cache_read * read
-        usd += (tokens.cache_write + tokens.cache_write_hour * _HOUR) * write
+        usd += (tokens.cache_write + tokens.cache_write_hour * _HOUR_FACTOR) * write
         return round(usd / _MILLION, USD_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What an answer costs; `is_guess` where nobody knows the price of the model."""
+    """The cost of an answer; `is_guess` is set if the price of the model is unknown."""
 
     usd: float
     is_guess: bool = False
@@ -68,46 +68,48 @@ class Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """What the models of a vendor cost, by their names without a date.
+    """The prices of a vendor's models, by their names without a date.
 
-    `long` are the prices of prompts with more tokens than a number. `search_usd` is what a search of the web costs,
-    `faster` the dearest of what the vendor asks for an answer that comes faster, as a factor.
+    `long_prompts` holds, per model, a number of prompt tokens and the price above it. `search_usd` is the price of one
+    web search. `fast_factor` multiplies the price of a fast answer: the highest factor that the vendor charges.
     """
 
     models: Mapping[str, Price]
-    long: Mapping[str, tuple[int, Price]] = field(default_factory=dict)
+    long_prompts: Mapping[str, tuple[int, Price]] = field(default_factory=dict)
     search_usd: float = 0.0
-    faster: float = 1.0
+    fast_factor: float = 1.0
 
     def bill(self, tokens: Tokens, *models: str, own: Mapping[str, Price]) -> Bill:
-        """Return what tokens cost of the first of these models that has a price; the operator's comes before ours.
+        """Return the cost of tokens at the price of the first model that has one; prices in `own` take precedence.
 
-        A model without one costs as the dearest of all, so that no budget is overdrawn.
+        Unknown models are billed at the highest known price, so a budget is never exceeded.
         """
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
-        usd = (price or _dearest({**self.models, **own})).of(tokens) * (self.faster if tokens.fast else 1.0)
+        usd = (price or _most_expensive({**self.models, **own})).cost(tokens) * (
+            self.fast_factor if tokens.fast else 1.0
+        )
         return Bill(round(usd + tokens.searches * self.search_usd, USD_DIGITS), price is None)
 
     def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
         prices = {**self.models, **own}
         name = _name(model, prices)
-        above, price = self.long.get(name, (prompt, None))
+        above, price = self.long_prompts.get(name, (prompt, None))
         return price if price and prompt > above and name not in own else prices.get(name)
 
 
 def price_of(model: str, prices: Mapping[str, Price], own: Mapping[str, Price]) -> Price:
-    """Return the price of a model; one without a price costs as the dearest."""
+    """Return the price of a model, or the highest known price if it has none."""
     together = {**prices, **own}
-    return together.get(_name(model, together)) or _dearest(together)
+    return together.get(_name(model, together)) or _most_expensive(together)
 
 
-def _dearest(prices: Mapping[str, Price]) -> Price:
+def _most_expensive(prices: Mapping[str, Price]) -> Price:
     return max(prices.values(), key=lambda price: price.output)
 
 
 def _name(model: str, prices: Mapping[str, Price]) -> str:
-    """Return the longest name that is the model's."""
+    """Return the longest listed name that means this model, or an empty text."""
     fits = [name for name in prices if model.startswith(name) and _SAME_MODEL.fullmatch(model[len(name) :])]
     return max(fits, key=len, default="")
 
@@ -146,9 +148,9 @@ ANTHROPIC = PriceList(
         "claude-mythos-5-1": _FABLE_5_1,
         "claude-mythos-5-2": _FABLE_5_2,
     },
-    long={"claude-haiku-5-5": (100_000, Price(input=0.5, output=2.5, cache_read=0.05))},
+    long_prompts={"claude-haiku-5-5": (100_000, Price(input=0.5, output=2.5, cache_read=0.05))},
     search_usd=0.01,
-    faster=6.0,
+    fast_factor=6.0,
 )
 
 _GPT_5 = Price(input=1.25, output=10, cache_read=0.125)
@@ -174,7 +176,7 @@ OPENAI = PriceList(
         "gpt-5.2-pro": Price(input=21, output=168),
     },
     search_usd=0.01,
-    faster=2.0,
+    fast_factor=2.0,
 )
 GEMINI = PriceList(
     models={
@@ -182,6 +184,6 @@ GEMINI = PriceList(
         "gemini-2.5-flash": Price(input=0.3, output=2.5, cache_read=0.075),
         "gemini-2.5-flash-lite": Price(input=0.1, output=0.4, cache_read=0.025),
     },
-    long={"gemini-2.5-pro": (200_000, Price(input=2.5, output=15, cache_read=0.625))},
+    long_prompts={"gemini-2.5-pro": (200_000, Price(input=2.5, output=15, cache_read=0.625))},
     search_usd=0.035,
 )

@@ -1,4 +1,4 @@
-"""Where programs lie that are not part of the system, what they need to see of the disk, and what installs others."""
+"""Find programs outside of the system folders, the folders that they need, and commands that install packages."""
 
 import os
 import pwd
@@ -7,19 +7,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# What a person installs to build with; never the folders in which the same tools keep passwords.
+# Toolchains that people install in their home; never the folders where these tools keep passwords.
 TOOLCHAINS = (
     *(".asdf/installs", ".bun/bin", ".cargo/bin", ".cargo/registry", ".deno/bin", ".local/bin", ".local/pipx"),
     *(".local/share/mise", ".local/share/pnpm", ".local/share/uv", ".nvm/versions", ".pyenv", ".rustup"),
     *(".sdkman/candidates", ".volta", "go/bin", "go/pkg"),
 )
-_PROGRAMS = (
+_PROGRAM_FOLDERS = (
     *(".local/bin", ".cargo/bin", "go/bin", ".pyenv/shims", ".local/share/mise/shims", ".local/share/pnpm"),
     *(".nvm/versions/node/*/bin", ".volta/bin", ".bun/bin", ".deno/bin", ".sdkman/candidates/*/current/bin"),
 )
 _SYSTEM = ("/usr", "/bin", "/sbin")
 _LINKS_MAX = 40
-_INSTALLERS = {
+_INSTALL_COMMANDS = {
     "apt-get": "sudo apt-get install",
     "dnf": "sudo dnf install",
     "pacman": "sudo pacman -S",
@@ -29,53 +29,53 @@ _INSTALLERS = {
 
 
 def how_to_install(package: str) -> str:
-    """Return the command that installs a package on this machine, as far as its installer is known."""
-    for program, command in _INSTALLERS.items():
+    """Return the command that installs a package on this machine, or a hint if its package manager is unknown."""
+    for program, command in _INSTALL_COMMANDS.items():
         if shutil.which(program):
             return f"{command} {package}"
     return f"install {package} with the installer of your system"
 
 
 def user_home() -> Path:
-    """Return the home of the one who runs us, whatever HOME says."""
+    """Return the home directory of the current user, independent of HOME."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def toolchain_environment(home: Path) -> dict[str, str]:
-    """Return what tells tools which a person has installed where they lie: the HOME of agents is another."""
+    """Return variables that locate the user's toolchains, because agents have another HOME."""
     return {"RUSTUP_HOME": str(home / ".rustup")} if (home / ".rustup").is_dir() else {}
 
 
 def toolchain_programs(home: Path) -> list[Path]:
-    """Return the folders of programs that a person has in a home; of several versions the newest first."""
+    """Return the program folders of the user's toolchains, newest versions first."""
     return [
         path
-        for pattern in _PROGRAMS
+        for pattern in _PROGRAM_FOLDERS
         for path in sorted(home.glob(pattern), key=lambda found: [*map(int, re.findall(r"\d+", str(found)))])[::-1]
         if path.is_dir()
     ]
 
 
-def places_of(program: Path) -> tuple[Path, ...]:
-    """Return what must be seen for a program to run: its folder, or all that it was installed with.
+def folders_of_program(program: Path) -> tuple[Path, ...]:
+    """Return the folders that a program needs to run: its own folder or its whole installation.
 
-    That is its virtual environment, with the Python of it, its toolchain of Rust, or whatever npm has put beside it.
+    An installation is a virtual environment with its Python, a Rust toolchain, or a `node_modules` folder.
     """
-    folders = [step.parent for step in _steps(program)]
-    return _beside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
+    folders = [step.parent for step in _link_chain(program)]
+    return _outside_system(place for folder in folders for place in [*_installation(folder)] or [folder])
 
 
-def places_in(folder: Path) -> tuple[Path, ...]:
-    """Return what must be seen for the programs of a folder to run, those too that it has only links to."""
+def folders_of_tools(folder: Path) -> tuple[Path, ...]:
+    """Return the folders that the programs of a folder need to run, including the targets of its links."""
     if not folder.is_dir():
         return ()
     links = [path for path in folder.iterdir() if path.is_symlink() and path.exists()]
-    folders = [folder, *(step.parent for link in links for step in _steps(link))]
-    return _beside_system([folder, *(place for each in folders for place in _installation(each))])
+    folders = [folder, *(step.parent for link in links for step in _link_chain(link))]
+    return _outside_system([folder, *(place for each in folders for place in _installation(each))])
 
 
-def _steps(path: Path) -> list[Path]:
-    """Return a path, those that its links lead over, and where it really lies."""
+def _link_chain(path: Path) -> list[Path]:
+    """Return a path, every step of its chain of links, and its real path."""
     steps = [path.absolute()]
     while steps[-1].is_symlink() and len(steps) < _LINKS_MAX:
         steps.append(Path(os.path.normpath(steps[-1].parent / steps[-1].readlink())))
@@ -83,7 +83,7 @@ def _steps(path: Path) -> list[Path]:
 
 
 def _installation(folder: Path) -> Iterator[Path]:
-    """Yield what the programs of a folder were installed with, if that can be told."""
+    """Yield the installation that a folder of programs belongs to, if it is recognized."""
     modules = [part for part in (folder, *folder.parents) if part.name == "node_modules"]
     if modules:
         yield modules[-1]
@@ -91,15 +91,15 @@ def _installation(folder: Path) -> Iterator[Path]:
         yield folder.parent
     elif (folder.parent / "pyvenv.cfg").exists():
         yield folder.parent
-        for interpreter in _steps(folder / "python")[1:]:
-            # Python knows its own place by this file; anything else there is not for agents.
+        for interpreter in _link_chain(folder / "python")[1:]:
+            # Only a folder that is recognizably a Python installation is shown to agents.
             if any(interpreter.parents[1].glob("lib/python3*/os.py")):
                 yield interpreter.parents[1]
             elif interpreter.parent.name == "bin":
                 yield interpreter.parent
 
 
-def _beside_system(places: Iterator[Path] | list[Path]) -> tuple[Path, ...]:
+def _outside_system(places: Iterator[Path] | list[Path]) -> tuple[Path, ...]:
     return tuple(sorted(place for place in {*places} if place.is_dir() and not _is_system(place)))
 
 

@@ -1,19 +1,19 @@
-"""What a program may see and write, as data; bubblewrap makes it true."""
+"""The description of a sandbox; `bubblewrap.py` enforces it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kingdom.soldiers.disk_quota import DiskQuota
+from kingdom.soldiers.files.disk_quota import DiskQuota
 
-PORT = 8099
+MODEL_PROXY_PORT = 8099
 EGRESS_PORT = 8098
-# Where the sockets of the ways out lie inside.
-_GATE, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
+# The paths of the two sockets inside of the sandbox.
+_MODEL_PROXY, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
 
 
-class Profile(StrEnum):
-    """How much a program is kept from."""
+class SandboxProfile(StrEnum):
+    """How strictly a program is isolated."""
 
     STRICT = "strict"
     DEV = "dev"
@@ -21,8 +21,8 @@ class Profile(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a program and all that it starts may use up at most."""
+class ResourceLimits:
+    """Limits for a program and its descendants; None means no limit."""
 
     memory_bytes: int | None = None
     processes: int | None = None
@@ -30,12 +30,12 @@ class Limits:
     cpu_seconds: int | None = None
 
 
-AGENT_LIMITS = Limits(memory_bytes=8 << 30, processes=1024, file_bytes=4 << 30)
+AGENT_LIMITS = ResourceLimits(memory_bytes=8 << 30, processes=1024, file_bytes=4 << 30)
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
-    """A port on the loopback of a sandbox that leads to a socket, which has one path outside and another inside."""
+class PortForward:
+    """A loopback port inside of the sandbox that leads to a unix socket; its path outside differs from inside."""
 
     port: int
     outside: Path
@@ -44,28 +44,28 @@ class WayOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What a program may see: the system and `readable` for reading, `writable` for writing, nothing else.
+    """The paths, sockets and limits of a program; it sees the system read-only, these paths, and nothing else.
 
-    Where one path lies in another the inner one counts, and of the same path in both the reading. `covers` are files,
-    each with the path of another in whose place the program sees it, for reading. `socket` is the way to the model, for
-    a program with a network of its own; `url` is where the program finds the gate of the house. `egress` is the socket
-    of a proxy that leads to hosts which the operator has named. `disk` is what the run of the program may take of it.
+    Of nested paths the inner one decides; of a path in both `readable` and `writable`, `readable` does. Each of the
+    `overlays` is a file and the path where the program sees it, read-only. `socket` belongs to the model proxy, and
+    `egress` to the egress proxy; both are for a program without a network. `url` is where the program finds the model
+    proxy. `disk` limits the disk space of the run.
     """
 
-    profile: Profile
+    profile: SandboxProfile
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
-    covers: tuple[tuple[Path, Path], ...] = ()
+    overlays: tuple[tuple[Path, Path], ...] = ()
     socket: Path | None = None
     egress: Path | None = None
-    url: str = f"http://127.0.0.1:{PORT}"
-    limits: Limits = Limits()
+    url: str = f"http://127.0.0.1:{MODEL_PROXY_PORT}"
+    limits: ResourceLimits = ResourceLimits()
     disk: DiskQuota | None = None
 
     @property
-    def ways_out(self) -> tuple[WayOut, ...]:
-        """Return how a program without a network reaches sockets of the host."""
-        if self.profile is not Profile.STRICT:
+    def port_forwards(self) -> tuple[PortForward, ...]:
+        """Return the ports by which a program without a network reaches sockets of the host."""
+        if self.profile is not SandboxProfile.STRICT:
             return ()
-        known = ((PORT, self.socket, _GATE), (EGRESS_PORT, self.egress, _EGRESS))
-        return tuple(WayOut(port, outside, inside) for port, outside, inside in known if outside is not None)
+        known = ((MODEL_PROXY_PORT, self.socket, _MODEL_PROXY), (EGRESS_PORT, self.egress, _EGRESS))
+        return tuple(PortForward(port, outside, inside) for port, outside, inside in known if outside is not None)

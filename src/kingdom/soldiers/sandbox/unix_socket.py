@@ -1,4 +1,4 @@
-"""Sockets by which a sandbox reaches the host."""
+"""Create unix sockets through which a sandbox reaches the host."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def private_listener(path: Path) -> socket.socket:
-    """Return a socket at a path that only this user can connect to, however long the path is."""
+    """Return a socket bound to a path of any length; only the current user can connect to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         path.unlink()

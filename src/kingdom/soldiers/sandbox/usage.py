@@ -1,6 +1,6 @@
-"""What a vendor says that an answer of its model has used up, read while the answer passes. Pure.
+"""Read the usage that a vendor reports in an answer while the answer passes through. This module does no I/O.
 
-Answers come whole, as one JSON document or a list of them, or as a stream of server-sent events.
+An answer is one JSON document, a list of them, or a stream of server-sent events.
 """
 
 from collections.abc import Mapping
@@ -12,27 +12,27 @@ import msgspec
 from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.vendors import Vendor
 
-# A token of text has seldom fewer bytes; so what is guessed is rather too much.
+# Tokens are rarely shorter, so an estimate is rather too high.
 BYTES_PER_TOKEN = 2
-# No answer is longer, and no event of one; what is longer is not kept to be read.
+# The longest answer or event that is kept for reading.
 _BYTES_MAX = 4 << 20
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_WHOLE = b"{["
+_JSON_STARTS = b"{["
 _OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 
 
 class UsageReader:
-    """Reads one answer in whatever pieces it comes.
+    """Reads the usage from one answer, fed in pieces of any size.
 
-    `model` is the name that the vendor gives it. `is_final` tells that `tokens` are all that will be charged; until
-    then they are what the vendor has told so far, with a guess at what the model has written.
+    `model` is the model name in the answer. Once `is_final` is set, `tokens` is the whole usage; before, it is the
+    usage reported so far with an estimate of the output.
     """
 
     def __init__(self, vendor: Vendor) -> None:
         self.model = ""
         self.is_final = False
         self._vendor = vendor
-        self._is_whole: bool | None = None
+        self._is_json: bool | None = None
         self._kept = bytearray()
         self._data: list[bytes] = []
         self._too_long = False
@@ -44,7 +44,7 @@ class UsageReader:
 
     @property
     def tokens(self) -> Tokens:
-        """Return what the answer has used up, as far as it is known."""
+        """Return the usage as far as it is known."""
         tokens = _TOKENS[self._vendor](self._usage)
         searches = tokens.searches + self._searches
         guessed = 0 if self.is_final else (self._text_bytes + self._unread_bytes) // BYTES_PER_TOKEN
@@ -52,26 +52,26 @@ class UsageReader:
         return replace(tokens, searches=searches, output=max(tokens.output, guessed), fast=fast)
 
     def feed(self, chunk: bytes) -> None:
-        """Take in the next piece of the answer."""
-        if self._is_whole is None and (begun := chunk.lstrip()):
-            self._is_whole = begun[:1] in _WHOLE
-        if self._is_whole:
+        """Read the next piece of the answer."""
+        if self._is_json is None and (begun := chunk.lstrip()):
+            self._is_json = begun[:1] in _JSON_STARTS
+        if self._is_json:
             self._keep(chunk)
             return
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._keep(line)
-            self._end_line()
+            self._finish_line()
         self._keep(rest)
 
     def close(self) -> None:
-        """Take in that nothing more comes."""
-        if self._is_whole:
+        """Finish reading after the last piece."""
+        if self._is_json:
             self._read(bytes(self._kept))
             self._kept.clear()
         else:
-            self._end_line()
-            self._end_event()
+            self._finish_line()
+            self._finish_event()
 
     def _keep(self, piece: bytes) -> None:
         self._too_long = self._too_long or len(self._kept) + sum(map(len, self._data)) + len(piece) > _BYTES_MAX
@@ -81,20 +81,20 @@ class UsageReader:
         else:
             self._kept += piece
 
-    def _end_line(self) -> None:
+    def _finish_line(self) -> None:
         line = bytes(self._kept).removesuffix(b"\r")
         self._kept.clear()
         if self._too_long:
             self._too_long = False
             self._data.clear()
         elif not line:
-            self._end_event()
+            self._finish_event()
         elif line.startswith(b"data:"):
             self._data.append(line.removeprefix(b"data:"))
         elif not line.startswith(_OTHER_FIELDS):
             self._unread_bytes += len(line)
 
-    def _end_event(self) -> None:
+    def _finish_event(self) -> None:
         if self._data:
             self._read(b"\n".join(self._data))
             self._data.clear()
@@ -108,9 +108,9 @@ class UsageReader:
             return
         for document in found if isinstance(found, list) else [found]:
             if isinstance(document, Mapping):
-                self._take(document)
+                self._read_document(document)
 
-    def _take(self, document: Mapping[str, Any]) -> None:
+    def _read_document(self, document: Mapping[str, Any]) -> None:
         self._text_bytes += sum(_length(document.get(name)) for name in ("delta", "choices", "candidates", "content"))
         inner = next((document[name] for name in ("message", "response") if name in document), document)
         if not isinstance(inner, Mapping):
@@ -120,32 +120,34 @@ class UsageReader:
         self._fast = self._fast or (self._vendor is Vendor.OPENAI and inner.get("service_tier") == "priority")
         usage = inner.get("usage") or inner.get("usageMetadata")
         if isinstance(usage, Mapping):
-            self._usage = _merged(self._usage, usage)
+            self._usage = _merge(self._usage, usage)
             self._searches = max(self._searches, _searches(inner))
-            self.is_final = self._ends(document)
+            self.is_final = self._is_final_usage(document)
 
-    def _ends(self, document: Mapping[str, Any]) -> bool:
-        """Tell whether the usage in a document is all that there will be."""
+    def _is_final_usage(self, document: Mapping[str, Any]) -> bool:
+        """Return whether the usage in a document is final."""
         if self._vendor is Vendor.ANTHROPIC:
             return document.get("type") != "message_start"
         if self._vendor is Vendor.OPENAI:
             return True
         candidates = document.get("candidates")
         ended = [each.get("finishReason") for each in _documents(candidates)]
-        # A prompt that is blocked has no candidates.
+        # The answer to a blocked prompt has no candidates.
         return any(ended) or not ended
 
 
-def _merged(known: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return usage with what was told later; what is counted never falls, though some leave out what they said."""
+def _merge(known: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a later usage into a known one; counts never decrease, because vendors may omit earlier ones."""
     later = {
-        name: value for name, value in told.items() if value is not None and _count(known, name) <= _count(told, name)
+        name: value
+        for name, value in latest.items()
+        if value is not None and _count(known, name) <= _count(latest, name)
     }
     return {**known, **later}
 
 
 def _length(value: Any) -> int:
-    """Return how many bytes all the texts in a value have."""
+    """Return the total length of all texts in a value, in bytes."""
     match value:
         case str():
             return len(value.encode(errors="replace"))
@@ -161,13 +163,13 @@ def _documents(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _searches(answer: Mapping[str, Any]) -> int:
-    """Return how often the vendor has searched the web, where its usage does not tell."""
+    """Return the number of web searches in an answer, for vendors whose usage does not count them."""
     calls = sum(item.get("type") == "web_search_call" for item in _documents(answer.get("output")))
     return calls or int(any(each.get("groundingMetadata") for each in _documents(answer.get("candidates"))))
 
 
-def _count(usage: Any, *way: str) -> int:
-    for name in way:
+def _count(usage: Any, *path: str) -> int:
+    for name in path:
         usage = usage.get(name) if isinstance(usage, Mapping) else None
     return max(usage, 0) if isinstance(usage, int) else 0
 
@@ -187,7 +189,7 @@ def _anthropic(usage: Mapping[str, Any]) -> Tokens:
 
 
 def _openai(usage: Mapping[str, Any]) -> Tokens:
-    """Return the tokens of Responses, or of Chat Completions, which name them otherwise."""
+    """Return the tokens of the Responses API or of Chat Completions, which use different field names."""
     prompt = _count(usage, "input_tokens") or _count(usage, "prompt_tokens")
     cached = _count(usage, "input_tokens_details", "cached_tokens") or _count(
         usage, "prompt_tokens_details", "cached_tokens"

@@ -1,4 +1,4 @@
-"""What an agent may ask of the model of each vendor, and how the vendor knows who asks."""
+"""The model APIs of the vendors: allowed requests, forwarded headers, credentials and errors."""
 
 import re
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Any
 from kingdom.soldiers.sandbox import prices
 from kingdom.soldiers.sandbox.prices import Bill, Price, Tokens
 
-# No agent asks again after this answer.
+# Agents do not retry after this status.
 PAYMENT_REQUIRED = 402
 
 
 class Vendor(StrEnum):
-    """Whose protocol a model speaks."""
+    """The vendor whose API a model speaks."""
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
@@ -23,7 +23,7 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where the model of a vendor is reached, the key that is added on the way there, and what the operator pays."""
+    """The address of a vendor's model, the key that the proxy adds, and the operator's own prices."""
 
     vendor: Vendor
     url: str
@@ -37,7 +37,7 @@ class Upstream:
         return {name: form.format(self.key)}
 
     def bill(self, tokens: Tokens, *models: str) -> Bill:
-        """Return what tokens cost of the first of these models that has a price."""
+        """Return the cost of tokens at the price of the first model that has one."""
         return _PRICES[self.vendor].bill(tokens, *models, own=self.prices)
 
 
@@ -61,77 +61,77 @@ _ALLOWED = {
 }
 _CHAT = "/v1/chat/completions"
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "maxOutputTokens")
-# What an answer may have where nobody says.
+# Assumed if the request sets no limit.
 _OUTPUT_MAX = 32_000
 _FREE = re.compile(r".*(count_tokens|countTokens)")
 _GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):(?P<verb>.*)")
-# What else travels is neither needed nor known: a header or a parameter may choose another account.
+# Other headers and parameters are dropped, because one of them might select another account.
 _PARAMETERS = frozenset({"alt", "beta"})
-_ASKED_WITH = re.compile(
+_REQUEST_HEADERS = re.compile(
     r"accept|content-type|user-agent|anthropic-(version|beta)|openai-beta|originator|session_id|conversation_id"
     r"|x-app|x-goog-api-client|x-(claude|codex|stainless)-[\w-]+"
 )
-_ANSWERED_WITH = re.compile(
+_RESPONSE_HEADERS = re.compile(
     r"content-type|content-encoding|retry-after|request-id|x-request-id|x-should-retry|openai-processing-ms"
     r"|(anthropic|x)-ratelimit-[\w-]+"
 )
 
 
 def allows(vendor: Vendor, method: str, path: str) -> bool:
-    """Tell whether an agent may ask this of the model of a vendor."""
+    """Return whether a request to the model of a vendor is allowed."""
     return any(method == allowed and re.fullmatch(pattern, path) for allowed, pattern in _ALLOWED[vendor])
 
 
-def asked_with(name: str) -> bool:
-    """Tell whether a header of an agent goes on to the vendor."""
-    return _ASKED_WITH.fullmatch(name.lower()) is not None
+def forwards_request_header(name: str) -> bool:
+    """Return whether a header of the agent is forwarded to the vendor."""
+    return _REQUEST_HEADERS.fullmatch(name.lower()) is not None
 
 
-def answered_with(name: str) -> bool:
-    """Tell whether a header of the vendor goes on to the agent."""
-    return _ANSWERED_WITH.fullmatch(name.lower()) is not None
+def forwards_response_header(name: str) -> bool:
+    """Return whether a header of the vendor is forwarded to the agent."""
+    return _RESPONSE_HEADERS.fullmatch(name.lower()) is not None
 
 
-def asked_by(name: str) -> bool:
-    """Tell whether a parameter of the address goes on to the vendor."""
+def forwards_parameter(name: str) -> bool:
+    """Return whether a query parameter is forwarded to the vendor."""
     return name in _PARAMETERS
 
 
 def is_charged(method: str, path: str) -> bool:
-    """Tell whether a vendor charges for an answer to this."""
+    """Return whether the vendor charges for a request."""
     return method == "POST" and _FREE.fullmatch(path) is None
 
 
-def asked_model(path: str, document: Mapping[str, Any]) -> str:
-    """Return the name of the model that a request is for."""
+def requested_model(path: str, document: Mapping[str, Any]) -> str:
+    """Return the name of the requested model."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["model"] if named else str(document.get("model") or "")
 
 
 def is_streamed(path: str, document: Mapping[str, Any]) -> bool:
-    """Tell whether a vendor streams its answer to a request, and stops when the stream is left."""
+    """Return whether the vendor streams its answer, and stops writing when the client disconnects."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["verb"].startswith("stream") if named else document.get("stream") is True
 
 
-def most_output(document: Mapping[str, Any]) -> int:
-    """Return how many tokens the answer to a request may have."""
+def max_output_tokens(document: Mapping[str, Any]) -> int:
+    """Return the highest number of tokens that the answer may have."""
     generation = document.get("generationConfig")
     places = (document, generation if isinstance(generation, Mapping) else {})
     limits = [place.get(name) for place in places for name in _OUTPUT_LIMITS]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=_OUTPUT_MAX)
 
 
-def telling_usage(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a request whose answer tells its usage, which streams of Chat Completions do only if asked to."""
+def with_usage_reporting(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a request whose answer includes its usage; streams of Chat Completions omit it by default."""
     if path != _CHAT or not document.get("stream"):
         return document
     options = document.get("stream_options")
     return {**document, "stream_options": {**(options if isinstance(options, dict) else {}), "include_usage": True}}
 
 
-def refused_payment(vendor: Vendor, message: str) -> dict[str, Any]:
-    """Return an error in the words of a vendor: there is no money for this."""
+def payment_error(vendor: Vendor, message: str) -> dict[str, Any]:
+    """Return the error document that a vendor sends when the budget is spent."""
     if vendor is Vendor.ANTHROPIC:
         return {"type": "error", "error": {"type": "billing_error", "message": message}}
     if vendor is Vendor.OPENAI:

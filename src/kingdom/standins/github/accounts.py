@@ -1,38 +1,38 @@
-"""Who we are, who others are, where they keep their code, and how much may still be asked."""
+"""Users, repositories and rate limits."""
 
 from aiohttp import web
 
 from kingdom.standins.github.api import base_of, limits_of, repository_of
-from kingdom.standins.github.bodies import Bodies
-from kingdom.standins.server import BOOK
+from kingdom.standins.github.bodies import GithubBodies
+from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 
 
 @ROUTES.get("/user")
 async def show_us(request: web.Request) -> web.Response:
-    """Answer with our user."""
-    state = request.app[BOOK].state
-    return web.json_response(Bodies(state, base_of(request)).user(state["login"]))
+    """Answer with the user of the client."""
+    state = request.app[STATE_FILE].state
+    return web.json_response(GithubBodies(state, base_of(request)).user(state["login"]))
 
 
 @ROUTES.get("/users/{login}")
 async def show_user(request: web.Request) -> web.Response:
-    """Answer with a user; everybody exists."""
-    return web.json_response(Bodies({}, base_of(request)).user(request.match_info["login"]))
+    """Answer with a user. Every login exists."""
+    return web.json_response(GithubBodies({}, base_of(request)).user(request.match_info["login"]))
 
 
 @ROUTES.get("/repos/{owner}/{name}")
 async def show_repository(request: web.Request) -> web.Response:
     """Answer with a repository."""
-    bodies = Bodies(request.app[BOOK].state, base_of(request))
+    bodies = GithubBodies(request.app[STATE_FILE].state, base_of(request))
     return web.json_response(bodies.repository(repository_of(request)))
 
 
 @ROUTES.get("/rate_limit")
 async def show_limits(request: web.Request) -> web.Response:
-    """Answer how much may still be asked; this question is free."""
-    limits = limits_of(request.app[BOOK])
+    """Answer with the rate limits. This request does not count."""
+    limits = limits_of(request.app[STATE_FILE])
     core = {name: limits[name] for name in ("limit", "used", "reset")}
     core["remaining"] = limits["limit"] - limits["used"]
     return web.json_response({"resources": {"core": core}, "rate": core})

@@ -1,4 +1,4 @@
-"""What every answer of the API shares: who asks, limits, conditional requests, pages, and the shape of errors."""
+"""The common parts of the API: authentication, rate limits, conditional requests, pages and errors."""
 
 import hashlib
 import time
@@ -12,16 +12,16 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kingdom.standins.book import Book
-from kingdom.standins.server import BOOK, CONTROL
+from kingdom.standins.server import CONTROL, STATE_FILE
+from kingdom.standins.state_file import StateFile
 
 TOKEN = web.AppKey("token", str)
 _WINDOW_SECONDS = 3600
 _T = TypeVar("_T")
 
 
-class Refused(Exception):
-    """Raised when GitHub would not do what is asked; it carries what GitHub would say."""
+class GithubRefusal(Exception):
+    """Raised when GitHub refuses a request, with the content of its answer."""
 
     def __init__(self, status: int, message: str, *errors: Any, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -31,7 +31,7 @@ class Refused(Exception):
         super().__init__(message)
 
     def answer(self) -> web.Response:
-        """Return the answer that says so."""
+        """Return the HTTP response."""
         body: dict[str, Any] = {"message": self.message}
         if self.errors:
             body["errors"] = list(self.errors)
@@ -39,68 +39,68 @@ class Refused(Exception):
         return web.json_response(body, status=self.status, headers=self.headers)
 
 
-def not_found() -> Refused:
-    """Return the refusal of what is not there."""
-    return Refused(404, "Not Found")
+def not_found() -> GithubRefusal:
+    """Return the refusal for a missing resource."""
+    return GithubRefusal(404, "Not Found")
 
 
-def invalid(resource: str, code: str, **about: str) -> Refused:
-    """Return the refusal of a request whose fields are at odds with what there is."""
-    return Refused(422, "Validation Failed", {"resource": resource, "code": code, **about})
+def invalid(resource: str, code: str, **about: str) -> GithubRefusal:
+    """Return the refusal for invalid fields."""
+    return GithubRefusal(422, "Validation Failed", {"resource": resource, "code": code, **about})
 
 
-def stamp(at: datetime | None = None) -> str:
-    """Return a time as GitHub writes it, to the second; without one, now."""
+def format_time(at: datetime | None = None) -> str:
+    """Format a time as GitHub does, in seconds; by default now."""
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def user_id(login: str) -> int:
-    """Return the number of a user."""
+    """Return the numeric id of a user."""
     return crc32(login.encode())
 
 
 def base_of(request: web.Request) -> str:
-    """Return the address under which the server was asked: its answers name themselves so."""
+    """Return the address that the client used, for links in the answer."""
     return str(request.url.origin())
 
 
 def repository_of(request: web.Request) -> str:
-    """Return the full name of the repository that the path names; unless there is one, it is refused."""
+    """Return the full name of the repository in the path; raises GithubRefusal if it does not exist."""
     name = f"{request.match_info['owner']}/{request.match_info['name']}"
-    if name not in request.app[BOOK].state["repositories"]:
+    if name not in request.app[STATE_FILE].state["repositories"]:
         raise not_found()
     return name
 
 
 async def body_of(request: web.Request, kind: type[_T]) -> _T:
-    """Return what the request carries; what does not fit is refused."""
+    """Decode the body of a request; raises GithubRefusal if it is invalid."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.ValidationError as wrong:
-        raise Refused(422, f"Invalid request.\n\n{wrong}") from wrong
+        raise GithubRefusal(422, f"Invalid request.\n\n{wrong}") from wrong
     except msgspec.DecodeError as wrong:
-        raise Refused(400, "Problems parsing JSON") from wrong
+        raise GithubRefusal(400, "Problems parsing JSON") from wrong
 
 
 def since_of(request: web.Request, name: str = "since") -> str:
-    """Return a time that the query names, or nothing."""
+    """Return a time of the query, or an empty string."""
     given = request.query.get(name, "")
     try:
-        # In a query, an unquoted plus arrives as a blank.
-        return stamp(datetime.fromisoformat(given.replace(" ", "+"))) if given else ""
+        # An unquoted plus in a query arrives as a space.
+        return format_time(datetime.fromisoformat(given.replace(" ", "+"))) if given else ""
     except ValueError as wrong:
-        raise Refused(422, f"Invalid request.\n\n{given!r} is not a timestamp.") from wrong
+        raise GithubRefusal(422, f"Invalid request.\n\n{given!r} is not a timestamp.") from wrong
 
 
 def page_of(
     request: web.Request,
     items: Sequence[_T],
-    draw: Callable[[_T], dict[str, Any]],
+    render: Callable[[_T], dict[str, Any]],
     *,
     default: int = 30,
     most: int = 100,
 ) -> web.Response:
-    """Answer with the page that is asked for, and with links to its neighbours."""
+    """Answer with the requested page and links to its neighbors."""
     size = min(_positive(request.query.get("per_page"), default), most)
     page = _positive(request.query.get("page"), 1)
     last = max(1, -(-len(items) // size))
@@ -110,67 +110,67 @@ def page_of(
     if page < last:
         links |= {"next": page + 1, "last": last}
     written = ", ".join(f'<{request.url.update_query(page=str(to))}>; rel="{rel}"' for rel, to in links.items())
-    shown = [draw(each) for each in items[(page - 1) * size : page * size]]
+    shown = [render(each) for each in items[(page - 1) * size : page * size]]
     return web.json_response(shown, headers={"Link": written} if written else {})
 
 
 @web.middleware
 async def answer_like_github(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse strangers and whoever asks too much, and put the headers on that every answer has."""
-    book = request.app[BOOK]
+    """Authenticate requests, apply rate limits, and add the common headers."""
+    state_file = request.app[STATE_FILE]
     if request.path.startswith(CONTROL):
         try:
             return await handler(request)
-        except Refused as refused:
+        except GithubRefusal as refused:
             return refused.answer()
     try:
-        _know(request)
-        _spare(request, book)
+        _authenticate(request)
+        _check_rate_limit(request, state_file)
         answer = await handler(request)
-    except Refused as refused:
+    except GithubRefusal as refused:
         answer = refused.answer()
     except web.HTTPException:
         answer = not_found().answer()
     if isinstance(answer, web.Response):
-        answer = _unless_unchanged(request, answer)
-    limits = book.state["limits"]
-    # Kept in memory only until the next change is written: a poll shall not write a file.
+        answer = _apply_conditional_request(request, answer)
+    limits = state_file.state["limits"]
+    # This stays in memory until the next change, so a poll does not write the file.
     if answer.status not in (304, 401, 429) and limits["used"] < limits["limit"] and request.path != "/rate_limit":
         limits["used"] += 1
     answer.headers.update(_limit_headers(limits))
     return answer
 
 
-def limits_of(book: Book) -> dict[str, Any]:
-    """Return how much may be asked still, in the hour that it is."""
-    limits: dict[str, Any] = book.state["limits"]
+def limits_of(state_file: StateFile) -> dict[str, Any]:
+    """Return the rate limits of the current hour."""
+    limits: dict[str, Any] = state_file.state["limits"]
     if time.time() >= limits["reset"]:
         limits.update(used=0, reset=int(time.time()) + _WINDOW_SECONDS)
     return limits
 
 
-def _know(request: web.Request) -> None:
+def _authenticate(request: web.Request) -> None:
     given = request.headers.get("Authorization", "")
     if not given:
-        raise Refused(401, "Requires authentication")
+        raise GithubRefusal(401, "Requires authentication")
     scheme, _, token = given.partition(" ")
     if scheme.lower() not in ("bearer", "token") or token.strip() != request.app[TOKEN]:
-        raise Refused(401, "Bad credentials")
+        raise GithubRefusal(401, "Bad credentials")
 
 
-def _spare(request: web.Request, book: Book) -> None:
-    limits = limits_of(book)
+def _check_rate_limit(request: web.Request, state_file: StateFile) -> None:
+    limits = limits_of(state_file)
     secondary = limits["secondary"]
     if secondary and secondary["method"] in ("*", request.method):
-        with book.change() as state:
+        with state_file.change() as state:
             secondary["times"] -= 1
             state["limits"]["secondary"] = secondary if secondary["times"] > 0 else None
         wait = secondary["retry_after"]
         message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
-        raise Refused(secondary["status"], message, headers={} if wait is None else {"Retry-After": str(wait)})
+        raise GithubRefusal(secondary["status"], message, headers={} if wait is None else {"Retry-After": str(wait)})
     if limits["used"] >= limits["limit"] and request.path != "/rate_limit":
-        number = user_id(book.state["login"])
-        raise Refused(limits["status"], f"API rate limit exceeded for user ID {number}.")
+        number = user_id(state_file.state["login"])
+        raise GithubRefusal(limits["status"], f"API rate limit exceeded for user ID {number}.")
 
 
 def _limit_headers(limits: dict[str, Any]) -> dict[str, str]:
@@ -185,7 +185,7 @@ def _limit_headers(limits: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _unless_unchanged(request: web.Request, answer: web.Response) -> web.Response:
+def _apply_conditional_request(request: web.Request, answer: web.Response) -> web.Response:
     if request.method != "GET" or answer.status != web.HTTPOk.status_code or not isinstance(answer.body, bytes):
         return answer
     tag = hashlib.sha256(answer.body + answer.headers.get("Link", "").encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Users, repositories, issues and all that hangs on them, as GitHub prints them."""
+"""The JSON documents of the API: users, repositories, issues, pull requests and their parts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ _HIDDEN = "********"
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
-    """What is kept, in the words of the API; addresses lead to the server that was asked."""
+class GithubBodies:
+    """Builds JSON documents from the state. `base` is the address of the server in links."""
 
     state: dict[str, Any]
     base: str
@@ -33,16 +33,16 @@ class Bodies:
 
     def repository(self, name: str) -> dict[str, Any]:
         """Return a repository."""
-        kept = self.state["repositories"][name]
+        stored = self.state["repositories"][name]
         owner, _, short = name.partition("/")
         url = f"{self.base}/repos/{name}"
         return {
-            "id": kept["id"],
-            "node_id": f"R_{kept['id']}",
+            "id": stored["id"],
+            "node_id": f"R_{stored['id']}",
             "name": short,
             "full_name": name,
             "owner": self.user(owner),
-            "private": kept["private"],
+            "private": stored["private"],
             "html_url": f"{self.base}/{name}",
             "description": None,
             "fork": False,
@@ -52,46 +52,46 @@ class Bodies:
             "pulls_url": f"{url}/pulls{{/number}}",
             "issue_comment_url": f"{url}/issues/comments{{/number}}",
             "clone_url": f"{self.base}/{name}.git",
-            "default_branch": kept["default_branch"],
-            "created_at": kept["created_at"],
-            "updated_at": kept["created_at"],
+            "default_branch": stored["default_branch"],
+            "created_at": stored["created_at"],
+            "updated_at": stored["created_at"],
             "archived": False,
             "disabled": False,
             "has_issues": True,
-            "visibility": "private" if kept["private"] else "public",
+            "visibility": "private" if stored["private"] else "public",
         }
 
-    def issue(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return an issue; a pull request is one as well, with a pointer to what more it is."""
-        url = self._url(kept, "issues")
-        page = f"{self.base}/{kept['repository']}/{'pull' if kept['pull'] else 'issues'}/{kept['number']}"
+    def issue(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return an issue. A pull request is also an issue, with a link to the pull request."""
+        url = self._url(stored, "issues")
+        page = f"{self.base}/{stored['repository']}/{'pull' if stored['pull'] else 'issues'}/{stored['number']}"
         pull = {
-            "url": self._url(kept, "pulls"),
+            "url": self._url(stored, "pulls"),
             "html_url": page,
             "diff_url": f"{page}.diff",
             "patch_url": f"{page}.patch",
-            "merged_at": kept["pull"] and kept["pull"]["merged_at"],
+            "merged_at": stored["pull"] and stored["pull"]["merged_at"],
         }
         return {
-            **self._thing(kept, url, page),
-            "repository_url": f"{self.base}/repos/{kept['repository']}",
+            **self._common_fields(stored, url, page),
+            "repository_url": f"{self.base}/repos/{stored['repository']}",
             "labels_url": f"{url}/labels{{/name}}",
             "events_url": f"{url}/events",
-            "comments": len(self.of(kept, "comments")),
-            "closed_by": kept["closed_by"] and self.user(kept["closed_by"]),
-            "state_reason": kept["state_reason"],
-            **({"pull_request": pull, "draft": kept["pull"]["draft"]} if kept["pull"] else {}),
+            "comments": len(self.of(stored, "comments")),
+            "closed_by": stored["closed_by"] and self.user(stored["closed_by"]),
+            "state_reason": stored["state_reason"],
+            **({"pull_request": pull, "draft": stored["pull"]["draft"]} if stored["pull"] else {}),
         }
 
-    def pull_request(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return a pull request as it stands in a list."""
-        pull, name = kept["pull"], kept["repository"]
-        url, issue_url = self._url(kept, "pulls"), self._url(kept, "issues")
-        page = f"{self.base}/{name}/pull/{kept['number']}"
+    def pull_request(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return a pull request as in a list."""
+        pull, name = stored["pull"], stored["repository"]
+        url, issue_url = self._url(stored, "pulls"), self._url(stored, "issues")
+        page = f"{self.base}/{name}/pull/{stored['number']}"
         statuses = f"{self.base}/repos/{name}/statuses/{pull['head']['sha']}"
         links = {"self": url, "html": page, "issue": issue_url, "comments": f"{issue_url}/comments"}
         return {
-            **self._thing(kept, url, page),
+            **self._common_fields(stored, url, page),
             "diff_url": f"{page}.diff",
             "patch_url": f"{page}.patch",
             "issue_url": issue_url,
@@ -111,18 +111,18 @@ class Bodies:
             "_links": {rel: {"href": href} for rel, href in (links | {"statuses": statuses}).items()},
         }
 
-    def whole_pull_request(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return a pull request as it stands alone."""
-        pull = kept["pull"]
+    def whole_pull_request(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return a complete pull request."""
+        pull = stored["pull"]
         return {
-            **self.pull_request(kept),
+            **self.pull_request(stored),
             "merged": pull["merged_at"] is not None,
-            "mergeable": None if kept["state"] == "closed" else True,
-            "mergeable_state": "unknown" if kept["state"] == "closed" else "clean",
+            "mergeable": None if stored["state"] == "closed" else True,
+            "mergeable_state": "unknown" if stored["state"] == "closed" else "clean",
             "rebaseable": None,
             "merged_by": pull["merged_by"] and self.user(pull["merged_by"]),
-            "comments": len(self.of(kept, "comments")),
-            "review_comments": len(self.of(kept, "review_comments")),
+            "comments": len(self.of(stored, "comments")),
+            "review_comments": len(self.of(stored, "review_comments")),
             "maintainer_can_modify": False,
             "commits": pull["commits"],
             "additions": sum(each["additions"] for each in pull["files"]),
@@ -130,96 +130,96 @@ class Bodies:
             "changed_files": len(pull["files"]),
         }
 
-    def comment(self, kept: dict[str, Any]) -> dict[str, Any]:
+    def comment(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a comment on an issue or a pull request."""
-        issue_url = self._url(kept, "issues")
+        issue_url = self._url(stored, "issues")
         return {
-            "url": f"{self.base}/repos/{kept['repository']}/issues/comments/{kept['id']}",
-            "html_url": f"{self.base}/{kept['repository']}/issues/{kept['number']}#issuecomment-{kept['id']}",
+            "url": f"{self.base}/repos/{stored['repository']}/issues/comments/{stored['id']}",
+            "html_url": f"{self.base}/{stored['repository']}/issues/{stored['number']}#issuecomment-{stored['id']}",
             "issue_url": issue_url,
-            "id": kept["id"],
-            "node_id": f"IC_{kept['id']}",
-            "user": self.user(kept["user"]),
-            "created_at": kept["created_at"],
-            "updated_at": kept["updated_at"],
+            "id": stored["id"],
+            "node_id": f"IC_{stored['id']}",
+            "user": self.user(stored["user"]),
+            "created_at": stored["created_at"],
+            "updated_at": stored["updated_at"],
             "author_association": "CONTRIBUTOR",
-            "body": kept["body"],
+            "body": stored["body"],
         }
 
-    def review(self, kept: dict[str, Any]) -> dict[str, Any]:
+    def review(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a review."""
-        pull_url = self._url(kept, "pulls")
-        page = f"{self.base}/{kept['repository']}/pull/{kept['number']}#pullrequestreview-{kept['id']}"
+        pull_url = self._url(stored, "pulls")
+        page = f"{self.base}/{stored['repository']}/pull/{stored['number']}#pullrequestreview-{stored['id']}"
         return {
-            "id": kept["id"],
-            "node_id": f"PRR_{kept['id']}",
-            "user": self.user(kept["user"]),
-            "body": kept["body"],
-            "state": kept["state"],
+            "id": stored["id"],
+            "node_id": f"PRR_{stored['id']}",
+            "user": self.user(stored["user"]),
+            "body": stored["body"],
+            "state": stored["state"],
             "html_url": page,
             "pull_request_url": pull_url,
             "author_association": "CONTRIBUTOR",
             "_links": {"html": {"href": page}, "pull_request": {"href": pull_url}},
-            "commit_id": kept["commit_id"],
-            **({"submitted_at": kept["submitted_at"]} if kept["submitted_at"] else {}),
+            "commit_id": stored["commit_id"],
+            **({"submitted_at": stored["submitted_at"]} if stored["submitted_at"] else {}),
         }
 
-    def review_comment(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return a remark on a line of a pull request."""
-        url = f"{self.base}/repos/{kept['repository']}/pulls/comments/{kept['id']}"
-        page = f"{self.base}/{kept['repository']}/pull/{kept['number']}#discussion_r{kept['id']}"
+    def review_comment(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return a comment on a line of a pull request."""
+        url = f"{self.base}/repos/{stored['repository']}/pulls/comments/{stored['id']}"
+        page = f"{self.base}/{stored['repository']}/pull/{stored['number']}#discussion_r{stored['id']}"
         return {
             "url": url,
-            "pull_request_review_id": kept["review_id"],
-            "id": kept["id"],
-            "node_id": f"PRRC_{kept['id']}",
+            "pull_request_review_id": stored["review_id"],
+            "id": stored["id"],
+            "node_id": f"PRRC_{stored['id']}",
             "diff_hunk": "",
-            **{name: kept[name] for name in ("path", "body", "line", "position", "side", "start_line")},
-            "commit_id": kept["commit_id"],
-            "original_commit_id": kept["commit_id"],
-            "user": self.user(kept["user"]),
-            "created_at": kept["created_at"],
-            "updated_at": kept["created_at"],
+            **{name: stored[name] for name in ("path", "body", "line", "position", "side", "start_line")},
+            "commit_id": stored["commit_id"],
+            "original_commit_id": stored["commit_id"],
+            "user": self.user(stored["user"]),
+            "created_at": stored["created_at"],
+            "updated_at": stored["created_at"],
             "html_url": page,
-            "pull_request_url": self._url(kept, "pulls"),
+            "pull_request_url": self._url(stored, "pulls"),
             "author_association": "CONTRIBUTOR",
             "_links": {"self": {"href": url}, "html": {"href": page}},
         }
 
-    def thread(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return what our user is notified of."""
-        about = self.state["issues"][kept["repository"]][str(kept["number"])]
-        url = f"{self.base}/notifications/threads/{kept['id']}"
+    def thread(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return a notification thread of our user."""
+        issue = self.state["issues"][stored["repository"]][str(stored["number"])]
+        url = f"{self.base}/notifications/threads/{stored['id']}"
         return {
-            "id": kept["id"],
-            "unread": kept["unread"],
-            "reason": kept["reason"],
-            "updated_at": kept["updated_at"],
-            "last_read_at": kept["last_read_at"],
+            "id": stored["id"],
+            "unread": stored["unread"],
+            "reason": stored["reason"],
+            "updated_at": stored["updated_at"],
+            "last_read_at": stored["last_read_at"],
             "subject": {
-                "title": about["title"],
-                "url": self._url(about, "pulls" if about["pull"] else "issues"),
-                "latest_comment_url": kept["latest_comment"] and self.base + kept["latest_comment"],
-                "type": "PullRequest" if about["pull"] else "Issue",
+                "title": issue["title"],
+                "url": self._url(issue, "pulls" if issue["pull"] else "issues"),
+                "latest_comment_url": stored["latest_comment"] and self.base + stored["latest_comment"],
+                "type": "PullRequest" if issue["pull"] else "Issue",
             },
-            "repository": self.repository(kept["repository"]),
+            "repository": self.repository(stored["repository"]),
             "url": url,
             "subscription_url": f"{url}/subscription",
         }
 
-    def hook(self, kept: dict[str, Any]) -> dict[str, Any]:
+    def hook(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a webhook, without its secret."""
-        url = f"{self.base}/repos/{kept['repository'] or '*'}/hooks/{kept['id']}"
-        config = {"url": kept["url"], "content_type": kept["content_type"], "insecure_ssl": "0"}
+        url = f"{self.base}/repos/{stored['repository'] or '*'}/hooks/{stored['id']}"
+        config = {"url": stored["url"], "content_type": stored["content_type"], "insecure_ssl": "0"}
         return {
             "type": "Repository",
-            "id": kept["id"],
+            "id": stored["id"],
             "name": "web",
             "active": True,
-            "events": kept["events"],
-            "config": config | ({"secret": _HIDDEN} if kept["secret"] else {}),
-            "created_at": kept["created_at"],
-            "updated_at": kept["created_at"],
+            "events": stored["events"],
+            "config": config | ({"secret": _HIDDEN} if stored["secret"] else {}),
+            "created_at": stored["created_at"],
+            "updated_at": stored["created_at"],
             "url": url,
             "test_url": f"{url}/test",
             "ping_url": f"{url}/pings",
@@ -244,40 +244,40 @@ class Bodies:
         place = (issue["repository"], issue["number"])
         return [each for each in self.state[kind] if (each["repository"], each["number"]) == place]
 
-    def _thing(self, kept: dict[str, Any], url: str, page: str) -> dict[str, Any]:
-        """Return what issues and pull requests have in common."""
-        assignees = [self.user(each) for each in kept["assignees"]]
+    def _common_fields(self, stored: dict[str, Any], url: str, page: str) -> dict[str, Any]:
+        """Return the common fields of issues and pull requests."""
+        assignees = [self.user(each) for each in stored["assignees"]]
         return {
             "url": url,
             "html_url": page,
-            "id": kept["id"],
-            "node_id": f"{'PR' if kept['pull'] else 'I'}_{kept['id']}",
-            "number": kept["number"],
-            "title": kept["title"],
-            "user": self.user(kept["user"]),
-            "labels": [self.label(kept["repository"], each) for each in kept["labels"]],
-            "state": kept["state"],
+            "id": stored["id"],
+            "node_id": f"{'PR' if stored['pull'] else 'I'}_{stored['id']}",
+            "number": stored["number"],
+            "title": stored["title"],
+            "user": self.user(stored["user"]),
+            "labels": [self.label(stored["repository"], each) for each in stored["labels"]],
+            "state": stored["state"],
             "locked": False,
             "active_lock_reason": None,
             "assignee": assignees[0] if assignees else None,
             "assignees": assignees,
             "milestone": None,
-            "comments_url": f"{self._url(kept, 'issues')}/comments",
-            "created_at": kept["created_at"],
-            "updated_at": kept["updated_at"],
-            "closed_at": kept["closed_at"],
+            "comments_url": f"{self._url(stored, 'issues')}/comments",
+            "created_at": stored["created_at"],
+            "updated_at": stored["updated_at"],
+            "closed_at": stored["closed_at"],
             "author_association": "CONTRIBUTOR",
-            "body": kept["body"],
+            "body": stored["body"],
         }
 
-    def _branch(self, repository: str, kept: dict[str, Any]) -> dict[str, Any]:
+    def _branch(self, repository: str, stored: dict[str, Any]) -> dict[str, Any]:
         return {
-            "label": f"{kept['owner']}:{kept['ref']}",
-            "ref": kept["ref"],
-            "sha": kept["sha"],
-            "user": self.user(kept["owner"]),
+            "label": f"{stored['owner']}:{stored['ref']}",
+            "ref": stored["ref"],
+            "sha": stored["sha"],
+            "user": self.user(stored["owner"]),
             "repo": self.repository(repository),
         }
 
-    def _url(self, kept: dict[str, Any], kind: str) -> str:
-        return f"{self.base}/repos/{kept['repository']}/{kind}/{kept['number']}"
+    def _url(self, stored: dict[str, Any], kind: str) -> str:
+        return f"{self.base}/repos/{stored['repository']}/{kind}/{stored['number']}"

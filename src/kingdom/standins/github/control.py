@@ -1,4 +1,4 @@
-"""Where a test or a demo has other people do things, and sets limits; nothing of the real server is here."""
+"""The control interface of the GitHub stand-in: actions of other users and rate limits, for tests and the demo."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -9,17 +9,17 @@ import msgspec
 from aiohttp import web
 
 from kingdom.standins.github import actions
-from kingdom.standins.github.api import base_of, body_of, limits_of, stamp
-from kingdom.standins.github.happening import Happening, find
-from kingdom.standins.github.pull_requests import Remark
+from kingdom.standins.github.action_context import ActionContext, find_issue
+from kingdom.standins.github.api import base_of, body_of, format_time, limits_of
+from kingdom.standins.github.pull_requests import LineComment
 from kingdom.standins.github.webhooks import add_hook
-from kingdom.standins.server import BOOK, CONTROL
+from kingdom.standins.server import CONTROL, STATE_FILE
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class Deed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What somebody does in a repository; `reason` overrides why our user is told of it, `at` when it is."""
+class GithubAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An action in a repository. `reason` overrides the notification reason, and `at` the time."""
 
     repository: str
     by: str = "octocat"
@@ -27,20 +27,20 @@ class Deed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str | None = None
 
 
-class DeedOnIssue(Deed, kw_only=True):
-    """What somebody does to an issue or a pull request."""
+class IssueAction(GithubAction, kw_only=True):
+    """An action on an issue or a pull request."""
 
     number: int
 
 
-class AddRepository(Deed, kw_only=True):
-    """A repository comes to be; it also does when the first thing happens in it."""
+class AddRepository(GithubAction, kw_only=True):
+    """Create a repository. Any other action also creates a missing repository."""
 
     private: bool = False
     default_branch: str = "main"
 
 
-class File(msgspec.Struct, kw_only=True):
+class PullRequestFile(msgspec.Struct, kw_only=True):
     """A file that a pull request changes."""
 
     filename: str
@@ -50,8 +50,8 @@ class File(msgspec.Struct, kw_only=True):
     patch: str = ""
 
 
-class OpenPullRequest(Deed, kw_only=True):
-    """A pull request is opened, and a review is asked for if there are reviewers."""
+class OpenPullRequest(GithubAction, kw_only=True):
+    """Open a pull request, and request reviews if there are reviewers."""
 
     title: str
     body: str | None = None
@@ -59,12 +59,12 @@ class OpenPullRequest(Deed, kw_only=True):
     base: str = "main"
     draft: bool = False
     sha: str | None = None
-    files: list[File] = []
+    files: list[PullRequestFile] = []
     reviewers: list[str] = []
 
 
-class OpenIssue(Deed, kw_only=True):
-    """An issue is opened."""
+class OpenIssue(GithubAction, kw_only=True):
+    """Open an issue."""
 
     title: str
     body: str | None = None
@@ -72,46 +72,46 @@ class OpenIssue(Deed, kw_only=True):
     assignees: list[str] = []
 
 
-class RequestReview(DeedOnIssue, kw_only=True):
-    """A review is asked for, perhaps again; of our user unless somebody else is named."""
+class RequestReview(IssueAction, kw_only=True):
+    """Request a review, by default from our user."""
 
     reviewers: list[str] | None = None
 
 
-class Assign(DeedOnIssue, kw_only=True):
-    """Somebody is made responsible; our user unless somebody else is named."""
+class Assign(IssueAction, kw_only=True):
+    """Assign users, by default our user."""
 
     assignees: list[str] | None = None
 
 
-class Comment(DeedOnIssue, kw_only=True):
-    """Something is said; who is named with an @ is mentioned."""
+class WriteComment(IssueAction, kw_only=True):
+    """Write a comment. An @ mentions a user."""
 
     body: str
 
 
-class Review(DeedOnIssue, kw_only=True):
-    """A review is submitted."""
+class SubmitReview(IssueAction, kw_only=True):
+    """Submit a review."""
 
-    event: actions.Verdict = "COMMENT"
+    event: actions.ReviewEvent = "COMMENT"
     body: str = ""
-    comments: list[Remark] = []
+    comments: list[LineComment] = []
 
 
-class Push(DeedOnIssue, kw_only=True):
-    """A commit is pushed to the branch of a pull request."""
+class PushCommit(IssueAction, kw_only=True):
+    """Push a commit to the branch of a pull request."""
 
     sha: str | None = None
 
 
-class Close(DeedOnIssue, kw_only=True):
-    """An issue or a pull request is closed, the latter perhaps by a merge."""
+class CloseIssue(IssueAction, kw_only=True):
+    """Close an issue or a pull request; `merge` merges a pull request."""
 
     merge: bool = False
 
 
 class AddHook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Somebody registers a webhook, for all repositories unless one is named."""
+    """Register a webhook, by default for all repositories."""
 
     url: str
     secret: str = ""
@@ -120,8 +120,8 @@ class AddHook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     content_type: str = "json"
 
 
-class Secondary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The next `times` requests with a method ask too much at once."""
+class SecondaryRateLimit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A secondary rate limit for the next `times` requests with a method."""
 
     times: int = 1
     retry_after: int | None = 60
@@ -129,103 +129,108 @@ class Secondary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     method: str = "*"
 
 
-class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How much may be asked still, until when, and how often; what is not named stays."""
+class RateLimitChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """New rate limits; omitted ones stay."""
 
     limit: int | None = None
     remaining: int | None = None
     reset_seconds: int | None = None
     status: int | None = None
     poll_interval: int | None = None
-    secondary: Secondary | None = None
+    secondary: SecondaryRateLimit | None = None
 
 
-_D = TypeVar("_D", bound=Deed)
+_Action = TypeVar("_Action", bound=GithubAction)
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
-def _add_repository(happening: Happening, deed: AddRepository) -> dict[str, Any]:
-    actions.add_repository(happening, deed.repository, private=deed.private, default_branch=deed.default_branch)
-    return happening.bodies.repository(deed.repository)
+def _add_repository(context: ActionContext, action: AddRepository) -> dict[str, Any]:
+    actions.add_repository(context, action.repository, private=action.private, default_branch=action.default_branch)
+    return context.bodies.repository(action.repository)
 
 
-def _open_pull_request(happening: Happening, deed: OpenPullRequest) -> dict[str, Any]:
+def _open_pull_request(context: ActionContext, action: OpenPullRequest) -> dict[str, Any]:
     pull = actions.open_pull_request(
-        happening,
-        deed.repository,
-        title=deed.title,
-        body=deed.body,
-        head=deed.head,
-        base=deed.base,
-        draft=deed.draft,
-        sha=deed.sha,
-        files=[msgspec.structs.asdict(file) for file in deed.files],
+        context,
+        action.repository,
+        title=action.title,
+        body=action.body,
+        head=action.head,
+        base=action.base,
+        draft=action.draft,
+        sha=action.sha,
+        files=[msgspec.structs.asdict(file) for file in action.files],
     )
-    actions.request_review(happening, pull, deed.reviewers)
-    return happening.bodies.whole_pull_request(pull)
+    actions.request_review(context, pull, action.reviewers)
+    return context.bodies.whole_pull_request(pull)
 
 
-def _open_issue(happening: Happening, deed: OpenIssue) -> dict[str, Any]:
+def _open_issue(context: ActionContext, action: OpenIssue) -> dict[str, Any]:
     issue = actions.open_issue(
-        happening, deed.repository, title=deed.title, body=deed.body, labels=deed.labels, assignees=deed.assignees
+        context,
+        action.repository,
+        title=action.title,
+        body=action.body,
+        labels=action.labels,
+        assignees=action.assignees,
     )
-    return happening.bodies.issue(issue)
+    return context.bodies.issue(issue)
 
 
-def _request_review(happening: Happening, deed: RequestReview) -> dict[str, Any]:
-    pull = find(happening.book.state, deed.repository, deed.number, pull=True)
-    us = [happening.book.state["login"]]
-    actions.request_review(happening, pull, us if deed.reviewers is None else deed.reviewers)
-    return happening.bodies.whole_pull_request(pull)
+def _request_review(context: ActionContext, action: RequestReview) -> dict[str, Any]:
+    pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
+    us = [context.state_file.state["login"]]
+    actions.request_review(context, pull, us if action.reviewers is None else action.reviewers)
+    return context.bodies.whole_pull_request(pull)
 
 
-def _assign(happening: Happening, deed: Assign) -> dict[str, Any]:
-    issue = find(happening.book.state, deed.repository, deed.number)
-    us = [happening.book.state["login"]]
-    actions.assign(happening, issue, us if deed.assignees is None else deed.assignees)
-    return happening.bodies.issue(issue)
+def _assign(context: ActionContext, action: Assign) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    us = [context.state_file.state["login"]]
+    actions.assign(context, issue, us if action.assignees is None else action.assignees)
+    return context.bodies.issue(issue)
 
 
-def _comment(happening: Happening, deed: Comment) -> dict[str, Any]:
-    issue = find(happening.book.state, deed.repository, deed.number)
-    return happening.bodies.comment(actions.comment(happening, issue, deed.body))
+def _comment(context: ActionContext, action: WriteComment) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    return context.bodies.comment(actions.comment(context, issue, action.body))
 
 
-def _review(happening: Happening, deed: Review) -> dict[str, Any]:
-    pull = find(happening.book.state, deed.repository, deed.number, pull=True)
-    remarks = [msgspec.structs.asdict(each) for each in deed.comments]
-    review = actions.draft_review(happening, pull, body=deed.body, commit_id=None, remarks=remarks)
-    actions.submit_review(happening, pull, review, deed.event)
-    return happening.bodies.review(review)
+def _review(context: ActionContext, action: SubmitReview) -> dict[str, Any]:
+    pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
+    line_comments = [msgspec.structs.asdict(each) for each in action.comments]
+    review = actions.draft_review(context, pull, body=action.body, commit_id=None, line_comments=line_comments)
+    actions.submit_review(context, pull, review, action.event)
+    return context.bodies.review(review)
 
 
-def _push(happening: Happening, deed: Push) -> dict[str, Any]:
-    pull = find(happening.book.state, deed.repository, deed.number, pull=True)
-    actions.push(happening, pull, deed.sha)
-    return happening.bodies.whole_pull_request(pull)
+def _push(context: ActionContext, action: PushCommit) -> dict[str, Any]:
+    pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
+    actions.push(context, pull, action.sha)
+    return context.bodies.whole_pull_request(pull)
 
 
-def _close(happening: Happening, deed: Close) -> dict[str, Any]:
-    issue = find(happening.book.state, deed.repository, deed.number)
-    actions.close(happening, issue, merge=deed.merge)
-    return happening.bodies.issue(issue)
+def _close(context: ActionContext, action: CloseIssue) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    actions.close(context, issue, merge=action.merge)
+    return context.bodies.issue(issue)
 
 
-def _reopen(happening: Happening, deed: DeedOnIssue) -> dict[str, Any]:
-    issue = find(happening.book.state, deed.repository, deed.number)
-    actions.reopen(happening, issue)
-    return happening.bodies.issue(issue)
+def _reopen(context: ActionContext, action: IssueAction) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    actions.reopen(context, issue)
+    return context.bodies.issue(issue)
 
 
-def _handler(kind: type[_D], do: Callable[[Happening, _D], dict[str, Any]]) -> _Handler:
+def _handler(kind: type[_Action], act: Callable[[ActionContext, _Action], dict[str, Any]]) -> _Handler:
     async def handle(request: web.Request) -> web.Response:
-        deed = await body_of(request, kind)
-        at, base = stamp(deed.at), base_of(request)
-        happening = Happening(application=request.app, base=base, by=deed.by, at=at, reason=deed.reason)
-        with happening.book.change():
+        action = await body_of(request, kind)
+        at, base = format_time(action.at), base_of(request)
+        context = ActionContext(application=request.app, base=base, by=action.by, at=at, reason=action.reason)
+        with context.state_file.change():
             if kind is not AddRepository:
-                actions.add_repository(happening, deed.repository)
-            done = do(happening, deed)
+                actions.add_repository(context, action.repository)
+            done = act(context, action)
         return web.json_response(done, status=201)
 
     return handle
@@ -233,18 +238,18 @@ def _handler(kind: type[_D], do: Callable[[Happening, _D], dict[str, Any]]) -> _
 
 async def _add_hook(request: web.Request) -> web.Response:
     asked = await body_of(request, AddHook)
-    happening = Happening(application=request.app, base=base_of(request), by="octocat", at=stamp())
-    with happening.book.change():
+    context = ActionContext(application=request.app, base=base_of(request), by="octocat", at=format_time())
+    with context.state_file.change():
         if asked.repository:
-            actions.add_repository(happening, asked.repository)
-        hook = add_hook(happening, **msgspec.to_builtins(asked))
-    return web.json_response(happening.bodies.hook(hook), status=201)
+            actions.add_repository(context, asked.repository)
+        hook = add_hook(context, **msgspec.to_builtins(asked))
+    return web.json_response(context.bodies.hook(hook), status=201)
 
 
 async def _set_limits(request: web.Request) -> web.Response:
-    asked = await body_of(request, Limits)
-    limits_of(request.app[BOOK])
-    with request.app[BOOK].change() as state:
+    asked = await body_of(request, RateLimitChange)
+    limits_of(request.app[STATE_FILE])
+    with request.app[STATE_FILE].change() as state:
         limits = state["limits"]
         for name in ("limit", "status", "poll_interval"):
             if getattr(asked, name) is not None:
@@ -264,11 +269,11 @@ ROUTES = [
     web.post(f"{CONTROL}/issue", _handler(OpenIssue, _open_issue)),
     web.post(f"{CONTROL}/review_request", _handler(RequestReview, _request_review)),
     web.post(f"{CONTROL}/assign", _handler(Assign, _assign)),
-    web.post(f"{CONTROL}/comment", _handler(Comment, _comment)),
-    web.post(f"{CONTROL}/review", _handler(Review, _review)),
-    web.post(f"{CONTROL}/push", _handler(Push, _push)),
-    web.post(f"{CONTROL}/close", _handler(Close, _close)),
-    web.post(f"{CONTROL}/reopen", _handler(DeedOnIssue, _reopen)),
+    web.post(f"{CONTROL}/comment", _handler(WriteComment, _comment)),
+    web.post(f"{CONTROL}/review", _handler(SubmitReview, _review)),
+    web.post(f"{CONTROL}/push", _handler(PushCommit, _push)),
+    web.post(f"{CONTROL}/close", _handler(CloseIssue, _close)),
+    web.post(f"{CONTROL}/reopen", _handler(IssueAction, _reopen)),
     web.post(f"{CONTROL}/hook", _add_hook),
     web.post(f"{CONTROL}/limits", _set_limits),
 ]

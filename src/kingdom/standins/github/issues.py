@@ -1,4 +1,4 @@
-"""Issues, and what is said about them and about pull requests."""
+"""Issues, and the comments, labels and assignees of issues and pull requests."""
 
 from typing import Any, Literal
 
@@ -6,10 +6,10 @@ import msgspec
 from aiohttp import web
 
 from kingdom.standins.github import actions
+from kingdom.standins.github.action_context import ActionContext, find_issue, our_context
 from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
-from kingdom.standins.github.bodies import Bodies
-from kingdom.standins.github.happening import Happening, find, ours
-from kingdom.standins.server import BOOK
+from kingdom.standins.github.bodies import GithubBodies
+from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _REPOSITORY = "/repos/{owner}/{name}"
@@ -38,7 +38,7 @@ class _Labels(msgspec.Struct):
     labels: list[str]
 
 
-_LabelsInEitherShape: Any = list[str] | _Labels
+_LabelsBody: Any = list[str] | _Labels
 
 
 class _Assignees(msgspec.Struct):
@@ -47,9 +47,9 @@ class _Assignees(msgspec.Struct):
 
 @ROUTES.get(_REPOSITORY + "/issues")
 async def list_issues(request: web.Request) -> web.Response:
-    """Answer with the issues of a repository, pull requests among them."""
+    """Answer with the issues of a repository, including pull requests."""
     name, query, since = repository_of(request), request.query, since_of(request)
-    state = request.app[BOOK].state
+    state = request.app[STATE_FILE].state
     labels = {each for each in query.get("labels", "").split(",") if each}
     shown = [
         issue
@@ -60,7 +60,7 @@ async def list_issues(request: web.Request) -> web.Response:
         and ("creator" not in query or query["creator"] == issue["user"])
         and issue["updated_at"] >= since
     ]
-    return page_of(request, sort(request, shown), Bodies(state, base_of(request)).issue)
+    return page_of(request, sort(request, shown), GithubBodies(state, base_of(request)).issue)
 
 
 @ROUTES.post(_REPOSITORY + "/issues")
@@ -69,118 +69,118 @@ async def create_issue(request: web.Request) -> web.Response:
     name, asked = repository_of(request), await body_of(request, _NewIssue)
     if not asked.title:
         raise invalid("Issue", "missing_field", field="title")
-    happening = ours(request)
-    with happening.book.change("POST issue", repository=name, title=asked.title, body=asked.body):
-        # The older field still counts.
+    context = our_context(request)
+    with context.state_file.change("POST issue", repository=name, title=asked.title, body=asked.body):
+        # GitHub still accepts the older field.
         assignees = asked.assignees or ([asked.assignee] if asked.assignee else [])
         issue = actions.open_issue(
-            happening, name, title=asked.title, body=asked.body, labels=asked.labels, assignees=assignees
+            context, name, title=asked.title, body=asked.body, labels=asked.labels, assignees=assignees
         )
-    return web.json_response(happening.bodies.issue(issue), status=201)
+    return web.json_response(context.bodies.issue(issue), status=201)
 
 
 @ROUTES.get(_ISSUE)
 async def show_issue(request: web.Request) -> web.Response:
     """Answer with an issue."""
-    state = request.app[BOOK].state
-    return web.json_response(Bodies(state, base_of(request)).issue(issue_of(request)))
+    state = request.app[STATE_FILE].state
+    return web.json_response(GithubBodies(state, base_of(request)).issue(issue_of(request)))
 
 
 @ROUTES.patch(_ISSUE)
 async def edit_issue(request: web.Request) -> web.Response:
     """Change title, text or state of an issue."""
-    happening = await change(request, "PATCH issue", pull=False)
-    return web.json_response(happening.bodies.issue(issue_of(request)))
+    context = await change(request, "PATCH issue", pull=False)
+    return web.json_response(context.bodies.issue(issue_of(request)))
 
 
 @ROUTES.get(_ISSUE + "/comments")
 async def list_comments(request: web.Request) -> web.Response:
     """Answer with the comments on an issue or a pull request, oldest first."""
-    bodies, since = Bodies(request.app[BOOK].state, base_of(request)), since_of(request)
+    bodies, since = GithubBodies(request.app[STATE_FILE].state, base_of(request)), since_of(request)
     shown = [each for each in bodies.of(issue_of(request), "comments") if each["updated_at"] >= since]
     return page_of(request, shown, bodies.comment)
 
 
 @ROUTES.post(_ISSUE + "/comments")
 async def create_comment(request: web.Request) -> web.Response:
-    """Say something about an issue or a pull request."""
+    """Comment on an issue or a pull request."""
     number, body = issue_of(request)["number"], (await body_of(request, _NewComment)).body
     if not body.strip():
         raise invalid("IssueComment", "missing_field", field="body")
-    happening = ours(request)
-    with happening.book.change("POST issue comment", repository=repository_of(request), number=number, body=body):
-        kept = actions.comment(happening, issue_of(request), body)
-    return web.json_response(happening.bodies.comment(kept), status=201)
+    context = our_context(request)
+    with context.state_file.change("POST issue comment", repository=repository_of(request), number=number, body=body):
+        stored = actions.comment(context, issue_of(request), body)
+    return web.json_response(context.bodies.comment(stored), status=201)
 
 
 @ROUTES.get(_REPOSITORY + r"/issues/comments/{id:\d+}")
 async def show_comment(request: web.Request) -> web.Response:
     """Answer with one comment."""
-    state, place = request.app[BOOK].state, (repository_of(request), int(request.match_info["id"]))
-    for kept in state["comments"]:
-        if (kept["repository"], kept["id"]) == place:
-            return web.json_response(Bodies(state, base_of(request)).comment(kept))
+    state, place = request.app[STATE_FILE].state, (repository_of(request), int(request.match_info["id"]))
+    for stored in state["comments"]:
+        if (stored["repository"], stored["id"]) == place:
+            return web.json_response(GithubBodies(state, base_of(request)).comment(stored))
     raise not_found()
 
 
 @ROUTES.get(_ISSUE + "/labels")
 async def list_labels(request: web.Request) -> web.Response:
     """Answer with the labels of an issue or a pull request."""
-    return _labels(request, ours(request))
+    return _labels(request, our_context(request))
 
 
 @ROUTES.post(_ISSUE + "/labels")
 async def add_labels(request: web.Request) -> web.Response:
-    """Put labels on an issue or a pull request; they may come as a plain list."""
-    asked = await body_of(request, _LabelsInEitherShape)
+    """Add labels to an issue or a pull request; the body may be a plain list."""
+    asked = await body_of(request, _LabelsBody)
     names = asked if isinstance(asked, list) else asked.labels
-    happening, issue = ours(request), issue_of(request)
-    about = {"repository": issue["repository"], "number": issue["number"], "labels": names}
-    with happening.book.change("POST issue labels", **about):
-        actions.label(happening, issue_of(request), names)
-    return _labels(request, happening)
+    context, issue = our_context(request), issue_of(request)
+    details = {"repository": issue["repository"], "number": issue["number"], "labels": names}
+    with context.state_file.change("POST issue labels", **details):
+        actions.label(context, issue_of(request), names)
+    return _labels(request, context)
 
 
 @ROUTES.post(_ISSUE + "/assignees")
 async def add_assignees(request: web.Request) -> web.Response:
-    """Make people responsible for an issue or a pull request."""
-    asked, happening, issue = await body_of(request, _Assignees), ours(request), issue_of(request)
-    about = {"repository": issue["repository"], "number": issue["number"], "assignees": asked.assignees}
-    with happening.book.change("POST issue assignees", **about):
-        actions.assign(happening, issue_of(request), asked.assignees)
-    return web.json_response(happening.bodies.issue(issue_of(request)), status=201)
+    """Assign users to an issue or a pull request."""
+    asked, context, issue = await body_of(request, _Assignees), our_context(request), issue_of(request)
+    details = {"repository": issue["repository"], "number": issue["number"], "assignees": asked.assignees}
+    with context.state_file.change("POST issue assignees", **details):
+        actions.assign(context, issue_of(request), asked.assignees)
+    return web.json_response(context.bodies.issue(issue_of(request)), status=201)
 
 
 def issue_of(request: web.Request, *, pull: bool = False) -> dict[str, Any]:
-    """Return the issue or the pull request that the path names."""
-    return find(request.app[BOOK].state, repository_of(request), request.match_info["number"], pull=pull)
+    """Return the issue or pull request in the path."""
+    return find_issue(request.app[STATE_FILE].state, repository_of(request), request.match_info["number"], pull=pull)
 
 
 def sort(request: web.Request, issues: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return issues or pull requests in the order that is asked for; by themselves, the latest first."""
+    """Return issues or pull requests in the requested order, by default newest first."""
     by = {"updated": "updated_at"}.get(request.query.get("sort", ""), "created_at")
     late_first = request.query.get("direction", "desc") != "asc"
     return sorted(issues, key=lambda issue: (issue[by], issue["number"]), reverse=late_first)
 
 
-async def change(request: web.Request, call: str, *, pull: bool) -> Happening:
+async def change(request: web.Request, call: str, *, pull: bool) -> ActionContext:
     """Change title, text or state of an issue or a pull request."""
     asked = await body_of(request, _Change)
-    happening, issue = ours(request), issue_of(request, pull=pull)
-    about = {"repository": issue["repository"], "number": issue["number"], **_given(asked, "title", "body", "state")}
-    with happening.book.change(call, **about):
+    context, issue = our_context(request), issue_of(request, pull=pull)
+    details = {"repository": issue["repository"], "number": issue["number"], **_given(asked, "title", "body", "state")}
+    with context.state_file.change(call, **details):
         issue = issue_of(request, pull=pull)
         if texts := _given(asked, "title", "body"):
-            actions.edit(happening, issue, texts)
+            actions.edit(context, issue, texts)
         if asked.state not in (None, issue["state"]):
-            (actions.close if asked.state == "closed" else actions.reopen)(happening, issue)
-    return happening
+            (actions.close if asked.state == "closed" else actions.reopen)(context, issue)
+    return context
 
 
 def _given(asked: _Change, *names: str) -> dict[str, str]:
     return {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
 
 
-def _labels(request: web.Request, happening: Happening) -> web.Response:
+def _labels(request: web.Request, context: ActionContext) -> web.Response:
     issue = issue_of(request)
-    return page_of(request, issue["labels"], lambda name: happening.bodies.label(issue["repository"], name))
+    return page_of(request, issue["labels"], lambda name: context.bodies.label(issue["repository"], name))

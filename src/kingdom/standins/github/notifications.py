@@ -1,4 +1,4 @@
-"""What our user is notified of: one thread for each issue or pull request, however much happens to it."""
+"""Notifications of our user: one thread per issue or pull request."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -7,34 +7,34 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.github.api import base_of, body_of, not_found, page_of, since_of, stamp
-from kingdom.standins.github.bodies import Bodies
-from kingdom.standins.server import BOOK
+from kingdom.standins.github.api import base_of, body_of, format_time, not_found, page_of, since_of
+from kingdom.standins.github.bodies import GithubBodies
+from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _PAGE_MAX = 50
 
 
-class _Read(msgspec.Struct):
+class _ReadUntil(msgspec.Struct):
     last_read_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 @ROUTES.get("/notifications")
 async def list_threads(request: web.Request) -> web.Response:
-    """Answer with the threads, newest first; those that were read only if all are wanted."""
-    state = request.app[BOOK].state
+    """Answer with the threads, newest first; read threads only with `all`."""
+    state = request.app[STATE_FILE].state
     since, before = since_of(request), since_of(request, "before")
     shown = [
         thread
         for thread in state["threads"].values()
-        if (thread["unread"] or _wants(request, "all"))
-        and (thread["reason"] != "subscribed" or not _wants(request, "participating"))
+        if (thread["unread"] or _has_flag(request, "all"))
+        and (thread["reason"] != "subscribed" or not _has_flag(request, "participating"))
         and thread["updated_at"] >= since
         and (not before or thread["updated_at"] < before)
     ]
     shown.sort(key=lambda thread: (thread["updated_at"], int(thread["id"])), reverse=True)
-    draw = Bodies(state, base_of(request)).thread
-    answer = page_of(request, shown, draw, default=_PAGE_MAX, most=_PAGE_MAX)
+    render = GithubBodies(state, base_of(request)).thread
+    answer = page_of(request, shown, render, default=_PAGE_MAX, most=_PAGE_MAX)
     answer.headers["X-Poll-Interval"] = str(state["limits"]["poll_interval"])
     if state["threads_changed_at"]:
         changed = datetime.fromisoformat(state["threads_changed_at"]).astimezone(UTC)
@@ -44,9 +44,9 @@ async def list_threads(request: web.Request) -> web.Response:
 
 @ROUTES.put("/notifications")
 async def mark_all_read(request: web.Request) -> web.Response:
-    """Mark every thread as read that was not updated later."""
-    until = stamp((await body_of(request, _Read)).last_read_at)
-    with request.app[BOOK].change("PUT notifications", until=until) as state:
+    """Mark every thread as read, except those updated later."""
+    until = format_time((await body_of(request, _ReadUntil)).last_read_at)
+    with request.app[STATE_FILE].change("PUT notifications", until=until) as state:
         for thread in state["threads"].values():
             if thread["updated_at"] <= until:
                 _mark_read(state, thread)
@@ -56,14 +56,14 @@ async def mark_all_read(request: web.Request) -> web.Response:
 @ROUTES.get("/notifications/threads/{id}")
 async def show_thread(request: web.Request) -> web.Response:
     """Answer with one thread."""
-    state = request.app[BOOK].state
-    return web.json_response(Bodies(state, base_of(request)).thread(_thread_of(request, state)))
+    state = request.app[STATE_FILE].state
+    return web.json_response(GithubBodies(state, base_of(request)).thread(_thread_of(request, state)))
 
 
 @ROUTES.patch("/notifications/threads/{id}")
 async def mark_read(request: web.Request) -> web.Response:
     """Mark one thread as read."""
-    with request.app[BOOK].change("PATCH notification thread", id=request.match_info["id"]) as state:
+    with request.app[STATE_FILE].change("PATCH notification thread", id=request.match_info["id"]) as state:
         _mark_read(state, _thread_of(request, state))
     return web.Response(status=205)
 
@@ -78,9 +78,9 @@ def _thread_of(request: web.Request, state: dict[str, Any]) -> dict[str, Any]:
 
 def _mark_read(state: dict[str, Any], thread: dict[str, Any]) -> None:
     if thread["unread"]:
-        thread.update(unread=False, last_read_at=stamp())
-        state["threads_changed_at"] = max(state["threads_changed_at"] or "", stamp())
+        thread.update(unread=False, last_read_at=format_time())
+        state["threads_changed_at"] = max(state["threads_changed_at"] or "", format_time())
 
 
-def _wants(request: web.Request, name: str) -> bool:
+def _has_flag(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() == "true"

@@ -1,4 +1,4 @@
-"""Webhooks: what happens is sent, signed and in order, to who registered; what fails is sent again on demand only."""
+"""Webhooks: send signed events in order. A failed delivery is repeated only on request."""
 
 import asyncio
 import hashlib
@@ -14,63 +14,63 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, stamp
-from kingdom.standins.github.bodies import Bodies
-from kingdom.standins.github.happening import Happening, ours
-from kingdom.standins.server import BOOK, FAULTS
+from kingdom.standins.github.action_context import ActionContext, our_context
+from kingdom.standins.github.api import base_of, body_of, format_time, invalid, not_found, page_of, repository_of
+from kingdom.standins.github.bodies import GithubBodies
+from kingdom.standins.server import FAULTS, STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _HOOKS = "/repos/{owner}/{name}/hooks"
 _DELIVERIES = _HOOKS + r"/{hook:\d+}/deliveries"
 _WAKE = web.AppKey("wake", asyncio.Event)
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-# Every change writes all that is kept, so old payloads go once they are sent.
+# Every change writes the whole state, so only this many sent payloads are stored.
 _DELIVERIES_KEPT = 200
 _FAILED = {"status": "failed to connect to host", "status_code": 502}
 
 
-class _Config(msgspec.Struct):
+class _WebhookConfig(msgspec.Struct):
     url: str = ""
     content_type: str = "form"
     secret: str = ""
 
 
-class _NewHook(msgspec.Struct):
-    config: _Config
+class _NewWebhook(msgspec.Struct):
+    config: _WebhookConfig
     events: list[str] = msgspec.field(default_factory=lambda: ["push"])
 
 
 def add_hook(
-    happening: Happening, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
+    context: ActionContext, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
 ) -> dict[str, Any]:
-    """Register a receiver for one repository, or for all; the first thing that it gets is a ping."""
-    kept = {
-        "id": happening.book.next_number("id"),
+    """Register a webhook for one repository or for all, and send it a ping."""
+    stored = {
+        "id": context.state_file.next_number("id"),
         "repository": repository,
         "url": url,
         "secret": secret,
         "events": events,
         "content_type": content_type,
-        "created_at": happening.at,
+        "created_at": context.at,
     }
-    happening.book.state["hooks"].append(kept)
-    payload = {"zen": "Keep it logically awesome.", "hook_id": kept["id"], "hook": happening.bodies.hook(kept)}
-    _enqueue(happening, kept, "ping", None, _payload(happening, repository, payload), guid=str(uuid.uuid4()))
-    return kept
+    context.state_file.state["hooks"].append(stored)
+    payload = {"zen": "Keep it logically awesome.", "hook_id": stored["id"], "hook": context.bodies.hook(stored)}
+    _enqueue(context, stored, "ping", None, _payload(context, repository, payload), guid=str(uuid.uuid4()))
+    return stored
 
 
-def announce(happening: Happening, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
-    """Have an event sent to everybody who registered for it; call it inside a change."""
-    # One identifier for the event, whoever receives it.
+def queue_webhooks(context: ActionContext, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
+    """Queue an event for every webhook that subscribes to it. Call it inside a change."""
+    # All deliveries of an event have the same identifier.
     guid = str(uuid.uuid4())
-    for hook in happening.book.state["hooks"]:
+    for hook in context.state_file.state["hooks"]:
         if hook["repository"] in (None, repository) and {"*", event} & set(hook["events"]):
-            body = _payload(happening, repository, {"action": action, **payload})
-            _enqueue(happening, hook, event, action, body, guid=guid)
+            body = _payload(context, repository, {"action": action, **payload})
+            _enqueue(context, hook, event, action, body, guid=guid)
 
 
-def send_from(application: web.Application) -> None:
-    """Have an application send what is waiting for as long as it runs."""
+def start_sender(application: web.Application) -> None:
+    """Send queued deliveries while the application runs."""
     application[_WAKE] = asyncio.Event()
     application.cleanup_ctx.append(_sending)
 
@@ -78,55 +78,55 @@ def send_from(application: web.Application) -> None:
 @ROUTES.get(_HOOKS)
 async def list_hooks(request: web.Request) -> web.Response:
     """Answer with the webhooks of a repository."""
-    name, state = repository_of(request), request.app[BOOK].state
+    name, state = repository_of(request), request.app[STATE_FILE].state
     shown = [hook for hook in state["hooks"] if hook["repository"] == name]
-    return page_of(request, shown, Bodies(state, base_of(request)).hook)
+    return page_of(request, shown, GithubBodies(state, base_of(request)).hook)
 
 
 @ROUTES.post(_HOOKS)
 async def create_hook(request: web.Request) -> web.Response:
     """Register a webhook."""
-    name, asked, happening = repository_of(request), await body_of(request, _NewHook), ours(request)
+    name, asked, context = repository_of(request), await body_of(request, _NewWebhook), our_context(request)
     if not asked.config.url:
         raise invalid("Hook", "missing_field", field="url")
-    if any((hook["repository"], hook["url"]) == (name, asked.config.url) for hook in happening.book.state["hooks"]):
+    if any((hook["repository"], hook["url"]) == (name, asked.config.url) for hook in context.state_file.state["hooks"]):
         raise invalid("Hook", "custom", message="Hook already exists on this repository")
-    with happening.book.change("POST hook", repository=name, url=asked.config.url, events=asked.events):
-        hook = add_hook(happening, name, events=asked.events, **msgspec.structs.asdict(asked.config))
-    return web.json_response(happening.bodies.hook(hook), status=201)
+    with context.state_file.change("POST hook", repository=name, url=asked.config.url, events=asked.events):
+        hook = add_hook(context, name, events=asked.events, **msgspec.structs.asdict(asked.config))
+    return web.json_response(context.bodies.hook(hook), status=201)
 
 
 @ROUTES.get(_DELIVERIES)
 async def list_deliveries(request: web.Request) -> web.Response:
-    """Answer with what was sent to a webhook, the latest first."""
+    """Answer with the deliveries of a webhook, newest first."""
     return page_of(request, _deliveries_of(request)[::-1], _summary)
 
 
 @ROUTES.get(_DELIVERIES + r"/{delivery:\d+}")
 async def show_delivery(request: web.Request) -> web.Response:
-    """Answer with one delivery and what it carried."""
-    kept = _delivery_of(request)
-    return web.json_response({**_summary(kept), "request": {"payload": json.loads(kept["body"])}})
+    """Answer with one delivery and its payload."""
+    stored = _delivery_of(request)
+    return web.json_response({**_summary(stored), "request": {"payload": json.loads(stored["body"])}})
 
 
 @ROUTES.post(_DELIVERIES + r"/{delivery:\d+}/attempts")
 async def redeliver(request: web.Request) -> web.Response:
-    """Send a delivery once more, under the same identifier."""
-    happening, delivery = ours(request), _delivery_of(request)
-    with happening.book.change("POST delivery attempt", hook=delivery["hook_id"], guid=delivery["guid"]) as state:
+    """Send a delivery again, with the same identifier."""
+    context, delivery = our_context(request), _delivery_of(request)
+    with context.state_file.change("POST delivery attempt", hook=delivery["hook_id"], guid=delivery["guid"]) as state:
         hook = next(hook for hook in state["hooks"] if hook["id"] == delivery["hook_id"])
-        about = (delivery["event"], delivery["action"], delivery["body"])
-        _enqueue(happening, hook, *about, guid=delivery["guid"], redelivery=True)
+        details = (delivery["event"], delivery["action"], delivery["body"])
+        _enqueue(context, hook, *details, guid=delivery["guid"], redelivery=True)
     return web.json_response({}, status=202)
 
 
-def _payload(happening: Happening, repository: str | None, payload: dict[str, Any]) -> str:
-    about = {"repository": happening.bodies.repository(repository)} if repository else {}
-    return json.dumps({**payload, **about, "sender": happening.bodies.user(happening.by)})
+def _payload(context: ActionContext, repository: str | None, payload: dict[str, Any]) -> str:
+    details = {"repository": context.bodies.repository(repository)} if repository else {}
+    return json.dumps({**payload, **details, "sender": context.bodies.user(context.by)})
 
 
 def _enqueue(
-    happening: Happening,
+    context: ActionContext,
     hook: dict[str, Any],
     event: str,
     action: str | None,
@@ -135,16 +135,16 @@ def _enqueue(
     guid: str,
     redelivery: bool = False,
 ) -> None:
-    state = happening.book.state
-    fault = happening.application[FAULTS].take("PUSH", f"{event}.{action}" if action else event)
+    state = context.state_file.state
+    fault = context.application[FAULTS].take("PUSH", f"{event}.{action}" if action else event)
     delivery = {
-        "id": happening.book.next_number("delivery"),
+        "id": context.state_file.next_number("delivery"),
         "guid": guid,
         "hook_id": hook["id"],
         "event": event,
         "action": action,
         "redelivery": redelivery,
-        "delivered_at": happening.at,
+        "delivered_at": context.at,
         "status": "pending",
         "status_code": 0,
         "body": body,
@@ -160,7 +160,7 @@ def _enqueue(
     else:
         state["outbox"] += [waiting] * (2 if fault and fault.kind == "repeat" else 1) + state["held_back"]
         state["held_back"] = []
-    happening.application[_WAKE].set()
+    context.application[_WAKE].set()
 
 
 async def _sending(application: web.Application) -> AsyncIterator[None]:
@@ -172,20 +172,20 @@ async def _sending(application: web.Application) -> AsyncIterator[None]:
 
 
 async def _send_all(application: web.Application) -> None:
-    book, wake = application[BOOK], application[_WAKE]
+    state_file, wake = application[STATE_FILE], application[_WAKE]
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         while True:
             wake.clear()
-            while book.state["outbox"]:
-                waiting = book.state["outbox"][0]
+            while state_file.state["outbox"]:
+                waiting = state_file.state["outbox"][0]
                 await asyncio.sleep(waiting["delay"])
-                result = await _send(session, book.state, waiting["delivery"])
-                # Only now: whoever is killed while sending sends it once more.
-                with book.change() as state:
+                result = await _send(session, state_file.state, waiting["delivery"])
+                # Removed only after sending, so a killed server sends it again.
+                with state_file.change() as state:
                     del state["outbox"][0]
                     for delivery in state["deliveries"]:
                         if delivery["id"] == waiting["delivery"]:
-                            delivery.update(result, delivered_at=stamp())
+                            delivery.update(result, delivered_at=format_time())
             await wake.wait()
 
 
@@ -218,7 +218,7 @@ def _summary(delivery: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deliveries_of(request: web.Request) -> list[dict[str, Any]]:
-    state, name, number = request.app[BOOK].state, repository_of(request), int(request.match_info["hook"])
+    state, name, number = request.app[STATE_FILE].state, repository_of(request), int(request.match_info["hook"])
     if not any(hook["id"] == number and hook["repository"] in (None, name) for hook in state["hooks"]):
         raise not_found()
     return [each for each in state["deliveries"] if each["hook_id"] == number]

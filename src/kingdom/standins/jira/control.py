@@ -1,4 +1,4 @@
-"""What people do in Jira, for a test or a demo to have it done."""
+"""The control interface of the Jira stand-in: actions of people, for tests and the demo."""
 
 import copy
 from datetime import UTC, datetime
@@ -7,10 +7,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.jira.document import document
-from kingdom.standins.jira.interface import ACCOUNT, Refused, ticket_of
-from kingdom.standins.jira.tickets import ISSUE_TYPES, STATUSES, change, comment, create, introduce
-from kingdom.standins.server import BOOK, CONTROL
+from kingdom.standins.jira.atlassian_document import to_document
+from kingdom.standins.jira.rest_api import ACCOUNT, JiraRefusal, find_ticket
+from kingdom.standins.jira.tickets import ISSUE_TYPES, STATUSES, add_comment, change_ticket, create_ticket, ensure_user
+from kingdom.standins.server import CONTROL, STATE_FILE
 
 A_PERSON = "712020:a-person"
 
@@ -18,8 +18,8 @@ Asked = TypeVar("Asked")
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class User(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A person; everybody else who is named has the account as a name."""
+class JiraUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A user with a name. Other users are named by their account id."""
 
     account_id: str
     display_name: str
@@ -27,7 +27,7 @@ class User(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
-    """A ticket that a person opens; an assignee of "me" is the account that the stand-in lets in."""
+    """A ticket that a person opens; the assignee "me" is the account of the client."""
 
     project: str
     summary: str
@@ -41,7 +41,7 @@ class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TicketChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person changes in a ticket; what is not named stays."""
+    """Changed fields of a ticket; omitted fields stay."""
 
     summary: str | msgspec.UnsetType = msgspec.UNSET
     status: str | msgspec.UnsetType = msgspec.UNSET
@@ -51,86 +51,86 @@ class TicketChange(msgspec.Struct, forbid_unknown_fields=True):
     at: Moment | None = None
 
 
-class NewComment(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person writes below a ticket."""
+class NewTicketComment(msgspec.Struct, forbid_unknown_fields=True):
+    """A comment of a person on a ticket."""
 
     body: str
     by: str = A_PERSON
     at: Moment | None = None
 
 
-class Lag(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether the search stops to learn of changes, as Jira's does for a while."""
+class SearchLag(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether the search index stops updating, as Jira's sometimes does."""
 
     lags: bool
 
 
 def add_routes(application: web.Application) -> None:
-    """Have people's doings in an application."""
+    """Add the control interface to an application."""
     router = application.router
-    router.add_post(f"{CONTROL}/users", _meet)
-    router.add_post(f"{CONTROL}/search", _lag)
-    router.add_post(f"{CONTROL}/tickets", _open)
-    router.add_post(f"{CONTROL}/tickets/{{key}}", _change)
-    router.add_post(f"{CONTROL}/tickets/{{key}}/comments", _comment)
+    router.add_post(f"{CONTROL}/users", _add_user)
+    router.add_post(f"{CONTROL}/search", _set_search_lag)
+    router.add_post(f"{CONTROL}/tickets", _open_ticket)
+    router.add_post(f"{CONTROL}/tickets/{{key}}", _change_ticket)
+    router.add_post(f"{CONTROL}/tickets/{{key}}/comments", _add_comment)
 
 
-async def _meet(request: web.Request) -> web.Response:
-    user = await _asked(request, User)
-    book = request.app[BOOK]
-    with book.change():
-        introduce(book, user.account_id, user.display_name, user.email_address)
+async def _add_user(request: web.Request) -> web.Response:
+    user = await _decode(request, JiraUser)
+    state_file = request.app[STATE_FILE]
+    with state_file.change():
+        ensure_user(state_file, user.account_id, user.display_name, user.email_address)
     return web.json_response({"accountId": user.account_id}, status=201)
 
 
-async def _lag(request: web.Request) -> web.Response:
-    asked = await _asked(request, Lag)
-    with request.app[BOOK].change() as state:
+async def _set_search_lag(request: web.Request) -> web.Response:
+    asked = await _decode(request, SearchLag)
+    with request.app[STATE_FILE].change() as state:
         state["indexed"] = copy.deepcopy(state["tickets"]) if asked.lags else None
     return web.json_response({"lags": asked.lags})
 
 
-async def _open(request: web.Request) -> web.Response:
-    asked = await _asked(request, NewTicket)
-    book = request.app[BOOK]
-    at, fields = _checked(request, asked)
-    fields["description"] = document(asked.description) if asked.description else None
-    with book.change():
-        ticket = create(book, at, **fields)
+async def _open_ticket(request: web.Request) -> web.Response:
+    asked = await _decode(request, NewTicket)
+    state_file = request.app[STATE_FILE]
+    at, fields = _check_fields(request, asked)
+    fields["description"] = to_document(asked.description) if asked.description else None
+    with state_file.change():
+        ticket = create_ticket(state_file, at, **fields)
     return web.json_response(ticket, status=201)
 
 
-async def _change(request: web.Request) -> web.Response:
-    at, fields = _checked(request, await _asked(request, TicketChange))
-    book = request.app[BOOK]
-    ticket = ticket_of(book, request.match_info["key"])
-    with book.change():
-        change(book, ticket, at, **fields)
+async def _change_ticket(request: web.Request) -> web.Response:
+    at, fields = _check_fields(request, await _decode(request, TicketChange))
+    state_file = request.app[STATE_FILE]
+    ticket = find_ticket(state_file, request.match_info["key"])
+    with state_file.change():
+        change_ticket(state_file, ticket, at, **fields)
     return web.json_response(ticket)
 
 
-async def _comment(request: web.Request) -> web.Response:
-    asked = await _asked(request, NewComment)
-    book = request.app[BOOK]
-    ticket = ticket_of(book, request.match_info["key"])
-    with book.change():
-        written = comment(book, ticket, asked.at or datetime.now(UTC), by=asked.by, body=asked.body)
+async def _add_comment(request: web.Request) -> web.Response:
+    asked = await _decode(request, NewTicketComment)
+    state_file = request.app[STATE_FILE]
+    ticket = find_ticket(state_file, request.match_info["key"])
+    with state_file.change():
+        written = add_comment(state_file, ticket, asked.at or datetime.now(UTC), by=asked.by, body=asked.body)
     return web.json_response(written, status=201)
 
 
-async def _asked(request: web.Request, kind: type[Asked]) -> Asked:
+async def _decode(request: web.Request, kind: type[Asked]) -> Asked:
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError as wrong:
-        raise Refused(400, f"The stand-in does not understand this: {wrong}.") from wrong
+        raise JiraRefusal(400, f"The stand-in cannot decode the request: {wrong}.") from wrong
 
 
-def _checked(request: web.Request, asked: NewTicket | TicketChange) -> tuple[datetime, dict[str, Any]]:
-    """Return when something happens and the fields that are named, of which only Jira's own values are taken."""
+def _check_fields(request: web.Request, asked: NewTicket | TicketChange) -> tuple[datetime, dict[str, Any]]:
+    """Return the time and the given fields; refuses unknown statuses and issue types."""
     fields = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
     for name, known in (("status", STATUSES), ("issuetype", ISSUE_TYPES)):
         if name in fields and fields[name] not in known:
-            raise Refused(400, f"There is no {name} '{fields[name]}' here; there are {', '.join(known)}.")
+            raise JiraRefusal(400, f"There is no {name} '{fields[name]}' here; there are {', '.join(known)}.")
     if fields.get("assignee") == "me":
         fields["assignee"] = request.app[ACCOUNT].id
     return fields.pop("at") or datetime.now(UTC), fields

@@ -1,10 +1,10 @@
-"""The tickets that the stand-in keeps, and all that can happen to them."""
+"""The tickets of the stand-in: create, change and comment."""
 
 from datetime import UTC, datetime
 from typing import Any
 
-from kingdom.standins.book import Book
-from kingdom.standins.jira.document import document
+from kingdom.standins.jira.atlassian_document import to_document
+from kingdom.standins.state_file import StateFile
 
 CATEGORIES: dict[str, dict[str, Any]] = {
     "new": {"id": 2, "key": "new", "colorName": "blue-gray", "name": "To Do"},
@@ -17,89 +17,91 @@ STATUSES = {
     "In Review": {"id": "10001", "category": "indeterminate"},
     "Done": {"id": "10002", "category": "done"},
 }
-# As in Jira's own simple workflow, every status can be reached from every other.
+# As in Jira's simple workflow, every status is reachable from every other.
 TRANSITIONS = {"11": "To Do", "21": "In Progress", "31": "In Review", "41": "Done"}
 ISSUE_TYPES = {"Epic": "10000", "Task": "10001", "Bug": "10002", "Story": "10003"}
 
 
-def printed(moment: datetime) -> str:
-    """Return a moment as Jira prints it; in UTC throughout, so that their order is that of their texts."""
+def format_time(moment: datetime) -> str:
+    """Format a time as Jira does, always in UTC, so that the strings sort by time."""
     moment = moment.astimezone(UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}+0000"
 
 
-def nothing() -> dict[str, Any]:
-    """Return the state of a Jira without tickets; `indexed` is what a search that lags behind still believes."""
+def empty_state() -> dict[str, Any]:
+    """Return the state of a Jira without tickets; `indexed` has the tickets that a lagging search knows."""
     return {"projects": {}, "users": {}, "tickets": {}, "indexed": None}
 
 
-def introduce(book: Book, account: str, name: str = "", email: str = "") -> str:
-    """Have an account; one that is only mentioned is named after itself."""
-    if name or account not in book.state["users"]:
-        book.state["users"][account] = {"displayName": name or account, "emailAddress": email}
+def ensure_user(state_file: StateFile, account: str, name: str = "", email: str = "") -> str:
+    """Add a user unless it exists; a user without a name is named by the account id."""
+    if name or account not in state_file.state["users"]:
+        state_file.state["users"][account] = {"displayName": name or account, "emailAddress": email}
     return account
 
 
-def create(book: Book, at: datetime, *, project: str, by: str, **fields: Any) -> dict[str, Any]:
-    """Put a new ticket into a project, which begins with its first ticket."""
-    projects = book.state["projects"]
+def create_ticket(state_file: StateFile, at: datetime, *, project: str, by: str, **fields: Any) -> dict[str, Any]:
+    """Create a ticket, and its project if needed."""
+    projects = state_file.state["projects"]
     if project not in projects:
-        projects[project] = str(10000 + book.next_number("project"))
+        projects[project] = str(10000 + state_file.next_number("project"))
     ticket: dict[str, Any] = {
-        "id": str(10000 + book.next_number("ticket")),
-        "key": f"{project}-{book.next_number(f'ticket of {project}')}",
+        "id": str(10000 + state_file.next_number("ticket")),
+        "key": f"{project}-{state_file.next_number(f'ticket of {project}')}",
         "project": project,
-        "reporter": introduce(book, by),
-        "created": printed(at),
-        "updated": printed(at),
+        "reporter": ensure_user(state_file, by),
+        "created": format_time(at),
+        "updated": format_time(at),
         "comments": [],
         "histories": [],
         **fields,
     }
     if ticket["assignee"]:
-        introduce(book, ticket["assignee"])
-    book.state["tickets"][ticket["key"]] = ticket
+        ensure_user(state_file, ticket["assignee"])
+    state_file.state["tickets"][ticket["key"]] = ticket
     return ticket
 
 
-def change(book: Book, ticket: dict[str, Any], at: datetime, *, by: str, **fields: Any) -> None:
-    """Set fields of a ticket, and write into its history what became different."""
+def change_ticket(state_file: StateFile, ticket: dict[str, Any], at: datetime, *, by: str, **fields: Any) -> None:
+    """Set fields of a ticket and add the changes to its history."""
     if fields.get("assignee"):
-        introduce(book, fields["assignee"])
-    items = [_history_item(book, name, ticket[name], new) for name, new in fields.items() if ticket[name] != new]
-    ticket.update(fields, updated=printed(at))
+        ensure_user(state_file, fields["assignee"])
+    items = [_history_item(state_file, name, ticket[name], new) for name, new in fields.items() if ticket[name] != new]
+    ticket.update(fields, updated=format_time(at))
     if items:
         history = {
-            "id": str(10000 + book.next_number("history")),
-            "author": introduce(book, by),
-            "created": printed(at),
+            "id": str(10000 + state_file.next_number("history")),
+            "author": ensure_user(state_file, by),
+            "created": format_time(at),
         }
         ticket["histories"].append({**history, "items": items})
 
 
-def comment(book: Book, ticket: dict[str, Any], at: datetime, *, by: str, body: str | dict[str, Any]) -> dict[str, Any]:
-    """Write a comment below a ticket; a plain text becomes a document."""
+def add_comment(
+    state_file: StateFile, ticket: dict[str, Any], at: datetime, *, by: str, body: str | dict[str, Any]
+) -> dict[str, Any]:
+    """Add a comment to a ticket; plain text becomes a document."""
     written = {
-        "id": str(10000 + book.next_number("comment")),
-        "author": introduce(book, by),
-        "body": document(body) if isinstance(body, str) else body,
-        "created": printed(at),
-        "updated": printed(at),
+        "id": str(10000 + state_file.next_number("comment")),
+        "author": ensure_user(state_file, by),
+        "body": to_document(body) if isinstance(body, str) else body,
+        "created": format_time(at),
+        "updated": format_time(at),
     }
     ticket["comments"].append(written)
-    ticket["updated"] = printed(at)
+    ticket["updated"] = format_time(at)
     return written
 
 
-def _history_item(book: Book, field: str, old: Any, new: Any) -> dict[str, Any]:
+def _history_item(state_file: StateFile, field: str, old: Any, new: Any) -> dict[str, Any]:
     return {
         "field": field,
         "fieldtype": "jira",
         "fieldId": field,
         "from": _identifier(field, old),
-        "fromString": _readable(book, field, old),
+        "fromString": _readable(state_file, field, old),
         "to": _identifier(field, new),
-        "toString": _readable(book, field, new),
+        "toString": _readable(state_file, field, new),
     }
 
 
@@ -109,7 +111,7 @@ def _identifier(field: str, value: Any) -> str | None:
     return value if field == "assignee" else None
 
 
-def _readable(book: Book, field: str, value: Any) -> str | None:
+def _readable(state_file: StateFile, field: str, value: Any) -> str | None:
     if field == "assignee" and value:
-        return str(book.state["users"][value]["displayName"])
+        return str(state_file.state["users"][value]["displayName"])
     return " ".join(value) if isinstance(value, list) else value

@@ -1,14 +1,14 @@
-"""How Jira shows what it knows, in either version of its interface."""
+"""The JSON documents of the REST API, in version 2 and 3."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kingdom.standins.book import Book
-from kingdom.standins.jira.document import plain
+from kingdom.standins.jira.atlassian_document import to_text
 from kingdom.standins.jira.tickets import CATEGORIES, ISSUE_TYPES, STATUSES, TRANSITIONS
+from kingdom.standins.state_file import StateFile
 
-# The name and the type of every field.
+# Name and type of every field.
 FIELDS = {
     "summary": ("Summary", "string"),
     "description": ("Description", "string"),
@@ -26,15 +26,15 @@ NAVIGABLE = frozenset(FIELDS) - {"comment"}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """One version of the interface, for a client that reached the server under `origin`."""
+class JiraView:
+    """One version of the REST API, for a client that uses the address `origin`."""
 
-    book: Book
+    state_file: StateFile
     origin: str
     version: str
 
     def issue(self, ticket: dict[str, Any], fields: Sequence[str], expand: Sequence[str] = ()) -> dict[str, Any]:
-        """Return a ticket with the fields that were asked for; asked for its id alone, nothing but that."""
+        """Return a ticket with the requested fields; with no field but the id, only that."""
         if set(fields) <= {"id"}:
             return {"id": ticket["id"]}
         shown: dict[str, Any] = {
@@ -43,7 +43,7 @@ class View:
             "self": self._link("issue", ticket["id"]),
             "key": ticket["key"],
         }
-        if chosen := _chosen(fields):
+        if chosen := _select_fields(fields):
             shown["fields"] = {name: self._field(ticket, name) for name in FIELDS if name in chosen}
         if "changelog" in expand:
             shown["changelog"] = self._changelog(ticket)
@@ -76,7 +76,7 @@ class View:
         }
 
     def transitions(self) -> list[dict[str, Any]]:
-        """Return the steps of the workflow, all of which are always open."""
+        """Return all transitions, which are always available."""
         flags = {"hasScreen": False, "isGlobal": True, "isInitial": False, "isAvailable": True, "isConditional": False}
         return [{"id": id_, "name": to, "to": self.status(to), **flags} for id_, to in TRANSITIONS.items()]
 
@@ -94,8 +94,8 @@ class View:
         }
 
     def user(self, account: str) -> dict[str, Any]:
-        """Return a person."""
-        known = self.book.state["users"][account]
+        """Return a user."""
+        known = self.state_file.state["users"][account]
         return {
             "self": f"{self._link('user')}?accountId={account}",
             "accountId": account,
@@ -107,7 +107,7 @@ class View:
         }
 
     def fields(self) -> list[dict[str, Any]]:
-        """Return what fields there are."""
+        """Return the description of all fields."""
         return [
             {
                 "id": id_,
@@ -126,7 +126,7 @@ class View:
     def _field(self, ticket: dict[str, Any], name: str) -> Any:
         if name == "project":
             key = ticket["project"]
-            number = self.book.state["projects"][key]
+            number = self.state_file.state["projects"][key]
             return {"self": self._link("project", number), "id": number, "key": key, "name": key}
         if name == "issuetype":
             number = ISSUE_TYPES[ticket["issuetype"]]
@@ -147,13 +147,13 @@ class View:
         return {"startAt": 0, "maxResults": len(histories), "total": len(histories), "histories": histories}
 
     def _text(self, body: dict[str, Any]) -> str | dict[str, Any]:
-        return body if self.version == "3" else plain(body)
+        return body if self.version == "3" else to_text(body)
 
     def _link(self, *parts: str) -> str:
         return "/".join((self.origin, "rest/api", self.version, *parts))
 
 
-def _chosen(fields: Sequence[str]) -> set[str]:
+def _select_fields(fields: Sequence[str]) -> set[str]:
     left_out = {name[1:] for name in fields if name.startswith("-")}
     chosen = {name for name in fields if name in FIELDS}
     if "*all" in fields or all(name.startswith("-") for name in fields):

@@ -1,5 +1,1 @@
-"""A local Slack: one workspace with one app, its Web API, Socket Mode and the people who write to it."""
-
-from kingdom.standins.slack.application import slack
-
-__all__ = ["slack"]
+"""A local server that behaves like Slack: one workspace and one app, with the Web API and Socket Mode."""

@@ -1,7 +1,7 @@
 """`python -m kingdom.standins.slack --state FILE [--port N]`."""
 
 from kingdom.standins.server import run_as_program
-from kingdom.standins.slack.application import slack
+from kingdom.standins.slack.application import build_slack
 
 if __name__ == "__main__":
-    run_as_program("slack", slack)
+    run_as_program("slack", build_slack)

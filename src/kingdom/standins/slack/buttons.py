@@ -1,4 +1,4 @@
-"""Buttons: what a click tells the app, and the address at which the app answers it."""
+"""Buttons: the payload of a click, and the response_url for the app's answer."""
 
 import secrets
 import time
@@ -6,34 +6,34 @@ from typing import Any
 
 from aiohttp import web
 
-from kingdom.standins.book import Book
-from kingdom.standins.server import BOOK, FAULTS
-from kingdom.standins.slack.chat import author
-from kingdom.standins.slack.events import tell_change, tell_message
-from kingdom.standins.slack.messages import content, find_message, interactive_elements, post, update
-from kingdom.standins.slack.socket_mode import COURIER
-from kingdom.standins.slack.workspace import Refused, find_channel, next_ts
+from kingdom.standins.server import FAULTS, STATE_FILE
+from kingdom.standins.slack.chat import app_author
+from kingdom.standins.slack.events import queue_change_event, queue_message_event
+from kingdom.standins.slack.messages import find_message, interactive_elements, post, read_content, update
+from kingdom.standins.slack.socket_mode import SENDER
+from kingdom.standins.slack.workspace import SlackRefusal, find_channel, next_ts
+from kingdom.standins.state_file import StateFile
 
 _ANSWERS_MAX = 5
 _CHANNEL_NAMES = {"im": "directmessage", "group": "privategroup", "mpim": "mpdm"}
 
 
 def click_payload(
-    book: Book,
+    state_file: StateFile,
     base_url: str,
     channel: dict[str, Any],
     message: dict[str, Any],
     user: dict[str, Any],
     action_id: str,
 ) -> dict[str, Any]:
-    """Return what the app is told when a person clicks a button; call it inside a change."""
+    """Return the payload for the app when a person clicks a button. Call it inside a change."""
     container = {"type": "message", "message_ts": message["ts"], "channel_id": channel["id"], "is_ephemeral": False}
     if "thread_ts" in message:
         container["thread_ts"] = message["thread_ts"]
     secret = secrets.token_hex(12)
     address = {"channel": channel["id"], "ts": message["ts"], "user": user["id"], "answers": 0}
-    book.state["response_urls"][secret] = address
-    team, app = book.state["team"], book.state["app"]
+    state_file.state["response_urls"][secret] = address
+    team, app = state_file.state["team"], state_file.state["app"]
     return {
         "type": "block_actions",
         "user": {"id": user["id"], "username": user["name"], "name": user["name"], "team_id": team["id"]},
@@ -48,52 +48,57 @@ def click_payload(
         "message": {key: value for key, value in message.items() if key != "metadata"},
         "state": {"values": {}},
         "response_url": f"{base_url}/actions/{team['id']}/{secret}",
-        "actions": [_action(book, message, action_id)],
+        "actions": [_action(state_file, message, action_id)],
     }
 
 
 async def answer_click(request: web.Request) -> web.Response:
-    """Do what the app posts to a response_url: replace or delete the message, or add one."""
-    book = request.app[BOOK]
-    address = book.state["response_urls"].get(request.match_info["secret"])
+    """Handle a post of the app to a response_url: replace or delete the message, or add one."""
+    state_file = request.app[STATE_FILE]
+    address = state_file.state["response_urls"].get(request.match_info["secret"])
     if address is None or address["answers"] >= _ANSWERS_MAX:
         return web.json_response({"ok": False, "error": "used_url" if address else "expired_url"}, status=404)
     asked = await request.json()
-    channel = find_channel(book, address["channel"])
-    about = {key: asked.get(key) for key in ("text", "replace_original", "delete_original", "response_type")}
+    channel = find_channel(state_file, address["channel"])
+    details = {key: asked.get(key) for key in ("text", "replace_original", "delete_original", "response_type")}
     try:
-        with book.change("response_url", channel=channel["id"], ts=address["ts"], **about) as state:
+        with state_file.change("response_url", channel=channel["id"], ts=address["ts"], **details) as state:
             state["response_urls"][request.match_info["secret"]]["answers"] += 1
-            _carry_out(request.app, channel, address, asked)
-    except Refused as refused:
+            _apply_response(request.app, channel, address, asked)
+    except SlackRefusal as refused:
         return web.json_response({"ok": False, "error": str(refused)}, status=404)
-    request.app[COURIER].wake()
+    request.app[SENDER].wake()
     return web.json_response({"ok": True})
 
 
-def _carry_out(
+def _apply_response(
     application: web.Application, channel: dict[str, Any], address: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    book, faults = application[BOOK], application[FAULTS]
+    state_file, faults = application[STATE_FILE], application[FAULTS]
     if asked.get("delete_original"):
-        message = find_message(book, channel, address["ts"])
-        book.state["messages"][channel["id"]].remove(message)
-        tell_change(book, faults, channel, message, None)
+        message = find_message(state_file, channel, address["ts"])
+        state_file.state["messages"][channel["id"]].remove(message)
+        queue_change_event(state_file, faults, channel, message, None)
         return
-    said = content(asked)
+    content = read_content(asked)
     if asked.get("replace_original"):
-        message = find_message(book, channel, address["ts"])
-        tell_change(book, faults, channel, update(book, message, said), message)
+        message = find_message(state_file, channel, address["ts"])
+        queue_change_event(state_file, faults, channel, update(state_file, message, content), message)
     elif asked.get("response_type") == "in_channel":
-        tell_message(book, faults, channel, post(book, channel, author(book), said, asked.get("thread_ts")))
+        queue_message_event(
+            state_file,
+            faults,
+            channel,
+            post(state_file, channel, app_author(state_file), content, asked.get("thread_ts")),
+        )
     else:
         seen = {"channel": channel["id"], "user": address["user"], "thread_ts": asked.get("thread_ts")}
-        book.state["ephemerals"].append({**seen, **said, "ts": next_ts(book)})
+        state_file.state["ephemerals"].append({**seen, **content, "ts": next_ts(state_file)})
 
 
-def _action(book: Book, message: dict[str, Any], action_id: str) -> dict[str, Any]:
+def _action(state_file: StateFile, message: dict[str, Any], action_id: str) -> dict[str, Any]:
     for block in message.get("blocks", []):
         for element in interactive_elements(block):
             if element["type"] == "button" and element["action_id"] == action_id:
-                return {**element, "block_id": block["block_id"], "action_ts": next_ts(book)}
-    raise Refused("button_not_found")
+                return {**element, "block_id": block["block_id"], "action_ts": next_ts(state_file)}
+    raise SlackRefusal("button_not_found")

@@ -1,4 +1,4 @@
-"""Web API methods by which the app reads: conversations.* and users.*."""
+"""Web API methods that read: conversations.* and users.*."""
 
 import base64
 import binascii
@@ -8,15 +8,15 @@ from typing import Any
 
 from aiohttp import web
 
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 from kingdom.standins.slack.messages import history, thread
 from kingdom.standins.slack.workspace import (
-    Refused,
-    direct_channel,
+    SlackRefusal,
+    describe_channel,
+    ensure_direct_channel,
     find_direct_channel,
     find_user,
     joined_channel,
-    shown_channel,
     visible_channel,
 )
 
@@ -26,57 +26,57 @@ _PAGE_MAX = 999
 
 
 def get_history(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands in a channel, without its threads, the newest first."""
-    book = request.app[BOOK]
-    channel = joined_channel(book, arguments.get("channel", ""))
-    wanted = [message for message in history(book, channel) if _is_between(message, arguments)]
+    """Return the messages of a channel without thread replies, newest first."""
+    state_file = request.app[STATE_FILE]
+    channel = joined_channel(state_file, arguments.get("channel", ""))
+    wanted = [message for message in history(state_file, channel) if _is_between(message, arguments)]
     return _messages(wanted, arguments)
 
 
 def get_replies(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a thread, the oldest first; the message it hangs on is in it whatever the time asked for."""
-    book = request.app[BOOK]
-    channel = joined_channel(book, arguments.get("channel", ""))
-    parent, *replies = thread(book, channel, arguments.get("ts", ""))
+    """Return a thread, oldest first. Its first message is always included."""
+    state_file = request.app[STATE_FILE]
+    channel = joined_channel(state_file, arguments.get("channel", ""))
+    parent, *replies = thread(state_file, channel, arguments.get("ts", ""))
     return _messages([parent, *(reply for reply in replies if _is_between(reply, arguments))], arguments)
 
 
 def open_conversation(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Open the conversation with people, or find it."""
-    book = request.app[BOOK]
+    """Open a conversation with people, or return the open one."""
+    state_file = request.app[STATE_FILE]
     already = {"no_op": True, "already_open": True}
     if arguments.get("channel"):
-        return {"channel": shown_channel(book, joined_channel(book, arguments["channel"])), **already}
+        return {"channel": describe_channel(state_file, joined_channel(state_file, arguments["channel"])), **already}
     asked = arguments.get("users") or ""
     users = asked if isinstance(asked, list) else [user for user in asked.split(",") if user]
     if not users:
-        raise Refused("users_list_not_supplied")
+        raise SlackRefusal("users_list_not_supplied")
     for user in users:
-        find_user(book, user)
-    channel = find_direct_channel(book, users)
+        find_user(state_file, user)
+    channel = find_direct_channel(state_file, users)
     if channel is None:
         already = {}
-        with book.change("conversations.open", users=users):
-            channel = direct_channel(book, users)
-    shown = shown_channel(book, channel) if _flag(arguments, "return_im") else {"id": channel["id"]}
+        with state_file.change("conversations.open", users=users):
+            channel = ensure_direct_channel(state_file, users)
+    shown = describe_channel(state_file, channel) if _flag(arguments, "return_im") else {"id": channel["id"]}
     return {"channel": shown, **already}
 
 
 def get_channel(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
     """Describe a channel."""
-    book = request.app[BOOK]
-    return {"channel": shown_channel(book, visible_channel(book, arguments.get("channel", "")))}
+    state_file = request.app[STATE_FILE]
+    return {"channel": describe_channel(state_file, visible_channel(state_file, arguments.get("channel", "")))}
 
 
 def list_channels(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Describe the channels of the kinds asked for, public ones if none, that the app may see."""
-    book = request.app[BOOK]
+    """Describe the visible channels of the requested kinds, public ones by default."""
+    state_file = request.app[STATE_FILE]
     asked = arguments.get("types") or "public_channel"
     types = asked if isinstance(asked, list) else asked.replace(" ", "").split(",")
-    app_user = book.state["app"]["user_id"]
+    app_user = state_file.state["app"]["user_id"]
     wanted = [
-        shown_channel(book, channel)
-        for channel in book.state["channels"].values()
+        describe_channel(state_file, channel)
+        for channel in state_file.state["channels"].values()
         if _TYPES[channel["kind"]] in types and (channel["kind"] == "channel" or app_user in channel["members"])
     ]
     page, cursor = _page(wanted, lambda channel: str(channel["id"]), arguments)
@@ -84,21 +84,21 @@ def list_channels(request: web.Request, arguments: dict[str, Any]) -> dict[str, 
 
 
 def list_members(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return who is in a channel."""
-    channel = visible_channel(request.app[BOOK], arguments.get("channel", ""))
+    """Return the members of a channel."""
+    channel = visible_channel(request.app[STATE_FILE], arguments.get("channel", ""))
     page, cursor = _page([{"id": member} for member in channel["members"]], lambda each: str(each["id"]), arguments)
     return {"members": [each["id"] for each in page], "response_metadata": {"next_cursor": cursor}}
 
 
 def get_user(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
     """Describe a person."""
-    return {"user": find_user(request.app[BOOK], arguments.get("user", ""))}
+    return {"user": find_user(request.app[STATE_FILE], arguments.get("user", ""))}
 
 
 def list_users(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Describe everybody, the app's user too."""
-    everybody = list(request.app[BOOK].state["users"].values())
-    page, cursor = _page(everybody, lambda user: str(user["id"]), arguments)
+    """Describe all users, including the user of the app."""
+    users = list(request.app[STATE_FILE].state["users"].values())
+    page, cursor = _page(users, lambda user: str(user["id"]), arguments)
     return {"members": page, "response_metadata": {"next_cursor": cursor}}
 
 
@@ -122,24 +122,24 @@ def _moment(arguments: dict[str, Any], name: str) -> Decimal | None:
     try:
         return Decimal(str(arguments[name])) if arguments.get(name) else None
     except InvalidOperation as broken:
-        raise Refused(f"invalid_ts_{name}") from broken
+        raise SlackRefusal(f"invalid_ts_{name}") from broken
 
 
 def _page(
     items: list[dict[str, Any]], key: Callable[[dict[str, Any]], str], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the items from a cursor on, and the cursor of the page behind them."""
+    """Return the items from a cursor on, and the cursor of the next page."""
     try:
         limit = min(int(arguments.get("limit") or _PAGE), _PAGE_MAX)
     except ValueError as broken:
-        raise Refused("invalid_limit") from broken
+        raise SlackRefusal("invalid_limit") from broken
     start = 0
     if arguments.get("cursor"):
         keys = [key(item) for item in items]
         try:
             start = keys.index(base64.b64decode(arguments["cursor"], validate=True).decode().removeprefix("next:"))
         except (ValueError, binascii.Error) as broken:
-            raise Refused("invalid_cursor") from broken
+            raise SlackRefusal("invalid_cursor") from broken
     behind = items[start + limit :]
     cursor = base64.b64encode(f"next:{key(behind[0])}".encode()).decode() if behind else ""
     return items[start : start + limit], cursor

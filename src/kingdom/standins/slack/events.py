@@ -1,33 +1,51 @@
-"""What Slack tells the app: events in their wrapper, as envelopes that wait to be acknowledged."""
+"""Events for the app, as envelopes that wait for an acknowledgement."""
 
 import copy
 import secrets
 import time
 from typing import Any
 
-from kingdom.standins.book import Book
-from kingdom.standins.faults import Faults
+from kingdom.standins.faults import FaultQueue
 from kingdom.standins.slack.workspace import app_is_in
+from kingdom.standins.state_file import StateFile
 
 
-def tell_message(book: Book, faults: Faults, channel: dict[str, Any], message: dict[str, Any]) -> None:
-    """Tell the app of a new message in a channel where it is; call it inside a change."""
-    if not app_is_in(book, channel):
-        return
-    said = {key: value for key, value in message.items() if key != "metadata"}
-    event = {**said, "channel": channel["id"], "event_ts": message["ts"]}
-    by_app = "bot_id" in message
-    spoken = {**event, "channel_type": channel["kind"]}
-    queue(book, faults, "events_api", "bot_message" if by_app else "message", _wrapped(book, spoken))
-    mention = f"<@{book.state['app']['user_id']}>"
-    if mention in message["text"] and not by_app and channel["kind"] != "im":
-        queue(book, faults, "events_api", "app_mention", _wrapped(book, {**event, "type": "app_mention"}))
-
-
-def tell_change(
-    book: Book, faults: Faults, channel: dict[str, Any], before: dict[str, Any], after: dict[str, Any] | None
+def queue_message_event(
+    state_file: StateFile, faults: FaultQueue, channel: dict[str, Any], message: dict[str, Any]
 ) -> None:
-    """Tell the app that a message was changed, or deleted when there is none after; call it inside a change."""
+    """Queue the event of a new message if the app is in the channel. Call it inside a change."""
+    if not app_is_in(state_file, channel):
+        return
+    content = {key: value for key, value in message.items() if key != "metadata"}
+    event = {**content, "channel": channel["id"], "event_ts": message["ts"]}
+    by_app = "bot_id" in message
+    message_event = {**event, "channel_type": channel["kind"]}
+    queue_envelope(
+        state_file,
+        faults,
+        "events_api",
+        "bot_message" if by_app else "message",
+        _event_payload(state_file, message_event),
+    )
+    mention = f"<@{state_file.state['app']['user_id']}>"
+    if mention in message["text"] and not by_app and channel["kind"] != "im":
+        queue_envelope(
+            state_file,
+            faults,
+            "events_api",
+            "app_mention",
+            _event_payload(state_file, {**event, "type": "app_mention"}),
+        )
+
+
+def queue_change_event(
+    state_file: StateFile,
+    faults: FaultQueue,
+    channel: dict[str, Any],
+    before: dict[str, Any],
+    after: dict[str, Any] | None,
+) -> None:
+    """Queue the event of a changed message, or of a deleted one if `after` is None. Call it inside a change."""
     subtype = "message_changed" if after else "message_deleted"
     event = {
         "type": "message",
@@ -40,14 +58,16 @@ def tell_change(
         "previous_message": before,
         **({"message": dict(after)} if after else {"deleted_ts": before["ts"]}),
     }
-    queue(book, faults, "events_api", subtype, _wrapped(book, event))
+    queue_envelope(state_file, faults, "events_api", subtype, _event_payload(state_file, event))
 
 
-def queue(book: Book, faults: Faults, envelope_type: str, name: str, payload: dict[str, Any]) -> int:
-    """Keep an envelope until it is acknowledged and return its number; call it inside a change."""
+def queue_envelope(
+    state_file: StateFile, faults: FaultQueue, envelope_type: str, name: str, payload: dict[str, Any]
+) -> int:
+    """Store an envelope until it is acknowledged, and return its number. Call it inside a change."""
     fault = faults.take("PUSH", name)
     held = fault is not None and fault.kind == "reorder"
-    number = book.next_number("envelope")
+    number = state_file.next_number("envelope")
     envelope = {
         "number": number,
         "type": envelope_type,
@@ -57,18 +77,18 @@ def queue(book: Book, faults: Faults, envelope_type: str, name: str, payload: di
     }
     fresh = [envelope]
     if fault is not None and fault.kind == "repeat":
-        # The second one is what Slack sends when the acknowledgement of the first came too late.
+        # The second envelope looks as if the acknowledgement of the first was late.
         attempts = 1 if envelope_type == "events_api" else 0
-        fresh.append({**envelope, "number": book.next_number("envelope"), "attempts": attempts})
-    pending = book.state["pending"]
+        fresh.append({**envelope, "number": state_file.next_number("envelope"), "attempts": attempts})
+    pending = state_file.state["pending"]
     in_time = [each for each in pending if not each["held"]]
     late = [{**each, "held": held} for each in pending if each["held"]]
-    book.state["pending"] = [*in_time, *fresh, *late]
+    state_file.state["pending"] = [*in_time, *fresh, *late]
     return number
 
 
-def _wrapped(book: Book, event: dict[str, Any]) -> dict[str, Any]:
-    team, app = book.state["team"], book.state["app"]
+def _event_payload(state_file: StateFile, event: dict[str, Any]) -> dict[str, Any]:
+    team, app = state_file.state["team"], state_file.state["app"]
     authorization = {
         "enterprise_id": None,
         "team_id": team["id"],

@@ -1,4 +1,4 @@
-"""Socket Mode: every envelope to one connection, and again until it is acknowledged."""
+"""Socket Mode: send every envelope to one connection, and repeat it until it is acknowledged."""
 
 import asyncio
 import hashlib
@@ -12,70 +12,70 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from kingdom.standins.book import Book
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
+from kingdom.standins.state_file import StateFile
 
 _HOST = "applink-standin"
 _CONNECTION_SECONDS = 3600
 
 
 @dataclass(frozen=True, eq=False)
-class _Link:
+class _Connection:
     socket: web.WebSocketResponse
     transport: asyncio.Transport | None
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Courier:
-    """Brings the pending envelopes of a book to the connections there are."""
+class EnvelopeSender:
+    """Sends the pending envelopes to the open connections."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._links: list[_Link] = []
-        self._open: set[_Link] = set()
-        self._sent: dict[str, tuple[int, _Link]] = {}
+    def __init__(self, state_file: StateFile) -> None:
+        self._state_file = state_file
+        self._active: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._sent: dict[str, tuple[int, _Connection]] = {}
         self._due: dict[int, float] = {}
         self._awaited: dict[int, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
 
     @property
     def connections(self) -> int:
-        """Return how many connections get envelopes."""
-        return len(self._links)
+        """Return the number of connections that get envelopes."""
+        return len(self._active)
 
     def wake(self) -> None:
-        """Have a look at what is pending."""
+        """Check the pending envelopes now."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Send what is due until cancelled."""
-        with self._book.change() as state:
-            # Whoever clicked before a crash has seen an error: Slack does not repeat clicks.
+        """Send due envelopes until cancelled."""
+        with self._state_file.change() as state:
+            # Slack does not repeat clicks, so clicks before a crash are lost.
             state["pending"] = [each for each in state["pending"] if each["type"] != "interactive"]
         while True:
             self._changed.clear()
-            for number in [each["number"] for each in self._book.state["pending"]]:
+            for number in [each["number"] for each in self._state_file.state["pending"]]:
                 await self._send_if_due(number)
-            await self._rest()
+            await self._wait_until_due()
 
     async def serve(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
-        """Use a connection until it ends."""
-        link = _Link(socket, transport)
-        self._open.add(link)
-        self._links.append(link)
+        """Serve a connection until it ends."""
+        connection = _Connection(socket, transport)
+        self._open.add(connection)
+        self._active.append(connection)
         self.wake()
         try:
             async for message in socket:
                 if message.type == WSMsgType.TEXT:
                     self._acknowledge(message.data)
         finally:
-            self._leave(link)
+            self._remove(connection)
 
     async def is_acknowledged(self, number: int) -> bool:
-        """Wait for the acknowledgement of an envelope that is sent only once, and forget it when none comes."""
+        """Wait for the acknowledgement of an envelope that is sent once, and drop it after the timeout."""
         self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._book.state["settings"]["ack_seconds"]):
+            async with asyncio.timeout(self._state_file.state["settings"]["ack_seconds"]):
                 await self._awaited[number]
         except TimeoutError:
             return False
@@ -83,63 +83,65 @@ class Courier:
             return True
         finally:
             del self._awaited[number]
-            self._forget(number)
+            self._remove_pending(number)
 
     async def disconnect(self, reason: str | None, grace_seconds: float) -> int:
-        """End all connections with a warning and some time to react to it, or without a reason at once."""
-        leaving, self._links = self._links, []
-        for link in leaving:
+        """Close all connections after a warning and a grace period, or at once without a reason."""
+        leaving, self._active = self._active, []
+        for connection in leaving:
             if reason is not None:
                 with suppress(ConnectionError):
-                    await link.socket.send_json({"type": "disconnect", "reason": reason, "debug_info": {"host": _HOST}})
-            elif link.transport:
-                link.transport.abort()
+                    await connection.socket.send_json(
+                        {"type": "disconnect", "reason": reason, "debug_info": {"host": _HOST}}
+                    )
+            elif connection.transport:
+                connection.transport.abort()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
-                for link in leaving:
-                    await link.closed.wait()
-        for link in leaving:
-            await link.socket.close()
+                for connection in leaving:
+                    await connection.closed.wait()
+        for connection in leaving:
+            await connection.socket.close()
         return len(leaving)
 
     async def close(self) -> None:
-        """Say goodbye to every connection, as a server that stops."""
-        for link in list(self._open):
-            await link.socket.close(code=WSCloseCode.GOING_AWAY)
+        """Close every connection because the server stops."""
+        for connection in list(self._open):
+            await connection.socket.close(code=WSCloseCode.GOING_AWAY)
 
     async def _send_if_due(self, number: int) -> None:
         envelope = self._pending(number)
-        if envelope is None or not self._links or not self._is_due(envelope):
+        if envelope is None or not self._active or not self._is_due(envelope):
             return
-        # A lost connection is no fault of the app: only silence counts.
-        if number in self._due and envelope["attempts"] > self._book.state["settings"]["retries"]:
-            self._give_up(envelope)
+        # Only missing acknowledgements count as failures, not lost connections.
+        if number in self._due and envelope["attempts"] > self._state_file.state["settings"]["retries"]:
+            self._drop(envelope)
             return
-        link = self._links.pop(0)
-        self._links.append(link)
-        with self._book.change():
+        connection = self._active.pop(0)
+        self._active.append(connection)
+        with self._state_file.change():
             attempt = envelope["attempts"]
             envelope["attempts"] += 1
         envelope_id = str(uuid.uuid4())
-        self._sent[envelope_id] = (number, link)
-        self._due[number] = time.monotonic() + self._book.state["settings"]["ack_seconds"]
+        self._sent[envelope_id] = (number, connection)
+        self._due[number] = time.monotonic() + self._state_file.state["settings"]["ack_seconds"]
         sent = {"envelope_id": envelope_id, "type": envelope["type"], "payload": envelope["payload"]}
         if envelope["type"] == "events_api":
             sent |= {"retry_attempt": attempt, "retry_reason": "timeout" if attempt else ""}
         try:
-            await link.socket.send_json({**sent, "accepts_response_payload": False})
+            await connection.socket.send_json({**sent, "accepts_response_payload": False})
         except ConnectionError:
-            self._leave(link)
+            self._remove(connection)
 
     def _is_due(self, envelope: dict[str, Any]) -> bool:
         if envelope["held"] or (envelope["type"] == "interactive" and envelope["attempts"]):
             return False
         return self._due.get(envelope["number"], 0.0) <= time.monotonic()
 
-    async def _rest(self) -> None:
-        pending = {each["number"] for each in self._book.state["pending"] if each["type"] == "events_api"}
+    async def _wait_until_due(self) -> None:
+        pending = {each["number"] for each in self._state_file.state["pending"] if each["type"] == "events_api"}
         due = [when for number, when in self._due.items() if number in pending]
-        seconds = max(0.0, min(due) - time.monotonic()) if due and self._links else None
+        seconds = max(0.0, min(due) - time.monotonic()) if due and self._active else None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -152,68 +154,68 @@ class Courier:
         if envelope_id not in self._sent:
             return
         number, _ = self._sent.pop(envelope_id)
-        self._forget(number)
+        self._remove_pending(number)
         if number in self._awaited and not self._awaited[number].done():
             self._awaited[number].set_result(None)
 
-    def _forget(self, number: int) -> None:
+    def _remove_pending(self, number: int) -> None:
         self._due.pop(number, None)
         if self._pending(number) is not None:
-            with self._book.change() as state:
+            with self._state_file.change() as state:
                 state["pending"] = [each for each in state["pending"] if each["number"] != number]
 
-    def _give_up(self, envelope: dict[str, Any]) -> None:
-        with self._book.change() as state:
+    def _drop(self, envelope: dict[str, Any]) -> None:
+        with self._state_file.change() as state:
             state["dropped"].append(envelope["payload"])
-            self._forget(envelope["number"])
+            self._remove_pending(envelope["number"])
 
-    def _leave(self, link: _Link) -> None:
-        if link in self._links:
-            self._links.remove(link)
-        self._open.discard(link)
-        link.closed.set()
-        for envelope_id, (number, bearer) in list(self._sent.items()):
-            if bearer is link:
+    def _remove(self, connection: _Connection) -> None:
+        if connection in self._active:
+            self._active.remove(connection)
+        self._open.discard(connection)
+        connection.closed.set()
+        for envelope_id, (number, sent_to) in list(self._sent.items()):
+            if sent_to is connection:
                 del self._sent[envelope_id]
                 self._due.pop(number, None)
         self.wake()
 
     def _pending(self, number: int) -> dict[str, Any] | None:
-        return next((each for each in self._book.state["pending"] if each["number"] == number), None)
+        return next((each for each in self._state_file.state["pending"] if each["number"] == number), None)
 
 
-COURIER = web.AppKey("courier", Courier)
+SENDER = web.AppKey("sender", EnvelopeSender)
 
 
 def ticket(app_token: str) -> str:
-    """Return what admits the owner of an app token; it stays good when the server was killed."""
+    """Return the ticket for an app token. It stays valid after a restart of the server."""
     return hashlib.sha256(app_token.encode()).hexdigest()[:32]
 
 
 async def connect(request: web.Request) -> web.StreamResponse:
-    """Open a connection, greet, and serve it."""
+    """Open a connection, send the hello message, and serve it."""
     socket = web.WebSocketResponse()
     await socket.prepare(request)
-    courier = request.app[COURIER]
+    sender = request.app[SENDER]
     await socket.send_json(
         {
             "type": "hello",
-            "num_connections": courier.connections + 1,
+            "num_connections": sender.connections + 1,
             "debug_info": {
                 "host": _HOST,
                 "build_number": 1,
                 "approximate_connection_time": _CONNECTION_SECONDS,
             },
-            "connection_info": {"app_id": request.app[BOOK].state["app"]["id"]},
+            "connection_info": {"app_id": request.app[STATE_FILE].state["app"]["id"]},
         }
     )
-    await courier.serve(socket, request.transport)
+    await sender.serve(socket, request.transport)
     return socket
 
 
-async def running_courier(application: web.Application) -> AsyncIterator[None]:
-    """Let the courier run as long as the server does."""
-    running = asyncio.create_task(application[COURIER].run())
+async def run_sender(application: web.Application) -> AsyncIterator[None]:
+    """Run the sender while the server runs."""
+    running = asyncio.create_task(application[SENDER].run())
     yield
     running.cancel()
     with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The Web API: tokens, arguments in every form Slack takes them, and answers in its words."""
+"""The Web API: tokens, arguments in all formats that Slack accepts, and the table of methods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 from kingdom.standins.slack import chat, conversations
-from kingdom.standins.slack.socket_mode import COURIER, ticket
-from kingdom.standins.slack.workspace import RateLimited, Refused
+from kingdom.standins.slack.socket_mode import SENDER, ticket
+from kingdom.standins.slack.workspace import SlackRateLimit, SlackRefusal
 
 BOT_TOKEN = web.AppKey("bot_token", str)
 APP_TOKEN = web.AppKey("app_token", str)
@@ -18,25 +18,25 @@ SOCKET = "/link/"
 
 
 async def call(request: web.Request) -> web.Response:
-    """Carry out one method of the Web API."""
+    """Call one method of the Web API."""
     method = request.match_info["method"]
     try:
         arguments = await _arguments(request)
         _check_token(request, method, arguments.pop("token", ""))
         if method not in METHODS:
-            raise Refused("unknown_method")  # noqa: TRY301 - every refusal is told in one place
+            raise SlackRefusal("unknown_method")  # noqa: TRY301 - one place answers every refusal
         answer = METHODS[method](request, arguments)
-    except Refused as refused:
+    except SlackRefusal as refused:
         return web.json_response({"ok": False, "error": str(refused)})
-    except RateLimited:
+    except SlackRateLimit:
         return web.json_response({}, status=429, headers={"Retry-After": "1"})
-    request.app[COURIER].wake()
+    request.app[SENDER].wake()
     return web.json_response({"ok": True, **answer})
 
 
 @web.middleware
-async def in_slacks_words(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give a refusal of the Web API the body and the header that Slack gives it."""
+async def answer_like_slack(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give refusals the body and the headers that Slack uses."""
     answer = await handler(request)
     if answer.status < web.HTTPBadRequest.status_code or not request.path.startswith(PREFIX):
         return answer
@@ -49,12 +49,12 @@ async def in_slacks_words(request: web.Request, handler: Handler) -> web.StreamR
 
 def _test_api(_request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("error"):
-        raise Refused(arguments["error"])
+        raise SlackRefusal(arguments["error"])
     return {"args": arguments}
 
 
 def _test_token(request: web.Request, _arguments: dict[str, Any]) -> dict[str, Any]:
-    state = request.app[BOOK].state
+    state = request.app[STATE_FILE].state
     team, app = state["team"], state["app"]
     return {
         "url": f"{request.scheme}://{request.host}/",
@@ -68,7 +68,7 @@ def _test_token(request: web.Request, _arguments: dict[str, Any]) -> dict[str, A
 
 
 def _open_socket(request: web.Request, _arguments: dict[str, Any]) -> dict[str, Any]:
-    app_id = request.app[BOOK].state["app"]["id"]
+    app_id = request.app[STATE_FILE].state["app"]["id"]
     return {"url": f"ws://{request.host}{SOCKET}?ticket={ticket(request.app[APP_TOKEN])}&app_id={app_id}"}
 
 
@@ -94,15 +94,15 @@ METHODS: dict[str, Callable[[web.Request, dict[str, Any]], dict[str, Any]]] = {
 
 
 async def _arguments(request: web.Request) -> dict[str, Any]:
-    """Return the arguments of a call: from its address, its form or its JSON, and the token from its header."""
+    """Return the arguments of a call from its URL, form or JSON, and the token from its header."""
     arguments: dict[str, Any] = dict(request.query)
     if request.content_type == "application/json":
         try:
             body = await request.json() if request.can_read_body else {}
         except ValueError as broken:
-            raise Refused("invalid_json") from broken
+            raise SlackRefusal("invalid_json") from broken
         if not isinstance(body, dict):
-            raise Refused("json_not_object")
+            raise SlackRefusal("json_not_object")
         arguments |= body
     else:
         arguments |= await request.post()
@@ -114,9 +114,9 @@ def _check_token(request: web.Request, method: str, token: str) -> None:
     if method == "api.test":
         return
     if not token:
-        raise Refused("not_authed")
+        raise SlackRefusal("not_authed")
     wanted, other = request.app[BOT_TOKEN], request.app[APP_TOKEN]
     if method == "apps.connections.open":
         wanted, other = other, wanted
     if token != wanted:
-        raise Refused("not_allowed_token_type" if token == other else "invalid_auth")
+        raise SlackRefusal("not_allowed_token_type" if token == other else "invalid_auth")

@@ -1,25 +1,25 @@
-"""Who and what there is: the app, people, channels, and the clock that names every message."""
+"""The workspace: the app, people, channels, and message timestamps."""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from kingdom.standins.book import Book
+from kingdom.standins.state_file import StateFile
 
 _MICROSECONDS = 1_000_000
 _TEAM = "T000000001"
 
 
-class Refused(Exception):
-    """Slack's way to say no: status 200, not ok, and one word of why."""
+class SlackRefusal(Exception):
+    """Raised when Slack refuses a call: status 200 with an error code."""
 
 
-class RateLimited(Exception):
-    """Slack's way to say later: status 429 and the seconds to wait."""
+class SlackRateLimit(Exception):
+    """Raised when a call exceeds the rate limit: status 429 with the seconds to wait."""
 
 
 def empty_workspace() -> dict[str, Any]:
-    """Return a workspace in which nobody is but the app."""
+    """Return a workspace with only the app."""
     app = {"id": "A000000001", "bot_id": "B000000001", "user_id": "U000000001", "name": "kingdom"}
     return {
         "team": {"id": _TEAM, "name": "Stand-in", "domain": "standin"},
@@ -37,98 +37,100 @@ def empty_workspace() -> dict[str, Any]:
     }
 
 
-def next_ts(book: Book) -> str:
-    """Return a timestamp that no message of the workspace has; call it inside a change."""
-    ts = max(time.time_ns() // 1000, book.state["last_ts"] + 1)
-    book.state["last_ts"] = ts
+def next_ts(state_file: StateFile) -> str:
+    """Return a unique message timestamp. Call it inside a change."""
+    ts = max(time.time_ns() // 1000, state_file.state["last_ts"] + 1)
+    state_file.state["last_ts"] = ts
     return f"{ts // _MICROSECONDS}.{ts % _MICROSECONDS:06d}"
 
 
-def add_user(book: Book, name: str, real_name: str = "") -> dict[str, Any]:
-    """Let a person join the workspace; call it inside a change."""
-    user_id = f"U{book.next_number('user'):09d}"
-    book.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
-    return dict(book.state["users"][user_id])
+def add_user(state_file: StateFile, name: str, real_name: str = "") -> dict[str, Any]:
+    """Add a person to the workspace. Call it inside a change."""
+    user_id = f"U{state_file.next_number('user'):09d}"
+    state_file.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
+    return dict(state_file.state["users"][user_id])
 
 
-def add_channel(book: Book, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
-    """Make a channel; call it inside a change."""
+def add_channel(state_file: StateFile, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
+    """Create a channel. Call it inside a change."""
     for member in members:
-        find_user(book, member)
+        find_user(state_file, member)
     letter = {"im": "D", "mpim": "G"}.get(kind, "C")
     channel = {
-        "id": f"{letter}{book.next_number('channel'):09d}",
+        "id": f"{letter}{state_file.next_number('channel'):09d}",
         "name": name,
         "kind": kind,
         "members": list(dict.fromkeys(members)),
         "created": int(time.time()),
     }
-    book.state["channels"][channel["id"]] = channel
-    book.state["messages"][channel["id"]] = []
+    state_file.state["channels"][channel["id"]] = channel
+    state_file.state["messages"][channel["id"]] = []
     return channel
 
 
-def find_user(book: Book, user_id: str) -> dict[str, Any]:
-    """Return a person or the app's user."""
-    user: dict[str, Any] | None = book.state["users"].get(user_id)
+def find_user(state_file: StateFile, user_id: str) -> dict[str, Any]:
+    """Return a person or the user of the app."""
+    user: dict[str, Any] | None = state_file.state["users"].get(user_id)
     if user is None:
-        raise Refused("user_not_found")
+        raise SlackRefusal("user_not_found")
     return user
 
 
-def find_channel(book: Book, channel_id: str) -> dict[str, Any]:
-    """Return a channel by its id, as anybody would find it."""
-    channel: dict[str, Any] | None = book.state["channels"].get(channel_id)
+def find_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
+    """Return a channel by its id."""
+    channel: dict[str, Any] | None = state_file.state["channels"].get(channel_id)
     if channel is None:
-        raise Refused("channel_not_found")
+        raise SlackRefusal("channel_not_found")
     return channel
 
 
-def visible_channel(book: Book, channel_id: str) -> dict[str, Any]:
-    """Return a channel that the app may look at; a private one hides from those outside."""
-    channel = find_channel(book, channel_id)
-    if channel["kind"] != "channel" and not app_is_in(book, channel):
-        raise Refused("channel_not_found")
+def visible_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
+    """Return a channel that the app can see; private channels are visible only to members."""
+    channel = find_channel(state_file, channel_id)
+    if channel["kind"] != "channel" and not app_is_in(state_file, channel):
+        raise SlackRefusal("channel_not_found")
     return channel
 
 
-def joined_channel(book: Book, channel_id: str) -> dict[str, Any]:
+def joined_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
     """Return a channel that the app is a member of."""
-    channel = visible_channel(book, channel_id)
-    if not app_is_in(book, channel):
-        raise Refused("not_in_channel")
+    channel = visible_channel(state_file, channel_id)
+    if not app_is_in(state_file, channel):
+        raise SlackRefusal("not_in_channel")
     return channel
 
 
-def named_channel(book: Book, name: str) -> dict[str, Any] | None:
-    """Return the channel of a name, with or without its #."""
+def find_channel_by_name(state_file: StateFile, name: str) -> dict[str, Any] | None:
+    """Return a channel by its name, with or without #."""
     wanted = name.removeprefix("#")
-    named = (channel for channel in book.state["channels"].values() if wanted and channel["name"] == wanted)
+    named = (channel for channel in state_file.state["channels"].values() if wanted and channel["name"] == wanted)
     return next(named, None)
 
 
-def find_direct_channel(book: Book, users: Sequence[str]) -> dict[str, Any] | None:
-    """Return the conversation of the app with people if it is open."""
-    members = {book.state["app"]["user_id"], *users}
-    for channel in book.state["channels"].values():
+def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any] | None:
+    """Return the open conversation of the app with people, if any."""
+    members = {state_file.state["app"]["user_id"], *users}
+    for channel in state_file.state["channels"].values():
         if channel["kind"] in ("im", "mpim") and set(channel["members"]) == members:
             found: dict[str, Any] = channel
             return found
     return None
 
 
-def direct_channel(book: Book, users: Sequence[str]) -> dict[str, Any]:
-    """Return the conversation of the app with people, opened if need be; call it inside a change."""
+def ensure_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any]:
+    """Return the conversation of the app with people, opening it if needed. Call it inside a change."""
     kind = "im" if len(users) == 1 else "mpim"
-    return find_direct_channel(book, users) or add_channel(book, "", kind, [book.state["app"]["user_id"], *users])
+    return find_direct_channel(state_file, users) or add_channel(
+        state_file, "", kind, [state_file.state["app"]["user_id"], *users]
+    )
 
 
-def app_is_in(book: Book, channel: dict[str, Any]) -> bool:
-    """Say whether the app hears what is said in a channel."""
-    return book.state["app"]["user_id"] in channel["members"]
+def app_is_in(state_file: StateFile, channel: dict[str, Any]) -> bool:
+    """Return whether the app is a member of a channel."""
+    return state_file.state["app"]["user_id"] in channel["members"]
 
 
-def shown_channel(book: Book, channel: dict[str, Any]) -> dict[str, Any]:
+def describe_channel(state_file: StateFile, channel: dict[str, Any]) -> dict[str, Any]:
     """Return a channel as the Web API describes it."""
     kind = channel["kind"]
     shown = {
@@ -140,17 +142,17 @@ def shown_channel(book: Book, channel: dict[str, Any]) -> dict[str, Any]:
         "is_mpim": kind == "mpim",
         "is_private": kind != "channel",
         "is_archived": False,
-        "context_team_id": book.state["team"]["id"],
+        "context_team_id": state_file.state["team"]["id"],
     }
     if kind == "im":
-        others = [member for member in channel["members"] if member != book.state["app"]["user_id"]]
+        others = [member for member in channel["members"] if member != state_file.state["app"]["user_id"]]
         return {**shown, "user": others[0], "is_open": True}
     name = channel["name"] or f"mpdm-{channel['id'].lower()}"
     return {
         **shown,
         "name": name,
         "name_normalized": name,
-        "is_member": app_is_in(book, channel),
+        "is_member": app_is_in(state_file, channel),
         "num_members": len(channel["members"]),
     }
 

@@ -1,1 +1,1 @@
-"""The checks, by promise: each reads the evidence and yields what is wrong. All pure."""
+"""The checks, one module per promise. Each check reads the evidence and yields violations."""

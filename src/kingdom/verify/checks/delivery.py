@@ -1,74 +1,81 @@
-"""What is published arrives: all of a transaction or none, every reaction once."""
+"""Published events arrive: all of a transaction or none, and every reaction takes effect once."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from kingdom.verify.evidence import SECOND_NS, Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.health import Health
+from kingdom.verify.evidence import SECOND_NS, CopyId, Evidence
+from kingdom.verify.health import MachineHealth
+from kingdom.verify.violation import Violation, ViolationKind
 
 _CLOCK_DRIFT_NS = SECOND_NS // 20
 
 
-def lost(evidence: Evidence) -> Iterator[Finding]:
-    """Look for what was confirmed and is not there, or counts as done and left nothing."""
+def lost_events(evidence: Evidence) -> Iterator[Violation]:
+    """Find confirmed events that are missing, or that are done without any effect."""
     traced = {(facts["stream"], facts["event"]) for facts in evidence.applied}
     for event_id in sorted(evidence.committed):
-        for stream in evidence.meant[event_id]["streams"]:
+        for stream in evidence.described[event_id]["streams"]:
             stored = evidence.stored.get((stream, event_id))
             if stored is None:
-                yield Finding(Kind.LOST, event_id, f"published and committed, but nowhere in {stream}")
-            elif stored.status == "DONE" and evidence.healthy(event_id):
-                call = evidence.meant[event_id]["call"]
+                yield Violation(ViolationKind.LOST, event_id, f"published and committed, but nowhere in {stream}")
+            elif stored.status == "DONE" and evidence.must_be_done(event_id):
+                call = evidence.described[event_id]["call"]
                 if call and call not in evidence.accepted:
-                    yield Finding(Kind.LOST, event_id, f"done, but its call {call} never arrived")
+                    yield Violation(ViolationKind.LOST, event_id, f"done, but its call {call} never arrived")
                 elif not call and (stream, event_id) not in traced:
-                    yield Finding(Kind.LOST, event_id, f"done in {stream}, but its reaction left no trace")
+                    yield Violation(ViolationKind.LOST, event_id, f"done in {stream}, but its reaction left no trace")
     for tally, traces, count in _tallies(evidence):
         if count < traces:
-            yield Finding(Kind.LOST, tally, f"its record counts {count} of {traces} applied reactions")
+            yield Violation(ViolationKind.LOST, tally, f"its record counts {count} of {traces} applied reactions")
 
 
-def torn(evidence: Evidence) -> Iterator[Finding]:
-    """Look for transactions of which only a part arrived, whether their publisher learned of the end or not."""
-    batches = [*evidence.of("publishing"), *({"events": facts.get("follow_ups", ())} for facts in evidence.applied)]
+def torn_transactions(evidence: Evidence) -> Iterator[Violation]:
+    """Find transactions of which only a part arrived."""
+    batches = [
+        *evidence.facts_of("publishing"),
+        *({"events": facts.get("follow_ups", ())} for facts in evidence.applied),
+    ]
     for facts in batches:
         events = [described["event"] for described in facts["events"]]
         there = [event for event in events if event in evidence.seen]
         if 0 < len(there) < len(events):
-            yield Finding(
-                Kind.TORN, events[0], f"{len(there)} of the {len(events)} events of its transaction are there"
+            yield Violation(
+                ViolationKind.TORN, events[0], f"{len(there)} of the {len(events)} events of its transaction are there"
             )
 
 
-def delivered_rolled_back(evidence: Evidence) -> Iterator[Finding]:
-    """Look for events that nobody published, or that were taken back for certain."""
-    rolled_back = {event for facts in evidence.of("rolled_back") for event in facts["events"]}
-    for event_id in sorted({event.event_id for event in evidence.events} - evidence.meant.keys()):
-        yield Finding(Kind.ROLLED_BACK, event_id, "in the store, though nobody published it")
+def delivered_after_rollback(evidence: Evidence) -> Iterator[Violation]:
+    """Find events that were not published, or whose transaction was rolled back."""
+    rolled_back = {event for facts in evidence.facts_of("rolled_back") for event in facts["events"]}
+    for event_id in sorted({event.event_id for event in evidence.events} - evidence.described.keys()):
+        yield Violation(ViolationKind.ROLLED_BACK, event_id, "in the store, but not published")
     for event_id in sorted(rolled_back & evidence.seen):
-        yield Finding(Kind.ROLLED_BACK, event_id, "its transaction was rolled back")
+        yield Violation(ViolationKind.ROLLED_BACK, event_id, "its transaction was rolled back")
 
 
-def twice(evidence: Evidence) -> Iterator[Finding]:
-    """Look for reactions that count more than once."""
+def repeated_reactions(evidence: Evidence) -> Iterator[Violation]:
+    """Find reactions that took effect more than once."""
     applied = Counter((facts["stream"], facts["event"]) for facts in evidence.applied)
     for copy, times in applied.items():
         if times > 1:
             tokens = [facts["token"] for facts in evidence.applied if (facts["stream"], facts["event"]) == copy]
-            yield Finding(Kind.TWICE, copy[1], f"applied {times} times in {copy[0]}, under the tokens {tokens}")
+            yield Violation(
+                ViolationKind.TWICE, copy[1], f"applied {times} times in {copy[0]}, under the tokens {tokens}"
+            )
     for tally, traces, count in _tallies(evidence):
         if count > traces:
-            yield Finding(Kind.TWICE, tally, f"its record counts {count}, the log has {traces} applied reactions")
-    refused = {(facts["stream"], facts["event"]) for facts in evidence.of("once_refused")}
+            yield Violation(
+                ViolationKind.TWICE, tally, f"its record counts {count}, the log has {traces} applied reactions"
+            )
+    refused = {(facts["stream"], facts["event"]) for facts in evidence.facts_of("once_refused")}
     for _, event_id in sorted(refused & applied.keys()):
-        yield Finding(Kind.TWICE, event_id, "its dedup key was taken by an earlier application")
+        yield Violation(ViolationKind.TWICE, event_id, "its dedup key was taken by an earlier application")
 
 
-def doubled(evidence: Evidence) -> Iterator[Finding]:
-    """Look for ids that a stream has taken twice, and positions that it has given to two events."""
-    places: dict[Copy, set[int]] = defaultdict(set)
-    owners: dict[int, set[Copy]] = defaultdict(set)
+def duplicate_ids(evidence: Evidence) -> Iterator[Violation]:
+    """Find ids that a stream has twice, and positions that two events share."""
+    places: dict[CopyId, set[int]] = defaultdict(set)
+    owners: dict[int, set[CopyId]] = defaultdict(set)
     stored = [(event.stream, event.event_id, event.position) for event in evidence.events]
     for stream, event, position in (*stored, *((c.stream, c.event, c.position) for c in evidence.claims)):
         places[stream, event].add(position)
@@ -76,40 +83,46 @@ def doubled(evidence: Evidence) -> Iterator[Finding]:
     times = Counter((stream, event) for stream, event, _ in stored)
     for (stream, event), positions in places.items():
         if len(positions) > 1 or times[stream, event] > 1:
-            yield Finding(Kind.DOUBLED, event, f"in {stream} more than once, at {sorted(positions)}")
-    for facts in evidence.of("published"):
-        told = {(stream, event) for stream, event in facts.get("duplicates", ())}
+            yield Violation(ViolationKind.DOUBLED, event, f"in {stream} more than once, at {sorted(positions)}")
+    for facts in evidence.facts_of("published"):
+        duplicates = {(stream, event) for stream, event in facts.get("duplicates", ())}
         for event in facts.get("again", ()):
-            for stream in evidence.meant[event]["streams"]:
-                if (stream, event) not in told:
-                    yield Finding(Kind.DOUBLED, event, f"published again, and {stream} took it for a new one")
+            for stream in evidence.described[event]["streams"]:
+                if (stream, event) not in duplicates:
+                    yield Violation(ViolationKind.DOUBLED, event, f"published again, and {stream} accepted it as new")
     for position, copies in owners.items():
         if len(copies) > 1:
-            yield Finding(Kind.DOUBLED, str(position), f"the position of {len(copies)} events: {sorted(copies)}")
+            yield Violation(
+                ViolationKind.DOUBLED, str(position), f"the position of {len(copies)} events: {sorted(copies)}"
+            )
 
 
-def early(evidence: Evidence) -> Iterator[Finding]:
-    """Look for delayed events that were given out before they were due by the clock of the store."""
-    health = Health(evidence)
-    for clock in evidence.of("clock"):
+def early_deliveries(evidence: Evidence) -> Iterator[Violation]:
+    """Find delayed events that were claimed before they were due by the clock of the store."""
+    health = MachineHealth(evidence)
+    for clock in evidence.facts_of("clock"):
         for claim in evidence.claims:
-            due = evidence.meant.get(claim.event, {}).get("due")
+            due = evidence.described.get(claim.event, {}).get("due")
             if due is None or health.clock_was_wrong(claim.asked, claim.at):
                 continue
             too_early = clock["asked"] + int((due - clock["store"]) * SECOND_NS) - claim.at
             if too_early > _CLOCK_DRIFT_NS:
-                yield Finding(Kind.EARLY, claim.event, f"given out {too_early / SECOND_NS:.2f} s before it was due")
+                yield Violation(
+                    ViolationKind.EARLY, claim.event, f"claimed {too_early / SECOND_NS:.2f} s before it was due"
+                )
 
 
-def contests(evidence: Evidence) -> Iterator[Finding]:
-    """Look for dedup keys that several asked for, and that not exactly one of those applied has won."""
+def contested_keys(evidence: Evidence) -> Iterator[Violation]:
+    """Find dedup keys that several reactions asked for, unless exactly one of them got the key."""
     winners: dict[str, list[str]] = defaultdict(list)
     for facts in evidence.applied:
         if "contest" in facts:
             winners[facts["contest"]] += [facts["event"]] if facts["won"] else []
     for contest, events in winners.items():
         if len(events) != 1:
-            yield Finding(Kind.CONTEST, contest, f"won {len(events)} times: {', '.join(events) or 'by nobody'}")
+            yield Violation(
+                ViolationKind.CONTEST, contest, f"won {len(events)} times: {', '.join(events) or 'by none'}"
+            )
 
 
 def _tallies(evidence: Evidence) -> Iterator[tuple[str, int, int]]:

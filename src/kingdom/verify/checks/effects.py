@@ -1,45 +1,45 @@
-"""Outside calls happen once, as far as their target can promise it."""
+"""Outside calls happen once, as far as their target can guarantee that."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding, Kind
-from kingdom.verify.health import Health
+from kingdom.verify.health import MachineHealth
+from kingdom.verify.violation import Violation, ViolationKind
 
 
-def repeated(evidence: Evidence) -> Iterator[Finding]:
-    """Look for calls that the target did more than once."""
-    health = Health(evidence)
+def repeated_calls(evidence: Evidence) -> Iterator[Violation]:
+    """Find calls that the target executed more than once."""
+    health = MachineHealth(evidence)
     for call, times in evidence.accepted.items():
-        if len(times) > 1 and not _slept(evidence, health, call):
+        if len(times) > 1 and not _sender_was_stopped(evidence, health, call):
             how = ", ".join(f"{facts['identifier']} under fence {facts['fence']}" for facts in times)
-            yield Finding(Kind.REPEATED, call, f"the target did it {len(times)} times: {how}")
+            yield Violation(ViolationKind.REPEATED, call, f"the target executed it {len(times)} times: {how}")
 
 
-def _slept(evidence: Evidence, health: Health, call: str) -> bool:
-    """Tell whether only time could have told about a sender of this call, and one was stopped on its way to send."""
+def _sender_was_stopped(evidence: Evidence, health: MachineHealth, call: str) -> bool:
+    """Return whether the target only guarantees a time, and a sender of this call was stopped while sending."""
     event = evidence.accepted[call][0]["event"]
-    if evidence.meant[event]["honours"] != "time":
+    if evidence.described[event]["idempotency"] != "time":
         return False
     handlings = [entry for entry in evidence.entries("started") if entry.facts["event"] == event]
     return any(health.stopped(entry.process, entry.at, health.end) for entry in handlings)
 
 
-def sent_unsure(evidence: Evidence) -> Iterator[Finding]:
-    """Look for second requests to a target that honours nothing, where the first one was not refused."""
+def unsafe_resends(evidence: Evidence) -> Iterator[Violation]:
+    """Find repeated requests to a target without idempotency, unless the first request was throttled."""
     received: Counter[str] = Counter()
-    for facts in evidence.of("received"):
+    for facts in evidence.facts_of("received"):
         if not facts["step"].startswith("throttle"):
             received[facts["key"]] += 1
-    for described in evidence.meant.values():
-        if described["honours"] == "nothing" and received[described["call"]] > 1:
-            detail = f"sent {received[described['call']]} times to a target that cannot tell them apart"
-            yield Finding(Kind.REPEATED, described["call"], detail)
+    for described in evidence.described.values():
+        if described["idempotency"] == "nothing" and received[described["call"]] > 1:
+            detail = f"sent {received[described['call']]} times to a target without idempotency"
+            yield Violation(ViolationKind.REPEATED, described["call"], detail)
 
 
-def unclosed(evidence: Evidence) -> Iterator[Finding]:
-    """Look for calls that were only taken on, and that neither an event nor proof has closed exactly once."""
+def unclosed_calls(evidence: Evidence) -> Iterator[Violation]:
+    """Find accepted calls that were not closed exactly once, by an event or by proof."""
     closed: dict[str, int] = defaultdict(int)
     for facts in evidence.applied:
         if "closes" in facts:
@@ -49,4 +49,4 @@ def unclosed(evidence: Evidence) -> Iterator[Finding]:
             closed[facts["call"]] += 1
     for call, times in closed.items():
         if times != 1:
-            yield Finding(Kind.UNCLOSED, call, f"closed {times} times")
+            yield Violation(ViolationKind.UNCLOSED, call, f"closed {times} times")

@@ -1,30 +1,30 @@
-"""What is kept is there: records that no retention may remove, and every entry of the log for who follows it."""
+"""No retention removes a record too early, and a reader of the log gets every entry."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.violation import Violation, ViolationKind
 
 
-def removed(evidence: Evidence) -> Iterator[Finding]:
-    """Look for records that are not over, and are gone."""
+def removed_records(evidence: Evidence) -> Iterator[Violation]:
+    """Find records that were removed before they were over."""
     for facts in evidence.applied:
         if facts.get("state") == "kept" and evidence.records.get(facts["record"]) != "kept":
-            yield Finding(Kind.REMOVED, facts["record"], "written by an applied reaction, and not there any more")
+            yield Violation(ViolationKind.REMOVED, facts["record"], "written by an applied reaction, but removed")
 
 
-def misread(evidence: Evidence) -> Iterator[Finding]:
-    """Compare what a reader got that followed the log by cursor with the log as it is in the end."""
+def log_reading_errors(evidence: Evidence) -> Iterator[Violation]:
+    """Compare what a reader got by cursor with the final log."""
     if evidence.read is None:
         return
     written = [(facts["stream"], facts["event"], facts["token"]) for facts in evidence.applied]
     read = [(facts["stream"], facts["event"], facts["token"]) for facts in evidence.read]
     missed, unknown = Counter(written) - Counter(read), Counter(read) - Counter(written)
     for entry, times in missed.items():
-        yield Finding(Kind.MISREAD, entry[1], f"missed {times} times by who follows the log")
+        yield Violation(ViolationKind.MISREAD, entry[1], f"missed {times} times by the reader of the log")
     for entry, times in unknown.items():
-        yield Finding(Kind.MISREAD, entry[1], f"read {times} times too often by who follows the log")
+        yield Violation(ViolationKind.MISREAD, entry[1], f"read {times} times too often by the reader of the log")
     if not missed and not unknown and read != written:
         first = next(index for index, pair in enumerate(zip(read, written, strict=True)) if pair[0] != pair[1])
-        yield Finding(Kind.MISREAD, read[first][1], f"read in another order than it stands in the log, at {first}")
+        yield Violation(ViolationKind.MISREAD, read[first][1], f"read in another order than in the log, at {first}")

@@ -1,33 +1,35 @@
-"""An operator is obeyed: at once where that is promised, and for good."""
+"""Operator requests take effect, and stay in effect."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 
 from kingdom.verify.evidence import Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.violation import Violation, ViolationKind
 
 
-def ended_for_good(evidence: Evidence) -> Iterator[Finding]:
-    """Look for handlers of what was cancelled while it waited, or discarded, after that was confirmed."""
+def run_after_end(evidence: Evidence) -> Iterator[Violation]:
+    """Find events that ran after their cancellation or discard was confirmed."""
     began: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("started"):
         began[entry.facts["event"]].append(entry.at)
     for entry in evidence.entries("cancelled", "discarded"):
         event = entry.facts["event"]
         if entry.facts.get("answer", "cancelled") == "cancelled" and any(at > entry.at for at in began[event]):
-            yield Finding(Kind.DISOBEYED, event, f"a handler ran after it was {entry.what}")
+            yield Violation(ViolationKind.DISOBEYED, event, f"a handler ran after it was {entry.what}")
     applied = {facts["event"] for facts in evidence.applied}
     for stored in evidence.events:
         if stored.error_code == "cancelled" and stored.status == "DEAD" and stored.event_id in applied:
-            yield Finding(Kind.DISOBEYED, stored.event_id, "it counts as cancelled, and was applied")
-    for facts in evidence.of("discarded"):
+            yield Violation(ViolationKind.DISOBEYED, stored.event_id, "it is cancelled, but was applied")
+    for facts in evidence.facts_of("discarded"):
         found = evidence.stored.get((facts["stream"], facts["event"]))
         if found is None or found.status != "DISCARDED":
-            yield Finding(Kind.DISOBEYED, facts["event"], f"discarded, but {found.status if found else 'not there'}")
+            yield Violation(
+                ViolationKind.DISOBEYED, facts["event"], f"discarded, but {found.status if found else 'missing'}"
+            )
 
 
-def paused(evidence: Evidence) -> Iterator[Finding]:
-    """Look for claims that were asked for after a pause was confirmed, and answered before anybody resumed."""
+def claims_while_paused(evidence: Evidence) -> Iterator[Violation]:
+    """Find claims that started after a pause was confirmed and ended before a resume."""
     since: dict[str, int] = {}
     for entry in evidence.entries("paused", "resuming", "claimed"):
         stream = entry.facts["stream"]
@@ -36,11 +38,11 @@ def paused(evidence: Evidence) -> Iterator[Finding]:
         elif entry.what == "resuming":
             since.pop(stream, None)
         elif stream in since and entry.facts.get("asked", entry.at) > since[stream]:
-            yield Finding(Kind.DISOBEYED, stream, f"{entry.process} was given events though it was paused")
+            yield Violation(ViolationKind.DISOBEYED, stream, f"{entry.process} claimed events though it was paused")
 
 
-def not_redriven(evidence: Evidence) -> Iterator[Finding]:
-    """Look for dead letters that were redriven and never handled again."""
+def redriven_but_not_run(evidence: Evidence) -> Iterator[Violation]:
+    """Find redriven dead letters that were never handled again."""
     last: dict[str, int] = {}
     for entry in evidence.entries("started"):
         last[entry.facts["event"]] = entry.at
@@ -50,6 +52,6 @@ def not_redriven(evidence: Evidence) -> Iterator[Finding]:
         if entry.what == "redriving":
             asked[event] = entry.at
         elif last.get(event, -1) < asked[event]:
-            yield Finding(
-                Kind.NOT_REDRIVEN, event, f"redriven in {entry.facts['stream']}, and no handler has run since"
+            yield Violation(
+                ViolationKind.NOT_REDRIVEN, event, f"redriven in {entry.facts['stream']}, and no handler has run since"
             )

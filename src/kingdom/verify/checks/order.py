@@ -1,16 +1,16 @@
-"""Same key, same order: as they were published, and as the store has put them."""
+"""Events of one key keep their order: the order of publishing, and that of their positions."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kingdom.verify.evidence import Copy, Evidence
-from kingdom.verify.finding import Finding, Kind
+from kingdom.verify.evidence import CopyId, Evidence
+from kingdom.verify.violation import Violation, ViolationKind
 
 
-class _Place(NamedTuple):
-    """Where an event was published: its transaction and number in it; the time is that of the host's clock."""
+class _Publication(NamedTuple):
+    """The transaction in which an event was published, its number there, and the times by the host's clock."""
 
     transaction: int
     number: int
@@ -18,90 +18,92 @@ class _Place(NamedTuple):
     confirmed: float
 
 
-def disordered(evidence: Evidence) -> Iterator[Finding]:
-    """Compare transactions as the log has them, and calls as the target saw them, with both orders."""
-    places = _places(evidence)
+def order_violations(evidence: Evidence) -> Iterator[Violation]:
+    """Compare the order of transactions in the log and of calls at the target with both orders."""
+    publications = _publications(evidence)
     applied = [(facts["stream"], facts["event"]) for facts in evidence.applied]
     called = [(times[0]["stream"], times[0]["event"]) for times in evidence.accepted.values()]
     for verb, copies in (("applied", applied), ("called", called)):
-        for line, events in _lines(evidence, copies).items():
-            yield from _by_position(evidence, verb, line, events)
-            yield from _by_publishing(places, verb, line, events)
+        for key, events in _group_by_key(evidence, copies).items():
+            yield from _by_position(evidence, verb, key, events)
+            yield from _by_publishing(publications, verb, key, events)
 
 
-def overtaken(evidence: Evidence) -> Iterator[Finding]:
-    """Look for handlers behind a dead event that blocks its key, before an operator has decided what becomes of it."""
+def overtaken_dead_events(evidence: Evidence) -> Iterator[Violation]:
+    """Find handlers that ran behind a DEAD event that blocks its key, before an operator resolved it."""
     decided: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("redriving", "discarding", "cancelling"):
         decided[entry.facts["event"]].append(entry.at)
-    started: dict[Copy, list[tuple[int, str]]] = defaultdict(list)
+    started: dict[CopyId, list[tuple[int, str]]] = defaultdict(list)
     for entry in evidence.entries("started"):
         stream, event = entry.facts["stream"], entry.facts["event"]
-        started[evidence.line(stream, event)].append((entry.at, event))
+        started[evidence.ordering_key(stream, event)].append((entry.at, event))
     for entry in evidence.entries("settled"):
         for position, outcome in entry.facts["outcomes"].items():
             claim = next(iter(evidence.claims_of.get(int(position), ())), None)
             if outcome != "dead" or claim is None or evidence.streams[claim.stream].on_dead != "block":
                 continue
-            # An operator may know of it before the worker has written down that it is dead.
+            # An operator may see the dead event before the worker has recorded its settlement.
             until = min((at for at in decided[claim.event] if at > entry.facts["began"]), default=math.inf)
-            line = evidence.line(claim.stream, claim.event)
-            for at, event in started[line] if line[1] != claim.event else ():
+            key = evidence.ordering_key(claim.stream, claim.event)
+            for at, event in started[key] if key[1] != claim.event else ():
                 if entry.at < at < until:
                     detail = f"{event} ran though {claim.event}, which is ahead of it, was dead"
-                    yield Finding(Kind.OVERTAKEN, "/".join(line), detail)
+                    yield Violation(ViolationKind.OVERTAKEN, "/".join(key), detail)
 
 
-def _lines(evidence: Evidence, copies: Sequence[Copy]) -> dict[Copy, list[str]]:
-    lines: dict[Copy, list[str]] = defaultdict(list)
+def _group_by_key(evidence: Evidence, copies: Sequence[CopyId]) -> dict[CopyId, list[str]]:
+    by_key: dict[CopyId, list[str]] = defaultdict(list)
     for stream, event in copies:
-        # Where a dead event lets others pass, it comes after them when it is redriven.
+        # If a dead event does not block its key, a redrive runs it after later events.
         if event not in evidence.first_redriven or evidence.streams[stream].on_dead == "block":
-            lines[evidence.line(stream, event)].append(event)
-    return {line: events for line, events in lines.items() if len(events) > 1}
+            by_key[evidence.ordering_key(stream, event)].append(event)
+    return {key: events for key, events in by_key.items() if len(events) > 1}
 
 
-def _by_position(evidence: Evidence, verb: str, line: Copy, events: Sequence[str]) -> Iterator[Finding]:
+def _by_position(evidence: Evidence, verb: str, key: CopyId, events: Sequence[str]) -> Iterator[Violation]:
     furthest = 0
     for event in events:
-        stored = evidence.stored.get((line[0], event))
+        stored = evidence.stored.get((key[0], event))
         position = stored.position if stored else furthest
         if position < furthest:
             detail = f"position {position} was {verb} after position {furthest} of the same key"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
+            yield Violation(ViolationKind.ORDER, "/".join(key), detail)
         furthest = max(position, furthest)
 
 
-def _by_publishing(places: dict[str, _Place], verb: str, line: Copy, events: Sequence[str]) -> Iterator[Finding]:
-    """Look for an event whose transaction was confirmed before that of one ahead of it began, or that came first in it.
+def _by_publishing(
+    publications: dict[str, _Publication], verb: str, key: CopyId, events: Sequence[str]
+) -> Iterator[Violation]:
+    """Find events that ran after an event that was published later.
 
-    Nothing is asked of the store here: one that turns the order round gives out its positions accordingly.
+    This does not use the positions, because a store that reverses the order would also reverse those.
     """
     latest = -math.inf
     numbers: dict[int, int] = {}
     for event in events:
-        place = places.get(event)
-        if place is None:
+        publication = publications.get(event)
+        if publication is None:
             continue
-        if place.confirmed < latest:
-            detail = f"{event} was {verb} after one that was published when it had been confirmed"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
-        if place.number < numbers.get(place.transaction, 0):
-            detail = f"{event} was {verb} after one that came later in the same transaction"
-            yield Finding(Kind.ORDER, "/".join(line), detail)
-        latest = max(latest, place.began)
-        numbers[place.transaction] = max(place.number, numbers.get(place.transaction, 0))
+        if publication.confirmed < latest:
+            detail = f"{event} was {verb} after an event that was published later"
+            yield Violation(ViolationKind.ORDER, "/".join(key), detail)
+        if publication.number < numbers.get(publication.transaction, 0):
+            detail = f"{event} was {verb} after a later event of the same transaction"
+            yield Violation(ViolationKind.ORDER, "/".join(key), detail)
+        latest = max(latest, publication.began)
+        numbers[publication.transaction] = max(publication.number, numbers.get(publication.transaction, 0))
 
 
-def _places(evidence: Evidence) -> dict[str, _Place]:
-    """Return where each event was published first; follow-ups count within their transaction only."""
+def _publications(evidence: Evidence) -> dict[str, _Publication]:
+    """Return the first publication of each event. Follow-ups are compared only within their transaction."""
     confirmed = {entry.facts["events"][0]: entry.at for entry in evidence.entries("published") if entry.facts["events"]}
-    places: dict[str, _Place] = {}
+    publications: dict[str, _Publication] = {}
     for number, entry in enumerate(evidence.entries("publishing")):
         events = [described["event"] for described in entry.facts["events"]]
         for index, event in enumerate(events):
-            places.setdefault(event, _Place(number, index, entry.at, confirmed.get(events[0], math.inf)))
+            publications.setdefault(event, _Publication(number, index, entry.at, confirmed.get(events[0], math.inf)))
     for number, facts in enumerate(evidence.applied, start=1):
         for index, described in enumerate(facts.get("follow_ups", ())):
-            places.setdefault(described["event"], _Place(-number, index, -1, math.inf))
-    return places
+            publications.setdefault(described["event"], _Publication(-number, index, -1, math.inf))
+    return publications

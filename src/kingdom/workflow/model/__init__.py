@@ -1,1 +1,1 @@
-"""What a run is: pure, without any I/O; its events, its commands, and the steps that move it."""
+"""The pure model of a run, without I/O: its messages, resources, record and steps."""

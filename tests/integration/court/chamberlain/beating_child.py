@@ -6,12 +6,12 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from kingdom.court.heartbeat import Heart, signs_in_files
+from kingdom.court.heartbeat import HeartbeatThread, heartbeats_in_files
 
 
 async def main(directory: str, *, hangs: bool, stuck_after: float) -> None:
-    signs = signs_in_files(Path(directory), "king")
-    async with Heart(signs, every=timedelta(seconds=0.05), stuck_after=timedelta(seconds=stuck_after)):
+    signs = heartbeats_in_files(Path(directory), "king")
+    async with HeartbeatThread(signs, every=timedelta(seconds=0.05), stuck_after=timedelta(seconds=stuck_after)):
         # A loop that hangs before the first sign may never give one.
         while not (Path(directory) / "state/king/heartbeat").exists():  # noqa: ASYNC110 - nobody tells of a file
             await asyncio.sleep(0.01)

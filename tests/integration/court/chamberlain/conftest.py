@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.house import House, opened
+from tests.integration.court.chamberlain.scene import House, opened
 
 
 @pytest.fixture

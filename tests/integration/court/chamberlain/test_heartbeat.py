@@ -13,17 +13,17 @@ import pytest
 
 from kingdom.court.heartbeat import (
     HEARTBEATS,
-    FileSigns,
-    Heart,
-    RecordSigns,
-    Signs,
-    forget_old_signs,
-    last_signs,
-    signs_in_files,
-    signs_in_records,
+    FileHeartbeatWriter,
+    HeartbeatThread,
+    HeartbeatWriter,
+    RecordHeartbeatWriter,
+    forget_old_heartbeats,
+    heartbeats_in_files,
+    heartbeats_in_records,
+    last_heartbeats,
 )
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.house import START, House
+from tests.integration.court.chamberlain.scene import START, House
 from tests.patience import PATIENCE_SECONDS
 
 OFTEN = timedelta(seconds=0.05)
@@ -91,20 +91,20 @@ def test_a_stopped_role_gives_no_sign(tmp_path: Path) -> None:
 
 
 async def test_a_role_that_ends_takes_its_sign_along(tmp_path: Path) -> None:
-    async with Heart(signs_in_files(tmp_path, "king"), every=OFTEN):
+    async with HeartbeatThread(heartbeats_in_files(tmp_path, "king"), every=OFTEN):
         until(lambda: sign_of(tmp_path) > 0)
     assert sign_of(tmp_path) == 0
 
 
-class Noting(Signs):
+class Noting(HeartbeatWriter):
     """Signs that are noted here too, for who cannot ask the store just now."""
 
-    def __init__(self, signs: Signs, given: list[datetime]) -> None:
+    def __init__(self, signs: HeartbeatWriter, given: list[datetime]) -> None:
         self._signs = signs
         self._given = given
 
-    async def give(self, at: datetime) -> None:
-        await self._signs.give(at)
+    async def beat(self, at: datetime) -> None:
+        await self._signs.beat(at)
         self._given.append(at)
 
     async def end(self) -> None:
@@ -116,43 +116,43 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
     house: House, backend: BackendUnderTest
 ) -> None:
     given: list[datetime] = []
-    in_records = signs_in_records(lambda: backend.open(house.bus.topology, [HEARTBEATS]), "king")
+    in_records = heartbeats_in_records(lambda: backend.open(house.bus.topology, [HEARTBEATS]), "king")
 
     @asynccontextmanager
-    async def noted() -> AsyncIterator[Signs]:
+    async def noted() -> AsyncIterator[HeartbeatWriter]:
         async with in_records() as signs:
             yield Noting(signs, given)
 
-    async with Heart(noted, every=OFTEN):
+    async with HeartbeatThread(noted, every=OFTEN):
         # This keeps the loop busy, not waiting.
         until(lambda: len(given) > 3)
         async with house.bus.transaction() as transaction:
-            assert (await last_signs(transaction, None))["king"] >= given[3]
+            assert (await last_heartbeats(transaction, None))["king"] >= given[3]
     async with house.bus.transaction() as transaction:
-        assert await last_signs(transaction, None) == {}
+        assert await last_heartbeats(transaction, None) == {}
 
 
 async def test_the_latest_process_of_a_role_counts(house: House) -> None:
-    early, late = RecordSigns(house.bus, "king"), RecordSigns(house.bus, "king")
-    await late.give(START + timedelta(minutes=1))
-    await early.give(START)
-    await FileSigns(house.directory, "gen-pr").give(START)
+    early, late = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "king")
+    await late.beat(START + timedelta(minutes=1))
+    await early.beat(START)
+    await FileHeartbeatWriter(house.directory, "gen-pr").beat(START)
     async with house.bus.transaction() as transaction:
-        signs = await last_signs(transaction, house.directory)
+        signs = await last_heartbeats(transaction, house.directory)
     assert signs == {"king": START + timedelta(minutes=1), "gen-pr": START}
 
 
 async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again(house: House) -> None:
-    old, alone = RecordSigns(house.bus, "king"), RecordSigns(house.bus, "envoy")
-    await old.give(START)
-    await alone.give(START)
-    await RecordSigns(house.bus, "king").give(START + DAY)
+    old, alone = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "envoy")
+    await old.beat(START)
+    await alone.beat(START)
+    await RecordHeartbeatWriter(house.bus, "king").beat(START + DAY)
     async with house.bus.transaction() as transaction:
-        await forget_old_signs(transaction, START + DAY)
+        await forget_old_heartbeats(transaction, START + DAY)
     assert len(await house.ids(HEARTBEATS.name)) == 3
     async with house.bus.transaction() as transaction:
-        await forget_old_signs(transaction, START + DAY + timedelta(seconds=1))
-        assert await last_signs(transaction, None) == {"king": START + DAY, "envoy": START}
+        await forget_old_heartbeats(transaction, START + DAY + timedelta(seconds=1))
+        assert await last_heartbeats(transaction, None) == {"king": START + DAY, "envoy": START}
     async with house.bus.transaction() as transaction:
         states = [(await transaction.get(HEARTBEATS.name, each)) for each in await house.ids(HEARTBEATS.name)]
     assert sorted(record.state for record in states if record) == ["current", "current", "ended"]

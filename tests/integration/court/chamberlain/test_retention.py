@@ -18,12 +18,12 @@ from kingdom.court.chamberlain.retention import clean_up, with_retention
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.records import SEEN, SEEN_KEPT
-from kingdom.court.sessions import Session, note_session
+from kingdom.court.sessions import SoldierSession, add_session
 from kingdom.court.streams import TOPOLOGY
-from kingdom.workflow.model.machine import AgentStatus
+from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.ageing import age_key, age_record
-from tests.integration.court.chamberlain.house import EVERY_KIND, START, House, assignment, event, opened, run
+from tests.integration.court.chamberlain.scene import EVERY_KIND, START, House, assignment, event, opened, run
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
@@ -209,8 +209,8 @@ async def test_an_assignment_that_waits_for_a_person_keeps_its_files(house: Hous
 async def test_a_session_on_the_books_keeps_its_files(house: House, name: str, days: int) -> None:
     path = write(house.directory, name, START)
     async with house.bus.transaction() as transaction:
-        session = Session(task_id="task-1", general="gen-pr", host="box", started_at=START)
-        await note_session(transaction, "soldier-1-1", session)
+        session = SoldierSession(assignment_id="task-1", general="gen-pr", host="box", started_at=START)
+        await add_session(transaction, "soldier-1-1", session)
     assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
 
 

@@ -19,12 +19,12 @@ from kingdom.court.chamberlain.chamberlain import Chamberlain
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
 from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.court.chamberlain.settings import ChamberlainSettings, RetentionSettings
-from kingdom.court.heartbeat import FileSigns, RecordSigns
-from kingdom.court.king.gates import health_gate
+from kingdom.court.heartbeat import FileHeartbeatWriter, RecordHeartbeatWriter
+from kingdom.court.king.admission_rules import health_rule
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import MONEY, Quota
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.house import EVERY_KIND, SEOUL, START, FakeSensor, House, event
+from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, FakeSensor, House, event
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.chamberlain.entries import completed, created, detected, spawned
 
@@ -40,9 +40,9 @@ async def make_rounds(house: House, chamberlain: Chamberlain, *, seconds: int) -
     """Let rounds follow each other for so long."""
     end = house.now + timedelta(seconds=seconds)
     while house.now < end:
-        await chamberlain.make_round()
+        await chamberlain.run_round()
         house.forward(seconds=10)
-    await chamberlain.make_round()
+    await chamberlain.run_round()
 
 
 async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
@@ -51,7 +51,7 @@ async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
     health = await house.document("health", "current")
     assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
     assert health["metrics"] == house.sensor.used
-    assert "yellow: cpu_percent: 72" in health_gate(health, house.now, KingSettings()).reason
+    assert "the machine is busy (CPU 72 %)" in health_rule(health, house.now, KingSettings()).reason
 
 
 async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
@@ -84,7 +84,7 @@ async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_
     await house.put(money("12.5", "2026-02-07"))
     chamberlain = house.chamberlain()
     await chamberlain.measure()
-    await chamberlain.make_round()
+    await chamberlain.run_round()
     await chamberlain.measure()
     used = (
         "2026-02-07T01:00:00.000Z info chamberlain: metrics level=green cpu_percent=10 memory_percent=20"
@@ -111,11 +111,11 @@ async def test_a_new_day_is_begun_once_by_several_chamberlains(house: House, bac
     house.now = MIDNIGHT - timedelta(seconds=1)
     async with backend.open(house.bus.topology, EVERY_KIND) as other:
         chamberlains = [house.chamberlain(), house.chamberlain(other)]
-        await asyncio.gather(*(each.make_round() for each in chamberlains))
+        await asyncio.gather(*(each.run_round() for each in chamberlains))
         assert (await house.said())["system.token_budget_reset"] == 0
         house.now = MIDNIGHT
         for _ in range(3):
-            await asyncio.gather(*(each.make_round() for each in chamberlains))
+            await asyncio.gather(*(each.run_round() for each in chamberlains))
             house.forward(seconds=30)
     assert await house.logged("system.token_budget_reset") == [{"date": "2026-02-08", "previous_cost": "285.60"}]
     assert await house.logged("system.token_status_changed") == [
@@ -132,11 +132,11 @@ async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: Ho
     house.now = MIDNIGHT + timedelta(hours=9, seconds=-1)
     async with backend.open(house.bus.topology, EVERY_KIND) as other:
         chamberlains = [house.chamberlain(), house.chamberlain(other)]
-        await asyncio.gather(*(each.make_round() for each in chamberlains))
+        await asyncio.gather(*(each.run_round() for each in chamberlains))
         assert await house.messages() == []
         for _ in range(3):
             house.forward(seconds=1)
-            await asyncio.gather(*(each.make_round() for each in chamberlains))
+            await asyncio.gather(*(each.run_round() for each in chamberlains))
     (message,) = await house.messages()
     assert (message.type, message.content.splitlines()[0]) == ("report", "Daily report for 2026-02-07")
     assert message.context == {
@@ -151,7 +151,7 @@ async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: Ho
 async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(house: House) -> None:
     await house.log(created(START), created(MIDNIGHT + timedelta(hours=1)))
     house.now = MIDNIGHT + timedelta(days=2, hours=10)
-    await house.chamberlain().make_round()
+    await house.chamberlain().run_round()
     messages = await house.messages()
     assert [message.context["date"] for message in messages] == ["2026-02-07", "2026-02-08", "2026-02-09"]
     assert [message.context["tasks"]["created"] for message in messages] == [1, 1, 0]
@@ -160,26 +160,26 @@ async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(hous
 
 @pytest.mark.both_stores
 async def test_a_role_that_is_silent_is_missed_once_per_outage(house: House) -> None:
-    signs = RecordSigns(house.bus, "king")
-    await signs.give(house.now)
+    signs = RecordHeartbeatWriter(house.bus, "king")
+    await signs.beat(house.now)
     chamberlain = house.chamberlain()
     house.forward(seconds=120)
-    await chamberlain.make_round()
+    await chamberlain.run_round()
     assert await house.logged("system.heartbeat_missed") == []
     house.forward(seconds=1)
-    await asyncio.gather(chamberlain.make_round(), house.chamberlain().make_round())
+    await asyncio.gather(chamberlain.run_round(), house.chamberlain().run_round())
     house.forward(seconds=30)
-    await chamberlain.make_round()
+    await chamberlain.run_round()
     assert await house.logged("system.heartbeat_missed") == [
         {"target": "king", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
     ]
-    await signs.give(house.now)
+    await signs.beat(house.now)
     await make_rounds(house, chamberlain, seconds=130)
     assert (await house.said())["system.heartbeat_missed"] == 2
 
 
 async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(house: House) -> None:
-    await FileSigns(house.directory, "envoy").give(house.now)
+    await FileHeartbeatWriter(house.directory, "envoy").beat(house.now)
     await make_rounds(house, house.chamberlain(), seconds=150)
     assert (await house.said())["system.heartbeat_missed"] == 1
 
@@ -190,17 +190,17 @@ async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_silent(hous
     house.forward(minutes=31)
     await make_rounds(house, house.chamberlain(), seconds=150)
     (message,) = await house.messages()
-    assert "The King never gave a sign of life." in message.content
+    assert "The King has no heartbeat: does he run?" in message.content
 
 
 async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house: House) -> None:
     await house.put(event("evt-github-1"))
     await house.log(detected(START, "evt-github-1"))
     house.forward(minutes=31)
-    await FileSigns(house.directory, "king").give(house.now)
-    await house.chamberlain().make_round()
+    await FileHeartbeatWriter(house.directory, "king").beat(house.now)
+    await house.chamberlain().run_round()
     (message,) = await house.messages()
-    assert "The King is alive" in message.content
+    assert "The King runs" in message.content
 
 
 async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
@@ -210,7 +210,7 @@ async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
     await house.log(completed(START))
     chamberlain = house.chamberlain()
     await chamberlain.measure()
-    await chamberlain.make_round()
+    await chamberlain.run_round()
     assert (await house.said())["system.token_status_changed"] == 1
     assert (await house.document("statistics", "stats"))["days"]
     assert await house.ids("health") == []
@@ -222,7 +222,7 @@ async def test_a_log_for_people_that_is_too_large_is_put_aside(house: House) -> 
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "tasks.log").write_bytes(b"x" * (1 << 20))
     (logs / "system.log").write_bytes(b"x" * ((3 << 20) // 2))
-    await house.chamberlain(settings=settings).make_round()
+    await house.chamberlain(settings=settings).run_round()
     assert await house.logged("recovery.log_rotated") == [{"file": "logs/system.log", "size_mb": 1.5}]
     assert ((logs / "tasks.log").exists(), (logs / "system.log.old").exists()) == (True, True)
 
@@ -237,7 +237,7 @@ async def test_threads_that_should_be_forgotten_are_complained_of(house: House) 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
         with capture_logs() as logs:
-            await house.chamberlain().make_round()
+            await house.chamberlain().run_round()
     finally:
         structlog.configure(**before)
     assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
@@ -257,7 +257,7 @@ async def test_he_cleans_up_once_a_day_from_three_on(house: House) -> None:
         house.now = now
         old.write_text("prompt")
         os.utime(old, (START.timestamp() - 10 * 86_400,) * 2)
-        await chamberlain.make_round()
+        await chamberlain.run_round()
         counts.append((await house.said())["recovery.files_cleaned"])
     assert counts == [1, 1, 2, 2]
     assert [each["deleted_count"] for each in await house.logged("recovery.files_cleaned")] == [1, 1]
@@ -347,13 +347,13 @@ async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House
 
 
 async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
-    signs = RecordSigns(house.bus, "king")
+    signs = RecordHeartbeatWriter(house.bus, "king")
     chamberlain = house.chamberlain()
-    await signs.give(house.now)
-    await chamberlain.make_round()
+    await signs.beat(house.now)
+    await chamberlain.run_round()
     house.forward(hours=8)
-    await chamberlain.make_round()
+    await chamberlain.run_round()
     house.forward(seconds=30)
-    await signs.give(house.now)
+    await signs.beat(house.now)
     await make_rounds(house, chamberlain, seconds=110)
     assert await house.said() == {}

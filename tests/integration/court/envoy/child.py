@@ -5,23 +5,23 @@ import os
 import signal
 import sys
 
-from kingdom.bus import Answer, Dispatcher, Worker
-from kingdom.court.envoy.asides import Asides
+from kingdom.bus import CallResult, Dispatcher, Worker
+from kingdom.court.envoy.background import BackgroundTasks
 from kingdom.court.envoy.envoy import register
-from kingdom.court.envoy.place import Post
-from kingdom.court.envoy.slack_place import SlackPlace
-from kingdom.court.envoy.telling import Tell
+from kingdom.court.envoy.messenger import OutgoingMessage
+from kingdom.court.envoy.sending import SendMessage
+from kingdom.court.envoy.slack_messenger import SlackMessenger
 from kingdom.court.streams import MESSAGE_STREAM
 from tests.contract.backends import BACKENDS
 from tests.integration.court.envoy.scene import DEV, KINDS, POLL, TOPOLOGY, slack_settings
 
 
-class Doomed(SlackPlace):
+class Doomed(SlackMessenger):
     """Slack for a process that is killed around its first post."""
 
     moment = "before"
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: OutgoingMessage) -> CallResult:
         if self.moment == "after":
             await super().post(post)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -34,7 +34,7 @@ async def main(name: str, where: str, url: str, moment: str) -> None:
     await place.open()
     async with BACKENDS[name](where).open(TOPOLOGY, KINDS) as bus:
         dispatcher = Dispatcher()
-        register(dispatcher, Tell(bus, place, Asides(), DEV))
+        register(dispatcher, SendMessage(bus, place, BackgroundTasks(), DEV))
         await Worker(bus, dispatcher, [MESSAGE_STREAM.name], poll=POLL).run()
 
 

@@ -13,11 +13,11 @@ import msgspec
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Delivery,
     Dispatcher,
+    LogCursor,
     LogEntry,
-    Query,
+    RecordQuery,
     RetryPolicy,
     Topology,
     Transaction,
@@ -28,7 +28,6 @@ from kingdom.bus.operations import DeadFilter
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records, streams
-from kingdom.court.asks import Ask, load_ask, save_ask
 from kingdom.court.documents import (
     Assignment,
     AssignmentStatus,
@@ -41,10 +40,11 @@ from kingdom.court.documents import (
 from kingdom.court.envoy.envoy import Envoy
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS as KING_KINDS
-from kingdom.court.king.terms import Terms
-from kingdom.court.records import load, save, tell_people
+from kingdom.court.questions import HumanQuestion, load_question, save_question
+from kingdom.court.records import load, queue_message, save
 from kingdom.errors import Unavailable
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from tests import warm
@@ -146,7 +146,7 @@ class Scene:
     async def king(self) -> AsyncIterator[None]:
         """Let a King without Generals judge answers for the length of the block."""
         dispatcher = Dispatcher()
-        register(dispatcher, Terms(packages=lambda: (), zone=SEOUL, clock=self.clock))
+        register(dispatcher, KingContext(packages=lambda: (), zone=SEOUL, clock=self.clock))
         worker = Worker(self.bus, dispatcher, STREAMS, poll=POLL)
         running = asyncio.create_task(worker.run())
         try:
@@ -169,7 +169,7 @@ class Scene:
     async def tell(self, kind: MessageType, content: str, *, channel: str = DEV, **context: Any) -> Message:
         """Queue a message as the other roles do."""
         async with self.bus.transaction() as transaction:
-            return await tell_people(
+            return await queue_message(
                 transaction,
                 kind,
                 content,
@@ -206,17 +206,19 @@ class Scene:
         await self.assignment(AssignmentStatus.NEEDS_HUMAN, event_id)
         now = self.clock()
         fields = {"asked_at": now, "due_at": now + timedelta(days=30), "choices": choices, **more}
-        ask = Ask(id=TASK, task_id=TASK, general="gen-pr", workflow_id=f"wf-{TASK}", question=question, **fields)
+        ask = HumanQuestion(
+            id=TASK, assignment_id=TASK, general="gen-pr", workflow_id=f"wf-{TASK}", text=question, **fields
+        )
         async with self.bus.transaction() as transaction:
-            known = await load_ask(transaction, TASK)
-            await save_ask(transaction, ask, known[0] if known else None)
+            known = await load_question(transaction, TASK)
+            await save_question(transaction, ask, known[0] if known else None)
         times = {"asked_at": ask.asked_at.isoformat(), "due_at": ask.due_at.isoformat()}
         context: dict[str, Any] = {"task_id": TASK, "choices": list(choices), **times}
         return await self.tell(MessageType.HUMAN_INPUT_REQUEST, question, **context)
 
     async def message_ids(self) -> list[str]:
         async with self.bus.transaction() as transaction:
-            return [record.id for record in await transaction.find(Query(kind=records.MESSAGES.name))]
+            return [record.id for record in await transaction.find(RecordQuery(kind=records.MESSAGES.name))]
 
     async def message(self, message: Message) -> Message:
         async with self.bus.transaction() as transaction:
@@ -257,7 +259,7 @@ class Scene:
 
     async def events(self) -> list[ExternalEvent]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=records.EVENTS.name))
+            found = await transaction.find(RecordQuery(kind=records.EVENTS.name))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def hears(self, count: int = 1) -> list[ExternalEvent]:
@@ -286,9 +288,9 @@ class Scene:
             await save(transaction, event)
         return event.id
 
-    async def the_ask(self) -> Ask:
+    async def the_ask(self) -> HumanQuestion:
         async with self.bus.transaction() as transaction:
-            found = await load_ask(transaction, TASK)
+            found = await load_question(transaction, TASK)
         assert found
         return found[1]
 
@@ -301,7 +303,7 @@ class Scene:
         await eventually(has_an_answer)
 
     async def log(self, *types: str) -> list[LogEntry]:
-        entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+        entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
         return [entry for entry in entries if entry.type in types]
 
     async def attempts(self, message: Message) -> list[str]:

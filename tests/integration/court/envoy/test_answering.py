@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.court.asks import save_ask
 from kingdom.court.documents import Assignment
+from kingdom.court.questions import save_question
 from kingdom.court.records import load, save
 from tests.acceptance.terminal import Done, Terminal
 from tests.integration.court.envoy.scene import TASK, Scene
@@ -56,16 +56,16 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
 
 
 async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Terminal) -> None:
-    assert (await run(terminal, "inbox")).out.strip() == "Nobody waits for an answer."
+    assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
     await scene.ask()
     done = await run(terminal, "answer", "task-20260207-999", "yes")
     assert (done.code, TASK in done.err) == (1, True)
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_ask(transaction, (await scene.the_ask()).answered("dana", "no"), record)
+        await save_question(transaction, (await scene.the_ask()).with_answer("dana", "no"), record)
     late = await run(terminal, "answer", TASK, "yes")
     assert late.code == 1
-    assert "answered already, by dana" in late.err
+    assert "already answered by dana" in late.err
     assert await scene.events() == []
 
 
@@ -73,12 +73,12 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
 async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
     await scene.ask("Merge it?", "yes", "no")
     slip = await run(terminal, "answer", "last", "yse")
-    said = "yse is none of yes, no; did you mean yes? For free words: --words"
+    said = "yse is not one of yes, no; did you mean yes? For free text add --words"
     assert (slip.code, said in slip.err) == (1, True), slip
     assert (await run(terminal, "answer", "last", "yse", "--words")).code == 0
     assert "answered: yse, waits for the King" in (await run(terminal, "inbox")).out
     late = await run(terminal, "answer", TASK, "no")
-    assert (late.code, "answered already, by tester: yse; the King takes that up" in late.err) == (1, True), late
+    assert (late.code, "already answered by tester: yse; the King processes that answer" in late.err) == (1, True), late
     async with scene.king():
         await scene.is_answered()
     assert (await scene.the_ask()).answer == "yse"
@@ -88,7 +88,7 @@ async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) ->
     await scene.ask(people=("dana",))
     refused = await run(terminal, "answer", TASK, "yes")
     assert refused.code == 1
-    assert "tester may not answer; these may: dana" in refused.err
+    assert "tester may not answer; allowed: dana" in refused.err
     assert (await run(terminal, "answer", TASK, "yes", "--as", "dana")).code == 0
     assert len(await scene.events()) == 1
 
@@ -99,7 +99,7 @@ async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene
         await scene.is_sent(await scene.ask("Merge it?", "yes"))
         assert (await run(terminal, "answer", TASK, "yes")).code == 0
         await scene.is_answered()
-        await envoy.look()
+        await envoy.remind()
         _, question = await scene.said()
     assert await scene.remembered("awaiting-responses") == {}
     assert "Answered by tester: yes" in question["text"]

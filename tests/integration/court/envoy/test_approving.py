@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.asks import APPROVE, NO_RUN, REJECT, Ask, AskStatus, load_ask, save_ask
 from kingdom.court.documents import Message, MessageType
+from kingdom.court.questions import (
+    APPROVE,
+    REJECT,
+    WITHOUT_RUN,
+    HumanQuestion,
+    QuestionStatus,
+    load_question,
+    save_question,
+)
 from kingdom.court.streams import SETTLED_STREAM
 from tests.acceptance.terminal import Done, Terminal
 from tests.integration.court.envoy.scene import TASK, Scene
@@ -30,34 +38,34 @@ async def run(terminal: Terminal, *words: str) -> Done:
 async def ask_for_approval(scene: Scene) -> Message:
     """Ask about a petition, as its General does."""
     now = scene.clock()
-    ask = Ask(
+    ask = HumanQuestion(
         id=PETITION,
-        task_id=TASK,
+        assignment_id=TASK,
         petition=PETITION,
         general="gen-pr",
-        workflow_id=NO_RUN,
-        question="May gen-pr do this?",
+        workflow_id=WITHOUT_RUN,
+        text="May gen-pr do this?",
         choices=(APPROVE, REJECT),
         exact=True,
         asked_at=now,
         due_at=now + timedelta(days=30),
     )
     async with scene.bus.transaction() as transaction:
-        await save_ask(transaction, ask)
+        await save_question(transaction, ask)
     context: dict[str, Any] = {"task_id": TASK, "ask_id": PETITION, "choices": list(ask.choices)}
-    return await scene.tell(MessageType.HUMAN_INPUT_REQUEST, ask.question, **context)
+    return await scene.tell(MessageType.HUMAN_INPUT_REQUEST, ask.text, **context)
 
 
-async def the_question(scene: Scene) -> Ask:
+async def the_question(scene: Scene) -> HumanQuestion:
     async with scene.bus.transaction() as transaction:
-        found = await load_ask(transaction, PETITION)
+        found = await load_question(transaction, PETITION)
     assert found
     return found[1]
 
 
 async def is_answered(scene: Scene) -> None:
     async def has_an_answer() -> bool:
-        return (await the_question(scene)).status is AskStatus.ANSWERED
+        return (await the_question(scene)).status is QuestionStatus.ANSWERED
 
     await eventually(has_an_answer)
 
@@ -84,7 +92,7 @@ async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: 
         await eventually(looks_ended)
     ask = await the_question(scene)
     assert (ask.answer, ask.answered_by) == (APPROVE, dana)
-    assert (await scene.the_ask()).status is AskStatus.OPEN
+    assert (await scene.the_ask()).status is QuestionStatus.OPEN
     assert set(await scene.remembered("awaiting-responses")) == {TASK}
     assert told(scene) == 1
 
@@ -99,7 +107,7 @@ async def test_a_reply_in_the_thread_is_for_the_assignment_and_approves_no_petit
         await scene.is_sent(await scene.ask("Shall it go on?", APPROVE, REJECT, exact=True))
         await scene.reply(petition["thread_ts"], dana, APPROVE)
         await scene.is_answered()
-    assert (await the_question(scene)).status is AskStatus.OPEN
+    assert (await the_question(scene)).status is QuestionStatus.OPEN
     assert told(scene) == 0
 
 
@@ -113,13 +121,13 @@ async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     [shown] = (await run(terminal, "inbox", "--json")).document
     assert (shown["task_id"], shown["petition_id"], shown["choices"]) == (PETITION, PETITION, [APPROVE, REJECT])
     wrong = await run(terminal, "answer", TASK, APPROVE)
-    assert (wrong.code, "asks nothing" in wrong.err) == (1, True)
+    assert (wrong.code, "has no open question" in wrong.err) == (1, True)
     done = await run(terminal, "answer", name, APPROVE)
     assert done.code == 0, done.err
     ask = await the_question(scene)
-    assert (ask.status, ask.answered_by, told(scene)) == (AskStatus.ANSWERED, "tester", 1)
+    assert (ask.status, ask.answered_by, told(scene)) == (QuestionStatus.ANSWERED, "tester", 1)
     twice = await run(terminal, "answer", PETITION, REJECT)
-    assert (twice.code, "answered already, by tester" in twice.err) == (1, True)
+    assert (twice.code, "already answered by tester" in twice.err) == (1, True)
 
 
 async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(scene: Scene) -> None:
@@ -128,7 +136,7 @@ async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(s
         await scene.begin()
         await scene.is_sent(await ask_for_approval(scene))
         scene.clock.ahead = timedelta(hours=25)
-        await envoy.look()
+        await envoy.remind()
 
         async def is_reminded() -> bool:
             return len(await scene.said()) == 3

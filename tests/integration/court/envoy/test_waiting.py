@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.court.asks import save_ask
 from kingdom.court.documents import AssignmentStatus
-from kingdom.court.envoy.reminding import clear_away
-from kingdom.court.envoy.slack_place import SlackPlace
+from kingdom.court.envoy.reminders import clean_up_questions
+from kingdom.court.envoy.slack_messenger import SlackMessenger
+from kingdom.court.questions import save_question
 from kingdom.court.records import MESSAGES
 from tests.integration.court.envoy.scene import TASK, Scene, slack_settings
 from tests.integration.running import eventually
@@ -26,8 +26,8 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
         told = []
         for hours in (1, 24, 24, 24 * 6, 24):
             scene.clock.ahead += timedelta(hours=hours)
-            await envoy.look()
-            await envoy.look()
+            await envoy.remind()
+            await envoy.remind()
             told.append(len(await reminders(scene)))
         assert told == [0, 1, 1, 2, 2]
 
@@ -46,8 +46,8 @@ async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_
     await scene.ask()
     scene.clock.ahead = timedelta(days=9)
     async with scene.envoy(hears=False) as envoy:
-        await envoy.look()
-        await envoy.look()
+        await envoy.remind()
+        await envoy.remind()
     [said] = await reminders(scene)
     assert said.startswith("Nobody has answered for 9 days")
 
@@ -56,7 +56,7 @@ async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
     await scene.ask(due_at=scene.clock() + timedelta(hours=30))
     scene.clock.ahead = timedelta(hours=31)
     async with scene.envoy(hears=False) as envoy:
-        await envoy.look()
+        await envoy.remind()
     assert await reminders(scene) == []
     assert (await scene.the_ask()).status == "open"
 
@@ -69,15 +69,15 @@ async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: s
     ask = await scene.the_ask()
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        over = ask.answered("root", "no") if ending == "answered" else ask.expired()
-        await save_ask(transaction, over, record)
-    place = SlackPlace(slack_settings(scene.slack.url))
+        over = ask.with_answer("root", "no") if ending == "answered" else ask.as_expired()
+        await save_question(transaction, over, record)
+    place = SlackMessenger(slack_settings(scene.slack.url))
     await place.open()
     try:
         await scene.slack.trouble(kind="refuse", path="/api/chat.update", status=500)
-        await clear_away(scene.bus, place, scene.clock())
+        await clean_up_questions(scene.bus, place, scene.clock())
         assert TASK in await scene.remembered("awaiting-responses")
-        await clear_away(scene.bus, place, scene.clock())
+        await clean_up_questions(scene.bus, place, scene.clock())
     finally:
         await place.close()
     _, question = await scene.said()
@@ -90,7 +90,7 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
     message = await scene.ask("Merge it?", "yes")
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_ask(transaction, (await scene.the_ask()).answered("root", "yes"), record)
+        await save_question(transaction, (await scene.the_ask()).with_answer("root", "yes"), record)
     async with scene.envoy(hears=False):
         await scene.is_sent(message)
 
@@ -105,10 +105,10 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
 async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene: Scene) -> None:
     async with scene.envoy(hears=False) as envoy:
         await scene.is_sent(await scene.begin())
-        await envoy.look()
+        await envoy.remind()
         assert TASK in await scene.remembered("thread-mappings")
         scene.clock.ahead = timedelta(days=1, minutes=1)
-        await envoy.look()
+        await envoy.remind()
     assert await scene.remembered("thread-mappings") == {}
 
 
@@ -117,7 +117,7 @@ async def test_the_end_of_work_that_took_days_is_told_in_its_thread(scene: Scene
         await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)
         await scene.assignment(AssignmentStatus.COMPLETED)
-        await envoy.look()
+        await envoy.remind()
         await scene.is_sent(await scene.update("All is done.", status="completed"))
     root, end = await scene.said()
     assert end["thread_ts"] == root["ts"]

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from kingdom.chronicle.catalogue import chronicle
+from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import SessionRestarted
 from kingdom.court.documents import AssignmentStatus, EventStatus
-from kingdom.court.explain.material import gather
-from kingdom.court.explain.tell import tell
-from kingdom.court.explain.timeline import Kind, QueryOutcome, Timeline
+from kingdom.court.explain.timeline import MomentKind, QueryOutcome, Timeline
+from kingdom.court.explain.timeline_builder import build_timeline
+from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.package import PetitionRule
 from kingdom.errors import NotFound
 from tests.integration.court.general.scene import CourtScene, reports, work
@@ -21,7 +21,7 @@ COMMENT = {"petition": "github.comment", "body": {"body": "hello"}}
 
 
 async def told(court: CourtScene, about: str) -> Timeline:
-    return tell(await gather(court.bus, court.operations, about))
+    return build_timeline(await gather_data(court.bus, court.operations, about))
 
 
 async def story(court: CourtScene) -> tuple[str, str]:
@@ -37,29 +37,37 @@ async def story(court: CourtScene) -> tuple[str, str]:
     event_id = await court.happens(title=TITLE)
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
-        await chronicle(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
+        await log_event(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
     await court.answer(waiting.id, "left")
     await court.until_event(event_id, EventStatus.COMPLETED)
     return event_id, waiting.id
 
 
 async def test_one_timeline_tells_everything_from_the_event_to_the_result(court: CourtScene) -> None:
-    event_id, task_id = await story(court)
-    timeline = await told(court, task_id)
+    event_id, assignment_id = await story(court)
+    timeline = await told(court, assignment_id)
     kinds = [moment.kind for moment in timeline.moments]
-    assert kinds[0] is Kind.EVENT
-    assert kinds[-1] is Kind.RESULT
-    order = [Kind.DECISION, Kind.PETITION, Kind.QUESTION, Kind.ANSWER, Kind.CHECKPOINT, Kind.CRASH, Kind.RETRY]
-    firsts = [kinds.index(kind) for kind in order if kind is not Kind.CRASH]
+    assert kinds[0] is MomentKind.EVENT
+    assert kinds[-1] is MomentKind.RESULT
+    order = [
+        MomentKind.DECISION,
+        MomentKind.PETITION,
+        MomentKind.QUESTION,
+        MomentKind.ANSWER,
+        MomentKind.CHECKPOINT,
+        MomentKind.CRASH,
+        MomentKind.RETRY,
+    ]
+    firsts = [kinds.index(kind) for kind in order if kind is not MomentKind.CRASH]
     assert firsts == sorted(firsts)
     words = {moment.kind: moment for moment in timeline.moments}
-    assert words[Kind.DECISION].why == "its rule gen-test#1 fits, priority normal"
-    assert words[Kind.QUESTION].why == "Left or right?"
-    assert "left" in words[Kind.ANSWER].why
-    assert "acme-app" in words[Kind.CHECKPOINT].why
-    crashes = [moment.what for moment in timeline.moments if moment.kind is Kind.CRASH]
+    assert words[MomentKind.DECISION].why == "its rule gen-test#1 matches, priority normal"
+    assert words[MomentKind.QUESTION].why == "Left or right?"
+    assert "left" in words[MomentKind.ANSWER].why
+    assert "acme-app" in words[MomentKind.CHECKPOINT].why
+    crashes = [moment.what for moment in timeline.moments if moment.kind is MomentKind.CRASH]
     # A host that is slow to say that it lives may count as over meanwhile.
-    assert {"started king again", "the agent of mend ended by itself"} <= set(crashes)
+    assert {"restarted king", "the agent of mend ended unexpectedly"} <= set(crashes)
     assert (timeline.crashes, timeline.retries, timeline.status) == (len(crashes), 1, "completed")
     assert timeline.event
     assert (timeline.event.id, timeline.event.subject) == (event_id, TITLE)
@@ -67,8 +75,8 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
 
 @ONE_BACKEND
 async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
-    _, task_id = await story(court)
-    timeline = await told(court, task_id)
+    _, assignment_id = await story(court)
+    timeline = await told(court, assignment_id)
     (strand,) = timeline.strands
     look, mend = strand.works
     assert [query.outcome for query in look.queries] == [QueryOutcome.ASKED, QueryOutcome.ANSWERED]
@@ -76,7 +84,7 @@ async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
     assert mend.queries[0].reconciled == "UNFINISHED"
     assert mend.queries[-1].outcome is QueryOutcome.ANSWERED
     assert (look.cost_usd, mend.cost_usd, timeline.cost_usd) == (0.25, 0.5, 0.75)
-    assert sum(moment.cost_usd or 0 for moment in timeline.moments if moment.kind is Kind.QUERY) == 0.75
+    assert sum(moment.cost_usd or 0 for moment in timeline.moments if moment.kind is MomentKind.QUERY) == 0.75
     (question,) = strand.questions
     assert (question.question, question.answer) == ("Left or right?", "left")
     assert question.seconds is not None
@@ -90,10 +98,10 @@ async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
 
 @ONE_BACKEND
 async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(court: CourtScene) -> None:
-    event_id, task_id = await story(court)
+    event_id, assignment_id = await story(court)
     whole = await told(court, event_id)
     resumed = whole.strands[0].resumed_as[0]
-    for about in (task_id, resumed, f"wf-{task_id}"):
+    for about in (assignment_id, resumed, f"wf-{assignment_id}"):
         other = await told(court, about)
         assert msgspec.structs.replace(other, about=event_id) == whole
 
@@ -102,7 +110,7 @@ async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtSc
     event_id = await court.happens()
     await court.until_event(event_id, EventStatus.COMPLETED)
     timeline = await told(court, event_id)
-    assert [moment.kind for moment in timeline.moments] == [Kind.EVENT, Kind.DECISION]
+    assert [moment.kind for moment in timeline.moments] == [MomentKind.EVENT, MomentKind.DECISION]
     assert timeline.moments[-1].why == "no General subscribes to it"
     assert (timeline.status, timeline.strands) == ("unrouted", ())
     assert timeline.seconds is not None
@@ -114,9 +122,9 @@ async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> N
     await court.until_event(await court.happens(), EventStatus.FAILED)
     (task,) = await court.assignments()
     timeline = await told(court, task.id)
-    failures = [moment.why for moment in timeline.moments if moment.kind is Kind.FAILURE]
+    failures = [moment.why for moment in timeline.moments if moment.kind is MomentKind.FAILURE]
     assert "out of luck" in failures
-    assert timeline.moments[-1].kind in (Kind.RESULT, Kind.RUN)
+    assert timeline.moments[-1].kind in (MomentKind.RESULT, MomentKind.RUN)
     assert timeline.status == "failed"
 
 

@@ -12,42 +12,35 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bench.crash_sweep.scene import make_repository
-from kingdom.bus import EFFECTS, Bus, Cursor, Dispatcher, Query, Record, Transaction, Worker
+from kingdom.bus import EFFECTS, Bus, Dispatcher, LogCursor, Record, RecordQuery, Transaction, Worker
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records
 from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
-from kingdom.court.documents import (
-    Assignment,
-    AssignmentStatus,
-    EventStatus,
-    ExternalEvent,
-    MessageType,
-    Priority,
-)
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, MessageType, Priority
+from kingdom.court.general.context import GeneralContext
 from kingdom.court.general.reactions import register, streams_of
-from kingdom.court.general.staff import Staff
 from kingdom.court.king import reactions as kings
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.records import KINDS as KING_KINDS
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.package import General, Package, Policy, Subscription
+from kingdom.court.package import General, GeneralPolicy, Package, Subscription
 from kingdom.court.petitions.decision import PETITIONS
-from kingdom.court.records import ASSIGNMENTS, receive
+from kingdom.court.records import ASSIGNMENTS, receive_event
 from kingdom.court.streams import TOPOLOGY
 from kingdom.ids import new_id
-from kingdom.soldiers.folders import Folders
-from kingdom.soldiers.host import SoldierHost
-from kingdom.soldiers.scripted.client import ScriptedAgents
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
+from kingdom.soldiers.host.host import SoldierHost
+from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.registry import create_git
 from kingdom.workflow.streams import ENGINE_STREAMS
 from tests.contract.backends import BackendUnderTest
-from tests.fakes.quarters import UNCONFINED
+from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -83,7 +76,7 @@ def package(
         name=GENERAL,
         description="Does what its script says.",
         subscribes=(Subscription(type="*"),),
-        policy=Policy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
+        policy=GeneralPolicy(**{"retry_after_seconds": 0, "retries": 0, **policy}),
     )
     template = WorkflowTemplate(id="test", name="Test", works=works, git_refs=git_refs)
     return Package(general=general, template=template, directory=str(directory))
@@ -116,23 +109,23 @@ class CourtScene:
             status=EventStatus.PENDING,
         )
         async with self.bus.transaction() as transaction:
-            assert await receive(transaction, event, "sentinel")
+            assert await receive_event(transaction, event, "sentinel")
         return event.id
 
-    async def answer(self, task_id: str, text: str, together: Transaction | None = None) -> str:
+    async def answer(self, assignment_id: str, text: str, together: Transaction | None = None) -> str:
         """Let a person answer, in one with what else happens in a transaction."""
         event = ExternalEvent(
-            id=new_id(f"evt-cli-response-{task_id}"),
+            id=new_id(f"evt-cli-response-{assignment_id}"),
             type="cli.human_response",
             source="cli",
             repo=None,
-            payload={"task_id": task_id, "text": text, "person": "anna"},
+            payload={"task_id": assignment_id, "text": text, "person": "anna"},
             priority=Priority.HIGH,
             created_at=utc_now(),
             status=EventStatus.PENDING,
         )
         async with nullcontext(together) if together else self.bus.transaction() as transaction:
-            assert await receive(transaction, event, "envoy")
+            assert await receive_event(transaction, event, "envoy")
         return event.id
 
     async def event(self, event_id: str) -> ExternalEvent:
@@ -150,7 +143,7 @@ class CourtScene:
 
     async def assignments(self) -> list[Assignment]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=ASSIGNMENTS.name))
+            found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name))
         return [msgspec.convert(record.doc, Assignment) for record in found]
 
     async def until_assignment(self, status: AssignmentStatus) -> Assignment:
@@ -167,25 +160,25 @@ class CourtScene:
         async with self.bus.transaction() as transaction:
             return await transaction.get(kind, record_id)
 
-    async def result(self, task_id: str) -> dict[str, Any]:
-        record = await self.record(records.RESULTS.name, task_id)
-        assert record, f"there is no result of {task_id}"
+    async def result(self, assignment_id: str) -> dict[str, Any]:
+        record = await self.record(records.RESULTS.name, assignment_id)
+        assert record, f"there is no result of {assignment_id}"
         return dict(record.doc)
 
     async def logged(self, *types: str) -> list[tuple[str, dict[str, Any]]]:
         """Return what was logged of some types, in order."""
-        entries = await self.operations.read_log(Cursor(), 1000)
+        entries = await self.operations.read_log(LogCursor(), 1000)
         return [(each.entry.type, dict(each.entry.data)) for each in entries if each.entry.type in types]
 
     async def messages(self, kind: MessageType) -> list[str]:
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind=records.MESSAGES.name))
+            found = await transaction.find(RecordQuery(kind=records.MESSAGES.name))
         return [str(record.doc["content"]) for record in found if record.doc["type"] == kind]
 
     async def held(self) -> dict[str, Any]:
         """Return what somebody still holds of each quota."""
         async with self.bus.transaction() as transaction:
-            quotas = await transaction.find(Query(kind="quota"))
+            quotas = await transaction.find(RecordQuery(kind="quota"))
         return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}
 
 
@@ -205,19 +198,28 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
         bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
         scene = CourtScene(backend, bus, folder)
         zone = ZoneInfo("Asia/Seoul")
-        staff = Staff(
+        staff = GeneralContext(
             packages=lambda: scene.packages, channel="kingdom", zone=zone, clock=utc_now, directory=scene.realm
         )
         dispatcher: Dispatcher = engine().dispatcher
         settings = KingSettings(reserved_usd=1)
-        kings.register(dispatcher, Terms(settings=settings, packages=lambda: list(scene.packages.values()), zone=zone))
+        kings.register(
+            dispatcher, KingContext(settings=settings, packages=lambda: list(scene.packages.values()), zone=zone)
+        )
         register(dispatcher, staff)
         streams = (*ENGINE_STREAMS, *kings.STREAMS, *streams_of([GENERAL]))
         parts: list[Worker | SoldierHost] = [Worker(bus, dispatcher, streams, poll=_POLL)]
         if with_host:
             own = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
             parts.append(
-                SoldierHost(own, "host-a", ScriptedAgents(), Folders(folder / "host-a"), slots=4, quarters=UNCONFINED)
+                SoldierHost(
+                    own,
+                    "host-a",
+                    ScriptedAgentClient(),
+                    HostFolders(folder / "host-a"),
+                    slots=4,
+                    agent_environment=UNCONFINED,
+                )
             )
         running = [asyncio.create_task(part.run()) for part in parts]
         try:

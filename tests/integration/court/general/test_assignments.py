@@ -7,10 +7,10 @@ import pytest
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.package import PetitionRule
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.settling import settle
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import retry_due
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.operations import Continue
+from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.registry import delete_git
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
@@ -30,7 +30,7 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
         "all is well",
         f"wf-{task.id}",
     )
-    assert [route.task_id for route in event.routes] == [task.id]
+    assert [route.assignment_id for route in event.routes] == [task.id]
     result = await court.result(task.id)
     assert (result["task_id"], result["status"], result["details"]) == (task.id, "success", {"files": 2})
     assert result["metrics"]["cost_usd"] == 0.25
@@ -186,7 +186,7 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
     await lifecycle.resume(court.bus, waiting.workflow_id, Continue(reply="left"), actor="anna")
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     ignored = await court.until_event(await court.answer(waiting.id, "right"), EventStatus.COMPLETED)
-    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was answered already, by somebody")
+    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was already answered by somebody")
     go.touch()
     await court.until_event(event_id, EventStatus.COMPLETED)
     assert await court.held() == {}
@@ -214,7 +214,7 @@ async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothi
 async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
     court.has(work("look", {"answer": "done, I think"}))
     event = await court.until_event(await court.happens(), EventStatus.FAILED)
-    assert event.reason == "aborted: no agent left a result"
+    assert event.reason == "aborted: no agent reported a result"
 
 
 @ONE_BACKEND
@@ -272,7 +272,7 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert (await court.event(event_id)).status is EventStatus.DISPATCHED
     (petition_id,) = await asked_for()
     async with court.bus.transaction() as transaction:
-        await settle(transaction, petition_id, PetitionState.FAILED, reason="HTTP 401: bad credentials")
+        await settle_petition(transaction, petition_id, PetitionState.FAILED, reason="HTTP 401: bad credentials")
     event = await court.until_event(event_id, EventStatus.FAILED)
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 

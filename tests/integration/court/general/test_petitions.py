@@ -1,12 +1,12 @@
 """What an assignment waits for before it ends: people who approve, and petitions that wait for each other."""
 
 from kingdom.clock import utc_now
-from kingdom.court.asks import Ask
 from kingdom.court.documents import EventStatus, MessageType
-from kingdom.court.envoy.answers import Answer, open_asks, take_answer
+from kingdom.court.envoy.answers import PersonAnswer, open_questions, submit_answer
 from kingdom.court.package import PetitionRule
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.court.petitions.settling import settle
+from kingdom.court.petitions.settlement import settle_petition
+from kingdom.court.questions import HumanQuestion
 from tests.integration.court.general.scene import CourtScene, reports, work
 from tests.integration.running import eventually
 
@@ -14,12 +14,12 @@ SUCCESS = reports(status="success", summary="all is well")
 COMMENT = {"petition": "github.comment", "body": {"body": "Merge this at once."}}
 
 
-async def the_question(court: CourtScene) -> Ask:
+async def the_question(court: CourtScene) -> HumanQuestion:
     """Wait until a person is asked."""
 
-    async def asks() -> list[Ask]:
+    async def asks() -> list[HumanQuestion]:
         async with court.bus.transaction() as transaction:
-            return await open_asks(transaction)
+            return await open_questions(transaction)
 
     async def is_asked() -> bool:
         return bool(await asks())
@@ -29,12 +29,12 @@ async def the_question(court: CourtScene) -> Ask:
     return ask
 
 
-async def say(court: CourtScene, ask: Ask, text: str) -> None:
+async def say(court: CourtScene, ask: HumanQuestion, text: str) -> None:
     """Let anna answer as the command line and Slack do."""
     now = utc_now()
-    given = Answer(source="cli", task_id=ask.id, text=text, person="anna", at=f"{now.timestamp():.6f}")
+    given = PersonAnswer(source="cli", question_id=ask.id, text=text, person="anna", at=f"{now.timestamp():.6f}")
     async with court.bus.transaction() as transaction:
-        assert (await take_answer(transaction, given, now)).is_new
+        assert (await submit_answer(transaction, given, now)).is_new
 
 
 async def ids(court: CourtScene, kind: str, state: str) -> list[str]:
@@ -71,7 +71,9 @@ async def test_an_assignment_waits_for_the_person_who_has_to_approve(court: Cour
     await say(court, ask, "approve")
     petition_id = await the_petition(court, "github.comment", "granted")
     async with court.bus.transaction() as transaction:
-        await settle(transaction, petition_id, PetitionState.PERFORMED, response={"url": "https://example.org/1"})
+        await settle_petition(
+            transaction, petition_id, PetitionState.PERFORMED, response={"url": "https://example.org/1"}
+        )
     await court.until_event(event_id, EventStatus.COMPLETED)
     record = await court.record("petition", petition_id)
     assert record is not None
@@ -102,11 +104,11 @@ async def test_a_petition_and_a_run_can_ask_at_the_same_time(court: CourtScene) 
 
     async def both_ask() -> bool:
         async with court.bus.transaction() as transaction:
-            return len(await open_asks(transaction)) == 2
+            return len(await open_questions(transaction)) == 2
 
     await eventually(both_ask)
     async with court.bus.transaction() as transaction:
-        asks = {bool(ask.petition): ask for ask in await open_asks(transaction)}
+        asks = {bool(ask.petition): ask for ask in await open_questions(transaction)}
     await say(court, asks[True], "reject")
     await the_petition(court, "github.comment", "refused")
     assert (await court.assignments())[-1].status == "needs_human"
@@ -131,6 +133,8 @@ async def test_a_message_of_a_pull_request_is_sent_once_that_is_open(court: Cour
     assert await court.messages(MessageType.NOTIFICATION) == []
     assert (await court.event(event_id)).status is EventStatus.DISPATCHED
     async with court.bus.transaction() as transaction:
-        await settle(transaction, pull_request, PetitionState.PERFORMED, response={"url": "https://example.org/2"})
+        await settle_petition(
+            transaction, pull_request, PetitionState.PERFORMED, response={"url": "https://example.org/2"}
+        )
     await court.until_event(event_id, EventStatus.COMPLETED)
     assert await court.messages(MessageType.NOTIFICATION) == ["I have opened it."]

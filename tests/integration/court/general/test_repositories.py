@@ -6,9 +6,9 @@ import pytest
 
 from bench.crash_sweep.scene import make_repository
 from kingdom.court.documents import EventStatus
-from kingdom.soldiers.repository import clone_name
+from kingdom.soldiers.checkouts.repository import clone_name
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.general.scene import GENERAL, CourtScene, reports, work
 
@@ -26,7 +26,7 @@ async def knows(court: CourtScene, git_id: str, repo: str) -> Path:
 
 async def git_of(court: CourtScene, event_id: str) -> str:
     event = await court.until_event(event_id, EventStatus.COMPLETED)
-    run = await lifecycle.show(court.bus, f"wf-{event.routes[0].task_id}")
+    run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     (tree,) = run.work_trees
     return tree.ref.git_id
 
@@ -35,7 +35,7 @@ async def test_an_event_of_a_stranger_never_works_in_a_clone_with_the_same_slug(
     court.has(work("look", reports(status="success", summary="looked")))
     await knows(court, SLUG, PRIVATE)
     event = await court.until_event(await court.happens(repo=STRANGE), EventStatus.FAILED)
-    assert f"no Git is known for {STRANGE}" in event.reason
+    assert f"no Git is registered for {STRANGE}" in event.reason
     assert "kingdom git create acme-web.app ADDRESS --repo acme-web/app" in event.reason
     assert not list((court.folder / "host-a" / "repositories").glob("*.git"))
 
@@ -49,7 +49,7 @@ async def test_repositories_with_one_slug_have_a_git_a_clone_and_a_memory_each(c
     court.has(work("look", reports(status="success", summary="looked")))
     event_id = await court.happens(repo=STRANGE)
     assert await git_of(court, event_id) == "other"
-    run = await lifecycle.show(court.bus, f"wf-{(await court.event(event_id)).routes[0].task_id}")
+    run = await lifecycle.show(court.bus, f"wf-{(await court.event(event_id)).routes[0].assignment_id}")
     assert "vault" not in run.works[0].definition.instructions
     clones = {each.name for each in (court.folder / "host-a" / "repositories").glob("*.git")}
     assert clones == {clone_name(SLUG, str(private)), clone_name("other", str(strange))}

@@ -11,26 +11,26 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from kingdom.bus import Bus, Cursor, Dispatcher, LogEntry, Operations, Query, Record, Worker
-from kingdom.bus.ledger import EFFECTS
+from kingdom.bus import Bus, Dispatcher, LogCursor, LogEntry, Operations, Record, RecordQuery, Worker
+from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.court import records
-from kingdom.court.asks import Ask, load_ask, save_ask
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import PLACES
-from kingdom.court.king.watch import tick
+from kingdom.court.king.timers import run_timers_once
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES
 from kingdom.court.package import Package
+from kingdom.court.questions import HumanQuestion, load_question, save_question
 from kingdom.court.quota import QUOTAS, Quota, read_quota
-from kingdom.court.records import CURRENT, load, receive, save
+from kingdom.court.records import CURRENT, load, receive_event, save
 from kingdom.court.streams import TOPOLOGY, assignment_rested
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
-from kingdom.workflow.records import change
+from kingdom.workflow.records import run_transaction
 from tests.contract.backends import BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.king.making import NOON
@@ -61,54 +61,56 @@ class Scene:
         self.packages = list(packages)
         self.clock = Clock()
         self.operations: Operations = backend.operations(bus)
-        self.terms = Terms(settings=settings, packages=lambda: self.packages, zone=SEOUL, clock=self.clock)
+        self.context = KingContext(settings=settings, packages=lambda: self.packages, zone=SEOUL, clock=self.clock)
         self._answers = itertools.count(1)
 
     def dispatcher(self) -> Dispatcher:
         dispatcher = Dispatcher()
-        register(dispatcher, self.terms)
+        register(dispatcher, self.context)
         return dispatcher
 
     async def send(self, *events: ExternalEvent) -> None:
         """Let events arrive one after another, and wait for what the King does."""
         for event in events:
             async with self.bus.transaction() as transaction:
-                await receive(transaction, event, "sentinel")
+                await receive_event(transaction, event, "sentinel")
             await self.settle()
 
     async def tick(self, bus: Bus | None = None) -> None:
-        await tick(bus or self.bus, self.terms)
+        await run_timers_once(bus or self.bus, self.context)
         await self.settle()
 
-    async def rest(self, task_id: str, status: AssignmentStatus, *, reason: str = "", cost_usd: float = 0.0) -> None:
+    async def rest(
+        self, assignment_id: str, status: AssignmentStatus, *, reason: str = "", cost_usd: float = 0.0
+    ) -> None:
         """Say what a General says when an assignment ends or waits for a person."""
         async with self.bus.transaction() as transaction:
-            record, assignment = await load(transaction, Assignment, task_id)
+            record, assignment = await load(transaction, Assignment, assignment_id)
             rested = msgspec.structs.replace(assignment, status=status, reason=reason, cost_usd=cost_usd)
             await save(transaction, rested, record)
-            await transaction.publish(assignment_rested(task_id))
+            await transaction.publish(assignment_rested(assignment_id))
         await self.settle()
 
-    async def complete(self, task_id: str, **more: Any) -> None:
-        await self.rest(task_id, AssignmentStatus.COMPLETED, **more)
+    async def complete(self, assignment_id: str, **more: Any) -> None:
+        await self.rest(assignment_id, AssignmentStatus.COMPLETED, **more)
 
-    async def ask(self, task_id: str, **more: Any) -> None:
+    async def ask(self, assignment_id: str, **more: Any) -> None:
         """Let an assignment ask a person."""
-        assignment = await self.assignment(task_id)
-        ask = Ask(
+        assignment = await self.assignment(assignment_id)
+        ask = HumanQuestion(
             id=assignment.root_id,
-            task_id=task_id,
+            assignment_id=assignment_id,
             general=assignment.target_general,
             workflow_id=f"wf-{assignment.root_id}",
-            question="May I?",
+            text="May I?",
             asked_at=self.clock(),
             due_at=self.clock() + timedelta(days=7),
             **more,
         )
         async with self.bus.transaction() as transaction:
-            known = await load_ask(transaction, ask.id)
-            await save_ask(transaction, ask, known[0] if known else None)
-        await self.rest(task_id, AssignmentStatus.NEEDS_HUMAN)
+            known = await load_question(transaction, ask.id)
+            await save_question(transaction, ask, known[0] if known else None)
+        await self.rest(assignment_id, AssignmentStatus.NEEDS_HUMAN)
 
     async def measure(self, level: str, reason: str = "") -> None:
         """Say what the Chamberlain says of the machine."""
@@ -119,20 +121,20 @@ class Scene:
             version = known.version if known else 0
             await transaction.put(Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, version=version, doc=doc))
 
-        await change(self.bus, act)
+        await run_transaction(self.bus, act)
 
     async def event(self, event_id: str) -> ExternalEvent:
         async with self.bus.transaction() as transaction:
             return (await load(transaction, ExternalEvent, event_id))[1]
 
-    async def assignment(self, task_id: str) -> Assignment:
+    async def assignment(self, assignment_id: str) -> Assignment:
         async with self.bus.transaction() as transaction:
-            return (await load(transaction, Assignment, task_id))[1]
+            return (await load(transaction, Assignment, assignment_id))[1]
 
     async def task_of(self, event_id: str) -> str:
         """Return the one assignment that an event became."""
         (route,) = (await self.event(event_id)).routes
-        return route.task_id
+        return route.assignment_id
 
     async def assigned(self) -> list[Assignment]:
         return [msgspec.convert(record.doc, Assignment) for record in await self.find(records.ASSIGNMENTS.name)]
@@ -142,7 +144,9 @@ class Scene:
 
     async def owners(self) -> dict[str, str | None]:
         """Return under whom each event waits."""
-        return {record.doc["event_id"]: record.owner for record in await self.find(PLACES.name) if record.owner}
+        return {
+            record.doc["event_id"]: record.owner for record in await self.find(WAITING_ENTRIES.name) if record.owner
+        }
 
     async def quota(self, scope: str) -> Quota:
         async with self.bus.transaction() as transaction:
@@ -152,10 +156,10 @@ class Scene:
 
     async def find(self, kind: str) -> list[Record]:
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=kind, limit=1000))
+            return await transaction.find(RecordQuery(kind=kind, limit=1000))
 
     async def log(self, *types: str) -> list[LogEntry]:
-        entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 5000)]
+        entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 5000)]
         return [entry for entry in entries if not types or entry.type in types]
 
     async def settle(self) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.waiting import PLACES
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES
 from kingdom.court.quota import ONE, load_quota, save_quota
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
@@ -218,7 +218,7 @@ async def test_hundreds_that_wait_are_served_in_order_of_their_rank(backend: Bac
         for number in range(1, 31):
             age = timedelta(minutes=(number * 7) % 30)
             await scene.send(make_event(number, repo=f"acme/{number % 3}", created_at=scene.clock() - age))
-        expected = [record.doc["event_id"] for record in await scene.find(PLACES.name)]
+        expected = [record.doc["event_id"] for record in await scene.find(WAITING_ENTRIES.name)]
         await scene.measure("green")
         await scene.tick()
         for event_id in expected:

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from kingdom.court.asks import AskStatus, load_ask
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
+from kingdom.court.questions import QuestionStatus, load_question
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import make_event, make_package, wants
@@ -38,7 +38,7 @@ async def test_the_first_answer_lets_the_assignment_go_on_and_a_second_is_ignore
         first, second = [await scene.event(f"evt-slack-{number}") for number in (2, 3)]
         assert (first.status, first.outcome) == ("completed", "answered")
         assert (second.status, second.outcome) == ("completed", "ignored")
-        assert second.reason == "the question was answered already, by anna"
+        assert second.reason == "the question was already answered by anna"
         (said,) = await scene.log("task.resumed")
         assert said.data == {"task_id": resumed.id, "original_task_id": root.id}
 
@@ -114,13 +114,13 @@ async def test_what_is_no_answer_is_ignored_with_its_reason(backend: BackendUnde
         await scene.send(reply(3, task, user="mallory"), reply(4, task, text="  "))
         reasons = [(await scene.event(f"evt-slack-{number}")).reason for number in (2, 3, 4)]
         assert reasons == [
-            "task-20261115-999 asks nothing",
-            "mallory may not answer; these may: anna",
+            "task-20261115-999 has no question",
+            "mallory may not answer; allowed: anna",
             "the answer is empty",
         ]
         await scene.rest(task, AssignmentStatus.FAILED)
         await scene.send(reply(5, task))
-        assert (await scene.event("evt-slack-5")).reason == f"{task} does not wait for an answer, it is failed"
+        assert (await scene.event("evt-slack-5")).reason == f"{task} is not waiting for an answer, it is failed"
         assert len(await scene.assigned()) == 1
 
 
@@ -143,9 +143,9 @@ async def test_a_question_without_a_default_expires_and_no_answer_counts_any_mor
         scene.clock.forward(days=7)
         await scene.tick()
         async with scene.bus.transaction() as transaction:
-            known = await load_ask(transaction, task)
+            known = await load_question(transaction, task)
         assert known
-        assert known[1].status is AskStatus.EXPIRED
+        assert known[1].status is QuestionStatus.EXPIRED
         await scene.send(reply(2, task))
         assert (await scene.event("evt-slack-2")).reason == "the time for an answer is over"
 
@@ -173,6 +173,6 @@ async def test_an_answer_to_an_earlier_question_is_none_to_the_next(backend: Bac
         scene.clock.forward(minutes=5)
         await scene.ask(resumed.id)
         await scene.send(reply(3, task, "too late", asked_at=first))
-        assert (await scene.event("evt-slack-3")).reason == "that question is over"
+        assert (await scene.event("evt-slack-3")).reason == "that question is closed"
         await scene.send(reply(4, task, "in time", asked_at=scene.clock().isoformat()))
         assert (await scene.assigned())[-1].payload["text"] == "in time"

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority
-from kingdom.court.king.reactions import reroute
+from kingdom.court.king.reactions import reroute_event
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.waiting import PLACES
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES
 from kingdom.errors import IllegalTransition
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import opened
@@ -23,7 +23,7 @@ async def test_an_event_becomes_an_assignment_with_its_thread_its_slots_and_its_
         (assignment,) = await scene.assigned()
         event = await scene.event("evt-github-1")
         assert event.status is EventStatus.DISPATCHED
-        assert [(route.general, route.rule, route.task_id) for route in event.routes] == [
+        assert [(route.general, route.rule, route.assignment_id) for route in event.routes] == [
             ("gen-pr", "gen-pr#1", assignment.id)
         ]
         # 12:01 in UTC is 21:01 in Seoul.
@@ -33,7 +33,7 @@ async def test_an_event_becomes_an_assignment_with_its_thread_its_slots_and_its_
         for scope in ("soldiers", "repo:acme/app", "money"):
             assert list((await scene.quota(scope)).holders) == [assignment.id]
         assert await scene.messages() == [
-            "thread_start: gen-pr takes on github.pr.comment in acme/app as task-20261115-001."
+            "thread_start: gen-pr starts github.pr.comment in acme/app as task-20261115-001."
         ]
         assert [(entry.type, entry.actor) for entry in await scene.log()] == [
             ("event.detected", "sentinel"),
@@ -76,12 +76,12 @@ async def test_an_event_that_nobody_wants_rests_as_unrouted_until_it_is_routed_a
         assert discarded.data["reason"] == "no General subscribes to it"
         scene.packages.append(PR)
         async with scene.bus.transaction() as transaction:
-            await reroute(transaction, "evt-github-1")
+            await reroute_event(transaction, "evt-github-1")
         await scene.settle()
         assert (await scene.assignment(await scene.task_of("evt-github-1"))).target_general == "gen-pr"
         with pytest.raises(IllegalTransition, match="only an unrouted event"):
             async with scene.bus.transaction() as transaction:
-                await reroute(transaction, "evt-github-1")
+                await reroute_event(transaction, "evt-github-1")
 
 
 async def test_an_event_for_two_generals_completes_when_both_are_done(backend: BackendUnderTest) -> None:
@@ -213,5 +213,5 @@ async def test_places_are_kept_in_the_order_of_their_rank(backend: BackendUnderT
         high = make_event(3, priority=Priority.HIGH)
         await scene.send(normal, high, low)
         async with scene.bus.transaction() as transaction:
-            places = await transaction.find(Query(kind=PLACES.name, owner="ready"))
+            places = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner="ready"))
         assert [place.doc["event_id"] for place in places] == [low.id, high.id, normal.id]

@@ -9,10 +9,10 @@ from pathlib import Path
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.bus import Dispatcher
 from kingdom.court.documents import ExternalEvent
+from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
-from kingdom.court.king.terms import Terms
 from kingdom.court.package_files import load_packages
-from kingdom.court.records import receive
+from kingdom.court.records import receive_event
 from kingdom.court.streams import TOPOLOGY
 from tests.acceptance.terminal import Terminal
 from tests.integration.court.king.scene import EVERY_KIND, SEOUL, at_work
@@ -46,7 +46,7 @@ def write_general(directory: Path, general: str = GENERAL) -> Path:
 async def a_king(realm: Path) -> AsyncIterator[FilesBus]:
     """Let a King work on a store of files."""
     dispatcher = Dispatcher()
-    register(dispatcher, Terms(packages=lambda: load_packages(realm / "generals").packages, zone=SEOUL))
+    register(dispatcher, KingContext(packages=lambda: load_packages(realm / "generals").packages, zone=SEOUL))
     async with FilesBus(realm, TOPOLOGY, EVERY_KIND) as bus, at_work(bus, dispatcher, *STREAMS):
         yield bus
 
@@ -64,7 +64,7 @@ async def told_of(realm: Path, *events: ExternalEvent) -> None:
     async with a_king(realm) as bus:
         async with bus.transaction() as transaction:
             for event in events:
-                await receive(transaction, event, "sentinel")
+                await receive_event(transaction, event, "sentinel")
         await until_idle(bus)
 
 
@@ -122,13 +122,13 @@ async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> No
         ("evt-github-1", "newly routed")
     ]
     shown = terminal.run("simulate", "--since", "30d", "--rules", str(rules)).out
-    assert "2 decided otherwise, 1 as before, 0 no longer in the store." in shown
+    assert "2 would change, 1 would not, 0 are no longer in the store." in shown
 
 
 def test_what_is_no_event_is_refused_in_a_sentence(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     assert terminal.run("event", "send").code == 2
-    assert "is no type of event" in terminal.run("event", "send", "--type", "Not A Type").err
-    assert "cannot be the id of an event" in terminal.run("event", "send", "--type", "a.b", "--id", "evt-x").err
+    assert "is not a valid event type" in terminal.run("event", "send", "--type", "Not A Type").err
+    assert "is not a valid event id" in terminal.run("event", "send", "--type", "a.b", "--id", "evt-x").err
     terminal.ask("event", "send", "--type", "a.b")
     assert terminal.run("why", "evt-nobody-1").code == 1

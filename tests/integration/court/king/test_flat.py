@@ -14,18 +14,18 @@ import pytest
 from bench.explain import ExplainedBus
 from kingdom.bus import Transaction
 from kingdom.court.documents import ExternalEvent, Priority, Route
-from kingdom.court.king.admission import admit, free_absent
-from kingdom.court.king.gates import rank_text
-from kingdom.court.king.resting import rest, rest_forgotten
+from kingdom.court.king.admission import admit, release_absent
+from kingdom.court.king.admission_rules import rank_text
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.release import release_assignment, release_forgotten
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.terms import Terms
-from kingdom.court.king.waiting import WaitingPlace, free_held
+from kingdom.court.king.waiting_queue import WaitingEntry, release_held
 from kingdom.court.quota import WANTED, Quota
 from kingdom.court.streams import TOPOLOGY
 from tests.integration.court.king.scene import EVERY_KIND
 from tests.unit.court.king.making import NOON, make_event, make_package, wants
 
-TERMS = Terms(
+TERMS = KingContext(
     settings=KingSettings(soldiers=1),
     packages=lambda: [make_package("gen-pr", wants("*"))],
     zone=ZoneInfo("UTC"),
@@ -42,7 +42,7 @@ SELECT kind, id, 1, state, owner, doc
 def waiting(number: int, owner: str, repo: str) -> list[dict[str, Any]]:
     """Return an event that waits, as its two records."""
     event = make_event(number, repo=repo, created_at=NOON - timedelta(seconds=number))
-    place = WaitingPlace(
+    place = WaitingEntry(
         event_id=event.id,
         general="gen-pr",
         rule="gen-pr#1",
@@ -86,9 +86,9 @@ async def cost(bus: ExplainedBus, act: Callable[[Transaction], Awaitable[Any]]) 
 
 
 async def look_around(transaction: Transaction) -> None:
-    await free_held(transaction, NOON, 50)
-    await free_absent(transaction, TERMS)
-    await rest_forgotten(transaction, NOON, TERMS)
+    await release_held(transaction, NOON, 50)
+    await release_absent(transaction, TERMS)
+    await release_forgotten(transaction, NOON, TERMS)
     await admit(transaction, NOON, TERMS)
 
 
@@ -99,7 +99,9 @@ async def costs(dsn: str, size: int) -> dict[str, tuple[int, int]]:
             (first,) = (await admit(transaction, NOON, TERMS)).assignments
         return {
             "nobody can be admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
-            "an assignment rests": await cost(bus, lambda transaction: rest(transaction, first.id, NOON, TERMS)),
+            "an assignment rests": await cost(
+                bus, lambda transaction: release_assignment(transaction, first.id, NOON, TERMS)
+            ),
             "one is admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
             "the clock": await cost(bus, look_around),
         }

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus import Dispatcher, Received, Transaction
+from kingdom.bus import Dispatcher, Event, Transaction
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.watch import tick
+from kingdom.court.king.timers import run_timers_once
 from kingdom.court.quota import QUOTAS, read_quota
-from kingdom.court.records import ASSIGNMENTS, load, receive, save
+from kingdom.court.records import ASSIGNMENTS, load, receive_event, save
 from kingdom.court.streams import ASSIGNMENT_GIVEN, TOPOLOGY, AssignmentGiven, assignment_rested
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import EVERY_KIND, Scene, another_king, at_work, opened
@@ -33,7 +33,7 @@ def makes_assignment(transaction: Transaction) -> bool:
 async def arrive(scene: Scene, *numbers: int, source: str = "github", **more: Any) -> None:
     async with scene.bus.transaction() as transaction:
         for number in numbers:
-            await receive(transaction, make_event(number, source=source, **more), "sentinel")
+            await receive_event(transaction, make_event(number, source=source, **more), "sentinel")
 
 
 @pytest.mark.both_stores
@@ -64,7 +64,7 @@ async def test_two_kings_admit_an_event_once(backend: BackendUnderTest) -> None:
         await scene.measure("red")
         await scene.send(make_event(1))
         await scene.measure("green")
-        slow = asyncio.create_task(tick(barrier.wrap(other), scene.terms))
+        slow = asyncio.create_task(run_timers_once(barrier.wrap(other), scene.context))
         await barrier.reached()
         await scene.tick()
         barrier.open()
@@ -106,9 +106,9 @@ async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None
     async with opened(backend, nightly) as scene, backend.open(TOPOLOGY, EVERY_KIND) as other:
         await scene.tick()
         scene.clock.forward(hours=1)
-        slow = asyncio.create_task(tick(barrier.wrap(other), scene.terms))
+        slow = asyncio.create_task(run_timers_once(barrier.wrap(other), scene.context))
         await barrier.reached()
-        fast = asyncio.create_task(tick(scene.bus, scene.terms))
+        fast = asyncio.create_task(run_timers_once(scene.bus, scene.context))
         # Where keys are taken at once, the second waits for the first to end.
         await asyncio.wait({fast}, timeout=1)
         barrier.open()
@@ -122,9 +122,9 @@ async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None
 async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend: BackendUnderTest) -> None:
     count, most = 24, Counter[str]()
 
-    async def complete(received: Received[AssignmentGiven], transaction: Transaction) -> None:
+    async def complete(received: Event[AssignmentGiven], transaction: Transaction) -> None:
         """Do what a General does, and note how many others are at it."""
-        record, assignment = await load(transaction, Assignment, received.payload.task_id)
+        record, assignment = await load(transaction, Assignment, received.payload.assignment_id)
         for scope in ("soldiers", f"repo:{assignment.repo}"):
             quota = await transaction.get(QUOTAS.name, scope)
             assert quota

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.simulation import Simulation, simulate
-from kingdom.court.king.why import Explanation, explain
+from kingdom.court.king.simulation import RoutingSimulation, simulate_routing
+from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
-from kingdom.court.records import receive
+from kingdom.court.records import receive_event
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import NOON, every, make_event, make_package, wants
@@ -15,9 +15,9 @@ from tests.unit.court.king.making import NOON, every, make_event, make_package, 
 PR = make_package("gen-pr", wants("github.pr.*"))
 
 
-async def why(scene: Scene, event_id: str) -> Explanation:
+async def why(scene: Scene, event_id: str) -> EventExplanation:
     async with scene.bus.transaction() as transaction:
-        return await explain(transaction, event_id, scene.clock(), scene.terms)
+        return await explain_event(transaction, event_id, scene.clock(), scene.context)
 
 
 async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(backend: BackendUnderTest) -> None:
@@ -25,10 +25,10 @@ async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(ba
         await scene.send(*(make_event(number, repo=f"acme/{number}") for number in (1, 2, 3)))
         (wait,) = (await why(scene, "evt-github-3")).waits
         assert (wait.general, wait.line, wait.ahead) == ("gen-pr", "ready", 1)
-        assert wait.held_by == "soldiers: 1 of 1 taken, held by task-20261115-001"
+        assert wait.held_by == "all soldiers are busy (1 of 1), held by task-20261115-001"
         await scene.measure("yellow", "memory at 65 %")
         (wait,) = (await why(scene, "evt-github-3")).waits
-        assert wait.held_by == "the gate of health lets what is high begin: the health is yellow: memory at 65 %"
+        assert wait.held_by == "health is yellow (memory at 65 %), so only high-priority work starts"
 
 
 async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> None:
@@ -42,13 +42,13 @@ async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> N
             return wait.held_by
 
         await scene.send(make_event(1), make_event(2))
-        assert await held_by("evt-github-2") == "repo:acme/app: 1 of 1 taken, held by task-20261115-001"
+        assert await held_by("evt-github-2") == "all slots of acme/app are in use (1 of 1), held by task-20261115-001"
         await scene.send(*(make_event(number, "jira.x", source="jira", repo=None) for number in (3, 4)))
-        assert await held_by("evt-jira-4") == "general:gen-shy: 1 of 1 taken, held by task-20261115-002"
+        assert await held_by("evt-jira-4") == "all slots of gen-shy are in use (1 of 1), held by task-20261115-002"
         await scene.send(make_event(5, "slack.x", source="slack"))
-        assert await held_by("evt-slack-5") == "held back for a newer event until 2026-11-15T12:02:00+00:00"
+        assert await held_by("evt-slack-5") == "held back until 2026-11-15T12:02:00+00:00 in case a newer event follows"
         await scene.send(make_event(6, "cron.x", source="cron", repo=None))
-        assert (await held_by("evt-cron-6")).startswith("$0.00 spent and $10.00 set aside of $300.00, held by task-")
+        assert (await held_by("evt-cron-6")).startswith("$0.00 spent and $10.00 reserved of $300.00, held by task-")
         scene.packages.remove(PR)
         await scene.complete("task-20261115-001")
         assert await held_by("evt-github-2") == "there is no General gen-pr now"
@@ -59,33 +59,35 @@ async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered
     async with opened(backend, PR, other) as scene:
         await scene.send(make_event(1))
         explanation = await why(scene, "evt-github-1")
-        assert explanation.standing == "It was given to gen-pr by gen-pr#1."
-        assert [(each.task_id, each.status) for each in explanation.assignments] == [("task-20261115-001", "pending")]
+        assert explanation.status_text == "It was given to gen-pr by gen-pr#1."
+        assert [(each.assignment_id, each.status) for each in explanation.assignments] == [
+            ("task-20261115-001", "pending")
+        ]
         assert [(each.rule, each.chosen) for each in explanation.considered] == [
             ("gen-other#1", False),
             ("gen-pr#1", True),
         ]
         await scene.complete("task-20261115-001", reason="all good")
-        assert (await why(scene, "evt-github-1")).standing == "It is completed: all good."
+        assert (await why(scene, "evt-github-1")).status_text == "It is completed: all good."
         await scene.send(make_event(2, "slack.app_mention", source="slack"))
         unrouted = await why(scene, "evt-slack-2")
-        assert unrouted.standing == "It is completed, unrouted: no General subscribes to it."
+        assert unrouted.status_text == "It is completed, unrouted: no General subscribes to it."
         assert not any(each.chosen for each in unrouted.considered)
 
 
 async def test_an_event_that_no_king_has_seen_says_so(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, kings=0) as scene:
         async with scene.bus.transaction() as transaction:
-            await receive(transaction, make_event(1), "sentinel")
-        assert (await why(scene, "evt-github-1")).standing == "The King has not decided about it yet: is he running?"
+            await receive_event(transaction, make_event(1), "sentinel")
+        assert (await why(scene, "evt-github-1")).status_text == "The King has not routed it yet: does he run?"
 
 
 async def test_other_rules_show_what_they_would_decide_otherwise(backend: BackendUnderTest) -> None:
     nightly = make_package("gen-report", schedules=[every("* * * * *")])
 
-    async def differences(scene: Scene, *packages: Package) -> Simulation:
+    async def differences(scene: Scene, *packages: Package) -> RoutingSimulation:
         async with scene.bus.transaction() as transaction:
-            return await simulate(transaction, scene.operations, packages, NOON - timedelta(days=7))
+            return await simulate_routing(transaction, scene.operations, packages, NOON - timedelta(days=7))
 
     async with opened(backend, PR, nightly, settings=KingSettings(soldiers=1)) as scene:
         await scene.tick()

@@ -6,7 +6,7 @@ import signal
 import sys
 from datetime import timedelta
 
-from kingdom.bus import Answer, Attempt, Dispatcher, Worker
+from kingdom.bus import Attempt, CallResult, Dispatcher, Worker
 from kingdom.court import streams
 from kingdom.court.petitions.effects import PetitionEffect
 from tests.contract.backends import BACKENDS
@@ -17,7 +17,7 @@ def doomed(effect: PetitionEffect, moment: str) -> PetitionEffect:
     """Return an effect whose process is killed around its call."""
     send = effect.send
 
-    async def die(attempt: Attempt) -> Answer:
+    async def die(attempt: Attempt) -> CallResult:
         if moment == "after":
             await send(attempt)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -5,28 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.standins.github import github
-from kingdom.standins.jira import jira
-from kingdom.standins.server import Running, start
+from kingdom.standins.github.application import build_github
+from kingdom.standins.jira.application import build_jira
+from kingdom.standins.server import RunningServer, start
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.petitions.scene import Scene, opened
 
 
 @pytest.fixture
-async def github_site(tmp_path: Path) -> AsyncIterator[Running]:
-    running = await start(github(tmp_path / "github.json"))
+async def github_site(tmp_path: Path) -> AsyncIterator[RunningServer]:
+    running = await start(build_github(tmp_path / "github.json"))
     yield running
     await running.stop()
 
 
 @pytest.fixture
-async def jira_site(tmp_path: Path) -> AsyncIterator[Running]:
-    running = await start(jira(tmp_path / "jira.json"))
+async def jira_site(tmp_path: Path) -> AsyncIterator[RunningServer]:
+    running = await start(build_jira(tmp_path / "jira.json"))
     yield running
     await running.stop()
 
 
 @pytest.fixture
-async def scene(backend: BackendUnderTest, github_site: Running, jira_site: Running) -> AsyncIterator[Scene]:
+async def scene(
+    backend: BackendUnderTest, github_site: RunningServer, jira_site: RunningServer
+) -> AsyncIterator[Scene]:
     async with opened(backend, github_site, jira_site) as scene:
         yield scene

@@ -13,12 +13,12 @@ import aiohttp
 from kingdom.bus import (
     EFFECTS,
     Bus,
-    Cursor,
     Dispatcher,
+    Event,
+    LogCursor,
     LogEntry,
-    Query,
-    Received,
     Record,
+    RecordQuery,
     RetryPolicy,
     Topology,
     Transaction,
@@ -29,24 +29,24 @@ from kingdom.bus.operations import Operations, Situation
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.clock import utc_now
 from kingdom.court import records, streams
-from kingdom.court.asks import ASKS, AskStatus, load_ask
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
-from kingdom.court.envoy.answers import Answer, Taken, take_answer
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_answer
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
-from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
-from kingdom.court.petitions.petition import petition
 from kingdom.court.petitions.records import petitions_of
-from kingdom.standins.faults import Fault
-from kingdom.standins.jira import EMAIL
-from kingdom.standins.jira import TOKEN as JIRA_TOKEN
-from kingdom.standins.server import BOOK, FAULTS, Running
-from kingdom.workflow.model.answers import AgentPetitioned
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.court.questions import QUESTIONS, QuestionStatus, load_question
+from kingdom.standins.faults import ServerFault
+from kingdom.standins.jira.application import EMAIL
+from kingdom.standins.jira.application import TOKEN as JIRA_TOKEN
+from kingdom.standins.server import FAULTS, STATE_FILE, RunningServer
+from kingdom.workflow.model.messages.answers import AgentPetitioned
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
-from kingdom.workflow.verdicts import Verdict, load_verdict
+from kingdom.workflow.verdicts import PetitionVerdict, load_verdict
 from tests import warm
 from tests.contract.backends import BackendUnderTest
 from tests.contract.scene import eventually
@@ -59,7 +59,7 @@ TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows at once what it did, so that nobody has to wait for as long as a call may take.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
-KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, ASKS)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, QUESTIONS)
 # Nobody wants to wait for a retry.
 _BRISK = replace(
     streams.PETITION_STREAM,
@@ -68,7 +68,7 @@ _BRISK = replace(
 TOPOLOGY = Topology(
     [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
 )
-ALLOWED = Policy(
+ALLOWED = GeneralPolicy(
     petitions=tuple(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
@@ -110,7 +110,7 @@ def jira_effect(url: str) -> JiraPetitions:
 class Scene:
     """One store, the stand-ins, and what agents ask for."""
 
-    def __init__(self, backend: BackendUnderTest, bus: Bus, github: Running, jira: Running) -> None:
+    def __init__(self, backend: BackendUnderTest, bus: Bus, github: RunningServer, jira: RunningServer) -> None:
         self.backend = backend
         self.bus = bus
         self.github = github
@@ -123,7 +123,7 @@ class Scene:
         kind: str,
         body: dict[str, Any],
         *,
-        policy: Policy = ALLOWED,
+        policy: GeneralPolicy = ALLOWED,
         run: Workflow = RUN,
         root: Assignment | None = None,
         name: str = "",
@@ -131,7 +131,7 @@ class Scene:
     ) -> Petition:
         """Let an agent ask for something."""
         async with self.bus.transaction() as transaction:
-            return await petition(
+            return await handle_petition(
                 transaction,
                 root or assignment(),
                 policy,
@@ -154,24 +154,26 @@ class Scene:
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
         return await self.ask("github.comment", {"body": text}, **more)
 
-    async def look_again(self, run: Workflow = RUN) -> None:
+    async def defer(self, run: Workflow = RUN) -> None:
         """Let the General go on with what waits."""
         async with self.bus.transaction() as transaction:
-            await grant_waiting(transaction, ROOT, run)
+            await grant_waiting_petitions(transaction, ROOT, run)
 
-    async def answer(self, asked: Petition, text: str, person: str = "anna") -> Taken:
+    async def answer(self, asked: Petition, text: str, person: str = "anna") -> SubmissionResult:
         """Let a person answer the question about a petition."""
-        given = Answer(source="cli", task_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0")
+        given = PersonAnswer(
+            source="cli", question_id=asked.id, text=text, person=person, at=f"{next(self._numbers)}.0"
+        )
         async with self.bus.transaction() as transaction:
-            return await take_answer(transaction, given, utc_now())
+            return await submit_answer(transaction, given, utc_now())
 
-    async def question(self, asked: Petition) -> AskStatus | None:
+    async def question(self, asked: Petition) -> QuestionStatus | None:
         """Return how the question about a petition stands, if anybody was asked."""
         async with self.bus.transaction() as transaction:
-            found = await load_ask(transaction, asked.id)
+            found = await load_question(transaction, asked.id)
         return found[1].status if found else None
 
-    async def verdict(self, name: str) -> Verdict | None:
+    async def verdict(self, name: str) -> PetitionVerdict | None:
         """Return what an agent can be told that asked under a name."""
         async with self.bus.transaction() as transaction:
             return await load_verdict(transaction, name)
@@ -201,7 +203,7 @@ class Scene:
 
     async def records(self, kind: str) -> list[Record]:
         async with self.bus.transaction() as transaction:
-            return await transaction.find(Query(kind=kind))
+            return await transaction.find(RecordQuery(kind=kind))
 
     async def settled(self) -> list[tuple[str, str]]:
         """Return which petitions the General was told of."""
@@ -216,7 +218,7 @@ class Scene:
         """Return what was logged of petitions, once it is so much; an entry can be read a little after its commit."""
 
         async def read() -> list[LogEntry]:
-            entries = [logged.entry for logged in await self.operations.read_log(Cursor(), 1000)]
+            entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
             found = [entry for entry in entries if entry.type.startswith("petition.")]
             return found if len(found) >= count else []
 
@@ -227,18 +229,18 @@ class Scene:
         rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
-    def trouble(self, site: Running, **fault: Any) -> None:
-        site.application[FAULTS].add([Fault(**fault)])
+    def trouble(self, site: RunningServer, **fault: Any) -> None:
+        site.application[FAULTS].add([ServerFault(**fault)])
 
-    def made(self, site: Running, call: str, **about: Any) -> int:
+    def made(self, site: RunningServer, call: str, **about: Any) -> int:
         """Return how often something really happened there."""
-        return site.application[BOOK].count(call, **about)
+        return site.application[STATE_FILE].count(call, **about)
 
     def texts(self, kind: str = "comments") -> list[str]:
         """Return what was said on GitHub."""
-        return [each["body"] for each in self.github.application[BOOK].state[kind]]
+        return [each["body"] for each in self.github.application[STATE_FILE].state[kind]]
 
-    async def people(self, site: Running, what: str, **doing: Any) -> Any:
+    async def people(self, site: RunningServer, what: str, **doing: Any) -> Any:
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"{site.url}/_control/{what}", json=doing) as answer,
@@ -268,8 +270,8 @@ class Scene:
         """Let a General go on with what waits, whenever it is told to, for the length of the block."""
         dispatcher = Dispatcher()
 
-        async def go_on(received: Received[Any], transaction: Transaction) -> None:
-            await grant_waiting(transaction, received.payload.root, RUN)
+        async def go_on(received: Event[Any], transaction: Transaction) -> None:
+            await grant_waiting_petitions(transaction, received.payload.root, RUN)
 
         for notice in (streams.PETITION_SETTLED, streams.PETITIONS_DUE):
             dispatcher.reaction(notice)(go_on)
@@ -294,7 +296,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(backend: BackendUnderTest, github: Running, jira: Running) -> AsyncIterator[Scene]:
+async def opened(backend: BackendUnderTest, github: RunningServer, jira: RunningServer) -> AsyncIterator[Scene]:
     """Open a store, with a pull request of somebody on GitHub and a ticket in Jira."""
     async with backend.open(TOPOLOGY, KINDS) as bus:
         scene = Scene(backend, bus, github, jira)

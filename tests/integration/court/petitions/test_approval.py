@@ -5,20 +5,20 @@ from datetime import timedelta
 import pytest
 
 from kingdom.clock import utc_now
-from kingdom.court.asks import AskStatus, load_ask
-from kingdom.court.envoy.answers import find_ask, open_asks
-from kingdom.court.king.answers import answer_for_nobody
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.envoy.answers import find_question, open_questions
+from kingdom.court.king.answers import close_overdue_questions
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.records import has_open_petitions
-from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
+from kingdom.court.petitions.settlement import fail_overdue_petitions, withdraw_waiting_petitions
+from kingdom.court.questions import QuestionStatus, load_question
 from kingdom.court.records import EVENTS, MESSAGES
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
 
 REQUESTED, GRANTED = PetitionState.REQUESTED, PetitionState.GRANTED
 PERFORMED, REFUSED = PetitionState.PERFORMED, PetitionState.REFUSED
-CAREFUL = Policy(
+CAREFUL = GeneralPolicy(
     petitions=(
         PetitionRule(kind="github.comment", at_most=3, approval=True),
         PetitionRule(kind="github.pull_request", approval=True),
@@ -30,17 +30,17 @@ CAREFUL = Policy(
 async def test_a_petition_waits_for_a_person_who_approves_it(scene: Scene) -> None:
     async with scene.performing():
         asked = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a1-p1")
-        assert (asked.state, await scene.question(asked)) == (REQUESTED, AskStatus.OPEN)
+        assert (asked.state, await scene.question(asked)) == (REQUESTED, QuestionStatus.OPEN)
         undecided = await scene.verdict("t-a1-p1")
         assert undecided is not None
         assert undecided.granted is None
-        await scene.look_again()
+        await scene.defer()
         assert (await scene.waiting(), scene.texts()) == ([], [])
         assert (await scene.answer(asked, "approve")).is_new
-        await scene.look_again()
+        await scene.defer()
         done = await scene.until(asked, PERFORMED)
     assert (done.decided_by, done.decided_at is not None) == ("anna", True)
-    assert await scene.verdict("t-a1-p1") == Verdict(granted=True)
+    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=True)
     assert len(scene.texts()) == 1
     [event] = await scene.records(EVENTS.name)
     assert (event.state, event.doc["outcome"], event.doc["payload"]["user"]) == ("completed", "answered", "anna")
@@ -62,33 +62,33 @@ async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_words_t
 async def test_what_a_person_rejects_is_refused_for_good(scene: Scene) -> None:
     asked = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a1-p1")
     await scene.answer(asked, "Reject", "bob")
-    await scene.look_again()
+    await scene.defer()
     refused = await scene.now(asked)
     assert (refused.state, refused.reason, refused.decided_by) == (REFUSED, "bob rejected it", "bob")
     again = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a2-p1")
     assert (again.id, again.state) == (asked.id, REFUSED)
-    assert await scene.verdict("t-a2-p1") == Verdict(granted=False, reason="bob rejected it")
+    assert await scene.verdict("t-a2-p1") == PetitionVerdict(granted=False, reason="bob rejected it")
     assert len(await scene.records(MESSAGES.name)) == 1
     async with scene.bus.transaction() as transaction:
         assert not await has_open_petitions(transaction, ROOT)
 
 
 async def test_only_those_whom_the_policy_names_may_approve_and_only_with_these_words(scene: Scene) -> None:
-    policy = Policy(petitions=CAREFUL.petitions, ask_people=("anna",))
+    policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_people=("anna",))
     asked = await scene.comment(policy=policy)
     assert "may not answer" in (await scene.answer(asked, "approve", "mallory")).refusal
     assert "approve, reject" in (await scene.answer(asked, "well, yes", "anna")).refusal
     assert (await scene.answer(asked, "approve", "anna")).is_new
-    assert "answered already" in (await scene.answer(asked, "reject", "anna")).refusal
-    await scene.look_again()
+    assert "already answered" in (await scene.answer(asked, "reject", "anna")).refusal
+    await scene.defer()
     assert (await scene.now(asked)).state is GRANTED
 
 
 async def test_no_answer_to_the_assignment_is_taken_for_one_to_a_petition(scene: Scene) -> None:
     asked = await scene.comment(policy=CAREFUL)
     async with scene.bus.transaction() as transaction:
-        assert await find_ask(transaction, ROOT) is None
-        assert [ask.id for ask in await open_asks(transaction)] == [asked.id]
+        assert await find_question(transaction, ROOT) is None
+        assert [ask.id for ask in await open_questions(transaction)] == [asked.id]
 
 
 async def test_those_behind_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
@@ -96,38 +96,38 @@ async def test_those_behind_one_that_waits_for_a_person_wait_too(scene: Scene) -
     second = await scene.ask("slack.message", {"text": "Second."}, policy=CAREFUL)
     third = await scene.comment("Third.", policy=CAREFUL)
     await scene.answer(third, "approve")
-    await scene.look_again()
+    await scene.defer()
     assert [(await scene.now(each)).state for each in (first, second, third)] == [REQUESTED] * 3
     await scene.answer(first, "reject")
-    await scene.look_again()
+    await scene.defer()
     assert [(await scene.now(each)).state for each in (first, second, third)] == [REFUSED, PERFORMED, GRANTED]
 
 
 @pytest.mark.parametrize("king_first", [False, True], ids=["general first", "king first"])
 async def test_what_nobody_approves_in_time_is_refused(scene: Scene, *, king_first: bool) -> None:
-    policy = Policy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
+    policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
     asked = await scene.comment(policy=policy, name="t-a1-p1")
     later = utc_now() + timedelta(hours=3)
     if king_first:
         async with scene.bus.transaction() as transaction:
-            assert await answer_for_nobody(transaction, later, 10) == 1
+            assert await close_overdue_questions(transaction, later, 10) == 1
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, later) == 1
+        assert await fail_overdue_petitions(transaction, later) == 1
     refused = await scene.now(asked)
     assert (refused.state, refused.reason) == (REFUSED, "nobody approved it in time")
-    assert await scene.question(asked) is AskStatus.EXPIRED
-    assert await scene.verdict("t-a1-p1") == Verdict(granted=False, reason="nobody approved it in time")
+    assert await scene.question(asked) is QuestionStatus.EXPIRED
+    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=False, reason="nobody approved it in time")
     again = await scene.comment(policy=policy)
-    assert (again.state, await scene.question(again)) == (REQUESTED, AskStatus.OPEN)
+    assert (again.state, await scene.question(again)) == (REQUESTED, QuestionStatus.OPEN)
 
 
 async def test_an_approval_that_came_in_time_counts_even_if_it_is_heard_late(scene: Scene) -> None:
-    policy = Policy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
+    policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
     asked = await scene.comment(policy=policy)
     await scene.answer(asked, "approve")
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=3)) == 1
-    await scene.look_again()
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=3)) == 1
+    await scene.defer()
     assert (await scene.now(asked)).state is GRANTED
 
 
@@ -135,19 +135,19 @@ async def test_what_was_approved_and_then_withdrawn_may_be_asked_for_again(scene
     first = await scene.comment("First.", policy=CAREFUL)
     second = await scene.comment("Second.", policy=CAREFUL)
     await scene.answer(second, "approve")
-    await scene.look_again()
+    await scene.defer()
     async with scene.bus.transaction() as transaction:
-        await withdraw_waiting(transaction, ROOT, "the assignment ended before: killed")
+        await withdraw_waiting_petitions(transaction, ROOT, "the assignment ended before: killed")
     again = await scene.comment("Second.", policy=CAREFUL)
-    assert (again.state, again.decided_by, await scene.question(again)) == (REQUESTED, "", AskStatus.OPEN)
+    assert (again.state, again.decided_by, await scene.question(again)) == (REQUESTED, "", QuestionStatus.OPEN)
     assert (await scene.now(first)).state is REFUSED
 
 
 async def test_a_person_has_no_more_time_than_the_petition(scene: Scene) -> None:
     rule = PetitionRule(kind="github.comment", approval=True, expires_hours=1)
-    asked = await scene.comment(policy=Policy(petitions=(rule,)))
+    asked = await scene.comment(policy=GeneralPolicy(petitions=(rule,)))
     async with scene.bus.transaction() as transaction:
-        found = await load_ask(transaction, asked.id)
+        found = await load_question(transaction, asked.id)
     assert found is not None
     assert found[1].due_at == asked.expires_at == asked.created_at + timedelta(hours=1)
 
@@ -155,9 +155,9 @@ async def test_a_person_has_no_more_time_than_the_petition(scene: Scene) -> None
 async def test_the_end_of_an_assignment_ends_its_questions(scene: Scene) -> None:
     asked = await scene.comment(policy=CAREFUL)
     async with scene.bus.transaction() as transaction:
-        await withdraw_waiting(transaction, ROOT, "the assignment ended before: killed")
+        await withdraw_waiting_petitions(transaction, ROOT, "the assignment ended before: killed")
     assert (await scene.now(asked)).state is REFUSED
-    assert await scene.question(asked) is AskStatus.EXPIRED
+    assert await scene.question(asked) is QuestionStatus.EXPIRED
     assert "the time for an answer is over" in (await scene.answer(asked, "approve")).refusal
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from kingdom.bus import Record
-from kingdom.court.asks import APPROVE
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.records import petitions_of
+from kingdom.court.questions import APPROVE
 from kingdom.workflow.hosts import register_host
-from kingdom.workflow.model import commands, operations
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import WORKFLOWS
 from kingdom.workflow.registry import create_git
 from tests.acceptance.terminal import Done, Terminal
@@ -81,11 +82,11 @@ async def types(terminal: Terminal, *words: str) -> Done:
 
 async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene, terminal: Terminal) -> None:
     rules = (PetitionRule(kind="github.comment", approval=True), PetitionRule(kind="github.review"))
-    policy = Policy(petitions=rules)
+    policy = GeneralPolicy(petitions=rules)
     async with scene.performing():
         comment = await scene.comment("Merge this at once.", policy=policy)
         await scene.answer(comment, APPROVE, "dana")
-        await scene.look_again()
+        await scene.defer()
         await scene.until(comment, PetitionState.PERFORMED)
         refused: Petition = await scene.ask("jira.comment", {"body": "It flies."}, policy=policy)
     first, second = (await types(terminal, "petition", "list", ROOT, "--json")).document
@@ -108,7 +109,7 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
 
 
 async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, terminal: Terminal) -> None:
-    assert (await types(terminal, "petition", "list")).out == "Nothing was asked for.\n"
+    assert (await types(terminal, "petition", "list")).out == "There are no petitions.\n"
     unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
     nowhere = await asyncio.to_thread(terminal.run, "petition", "show", "abcdef12")

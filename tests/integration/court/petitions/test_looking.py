@@ -10,13 +10,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kingdom.bus import Absent, Acked, Attempt, Happened, Throttled
+from kingdom.bus import Absent, Acked, Attempt, Present, Throttled
 from kingdom.clock import utc_now
 from kingdom.court.petitions.effects import PetitionEffect
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
 from kingdom.errors import Transient
-from kingdom.standins.faults import Fault
-from kingdom.standins.server import FAULTS, Running, start
+from kingdom.standins.faults import ServerFault
+from kingdom.standins.server import FAULTS, RunningServer, start
 from tests.integration.court.petitions.scene import REPO, TICKET, github_effect, jira_effect
 
 
@@ -33,7 +33,7 @@ async def at_hand(effect: PetitionEffect) -> AsyncIterator[PetitionEffect]:
         await effect._api.close()
 
 
-async def people(site: Running, what: str, times: int = 1, **doing: Any) -> None:
+async def people(site: RunningServer, what: str, times: int = 1, **doing: Any) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(times):
             async with session.post(f"{site.url}/_control/{what}", json=doing) as answer:
@@ -41,13 +41,13 @@ async def people(site: Running, what: str, times: int = 1, **doing: Any) -> None
 
 
 @pytest.fixture
-async def pull_request(github_site: Running) -> Running:
+async def pull_request(github_site: RunningServer) -> RunningServer:
     await people(github_site, "pull_request", repository=REPO, title="Add a fin", head="fin")
     return github_site
 
 
 @pytest.fixture
-async def ticket(jira_site: Running) -> Running:
+async def ticket(jira_site: RunningServer) -> RunningServer:
     await people(jira_site, "tickets", project="QP", summary="It does not fly")
     return jira_site
 
@@ -63,7 +63,7 @@ THREAD = {"repo": REPO, "number": 1, "body": "Hm."}
     ],
 )
 async def test_any_attempt_of_a_petition_is_found_among_many_pages(
-    pull_request: Running, kind: str, body: dict[str, Any], noise: tuple[str, dict[str, Any]]
+    pull_request: RunningServer, kind: str, body: dict[str, Any], noise: tuple[str, dict[str, Any]]
 ) -> None:
     what, doing = noise
     place = {"repository": REPO, "number": 1}
@@ -73,31 +73,31 @@ async def test_any_attempt_of_a_petition_is_found_among_many_pages(
         sent = await effect.call(attempt(kind, body))
         await people(pull_request, what, 5, **place, **doing)
         assert isinstance(sent, Acked)
-        assert await effect.reconcile(attempt(kind, body, identifier="two")) == Happened(sent.response)
+        assert await effect.reconcile(attempt(kind, body, identifier="two")) == Present(sent.response)
         assert await effect.reconcile(attempt(kind, body, mark="0ther")) == Absent()
 
 
-async def test_a_comment_is_found_among_many_in_a_ticket(ticket: Running) -> None:
+async def test_a_comment_is_found_among_many_in_a_ticket(ticket: RunningServer) -> None:
     wanted = attempt("jira.comment", {"key": TICKET, "body": "It flies."})
     async with at_hand(jira_effect(ticket.url)) as effect:
         assert await effect.reconcile(wanted) == Absent()
         sent = await effect.call(wanted)
         await people(ticket, f"tickets/{TICKET}/comments", 110, body="Hm.")
         assert isinstance(sent, Acked)
-        assert await effect.reconcile(wanted) == Happened(sent.response)
+        assert await effect.reconcile(wanted) == Present(sent.response)
         assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
 
 
-async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: Running) -> None:
+async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: RunningServer) -> None:
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
     async with at_hand(jira_effect(ticket.url)) as effect:
         assert await effect.reconcile(wanted) == Absent()
         await people(ticket, f"tickets/{TICKET}", status="In Review")
         await people(ticket, f"tickets/{TICKET}", status="Done")
-        assert isinstance(await effect.reconcile(wanted), Happened)
+        assert isinstance(await effect.reconcile(wanted), Present)
 
 
-async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours(ticket: Running) -> None:
+async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours(ticket: RunningServer) -> None:
     for status in ("In Review", "To Do"):
         await people(ticket, f"tickets/{TICKET}", status=status)
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
@@ -107,7 +107,7 @@ async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours
         await people(ticket, f"tickets/{TICKET}", status="Done")
         # Their clock may be behind ours, so that our step seems to have been taken before.
         later = {**wanted.request, "since": (utc_now() - timedelta(minutes=4)).isoformat()}
-        assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Happened)
+        assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Present)
 
 
 async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
@@ -120,8 +120,8 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
     assert answer.reason.startswith("GitHub cannot be reached")
 
 
-async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: Running) -> None:
-    pull_request.application[FAULTS].add([Fault(kind="delay", seconds=3)])
+async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: RunningServer) -> None:
+    pull_request.application[FAULTS].add([ServerFault(kind="delay", seconds=3)])
     hasty = GithubPetitions(GithubApi(pull_request.url, "github-token", timedelta(seconds=1)))
     async with at_hand(hasty) as effect:
         with pytest.raises(TimeoutError):
@@ -153,8 +153,8 @@ async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: byte
     await strange.stop()
 
 
-async def test_an_answer_that_is_no_list_proves_nothing(pull_request: Running) -> None:
-    pull_request.application[FAULTS].add([Fault(kind="refuse", status=200)])
+async def test_an_answer_that_is_no_list_proves_nothing(pull_request: RunningServer) -> None:
+    pull_request.application[FAULTS].add([ServerFault(kind="refuse", status=200)])
     async with at_hand(github_effect(pull_request.url)) as effect:
-        with pytest.raises(Transient, match="what became of a call"):
+        with pytest.raises(Transient, match="a check of an earlier call"):
             await effect.reconcile(attempt("github.comment", THREAD))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kingdom.court.petitions.decision import PetitionState
-from kingdom.standins.server import Running
+from kingdom.standins.server import RunningServer
 from tests.integration.court.petitions.scene import Scene
 
 PERFORMED = PetitionState.PERFORMED
@@ -18,7 +18,7 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def site_of(scene: Scene, kind: str) -> Running:
+def site_of(scene: Scene, kind: str) -> RunningServer:
     return scene.github if kind.startswith("github") else scene.jira
 
 

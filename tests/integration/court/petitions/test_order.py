@@ -5,14 +5,14 @@ from datetime import timedelta
 import pytest
 
 from kingdom.clock import utc_now
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.settling import give_up_overdue
+from kingdom.court.petitions.settlement import fail_overdue_petitions
 from kingdom.court.records import MESSAGES
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
-from kingdom.workflow.verdicts import Verdict
+from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.court.petitions.scene import ALLOWED, REPO, ROOT, Scene
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
@@ -22,8 +22,8 @@ PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, Peti
 COMMIT = "c0ffee" + "0" * 34
 
 
-def hours(hours: float, *kinds: str) -> Policy:
-    return Policy(petitions=tuple(PetitionRule(kind=kind, at_most=3, expires_hours=hours) for kind in kinds))
+def hours(hours: float, *kinds: str) -> GeneralPolicy:
+    return GeneralPolicy(petitions=tuple(PetitionRule(kind=kind, at_most=3, expires_hours=hours) for kind in kinds))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def run(scene: Scene) -> Run:
     return run
 
 
-async def pull_request(scene: Scene, run: Run, policy: Policy = ALLOWED) -> Petition:
+async def pull_request(scene: Scene, run: Run, policy: GeneralPolicy = ALLOWED) -> Petition:
     body = {"title": "Repair the fin", "body": "It flies."}
     return await scene.ask("github.pull_request", body, run=run.workflow, name="p1", policy=policy)
 
@@ -51,10 +51,10 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_tells_of(sce
         first = await pull_request(scene, run)
         second = await scene.comment("I have opened a pull request.", run=run.workflow)
         assert (first.state, second.state) == (REQUESTED, REQUESTED)
-        await scene.look_again(run.workflow)
+        await scene.defer(run.workflow)
         assert (await scene.now(second)).state is REQUESTED
         takes_its_checkpoint(run)
-        await scene.look_again(run.workflow)
+        await scene.defer(run.workflow)
         opened, told = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
     assert opened.ended_at is not None
     assert told.ended_at is not None
@@ -65,17 +65,17 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_tells_of(sce
 async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_make_it_of(
     scene: Scene, run: Run
 ) -> None:
-    careful = Policy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
+    careful = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
     asked = await pull_request(scene, run, careful)
     [question] = await scene.records(MESSAGES.name)
     tree = run.workflow.work_trees[0]
     assert f"\nbase: {tree.ref.base_branch}\nhead: {tree.branch}\n" in question.doc["content"]
     await scene.answer(asked, "approve", "dana")
-    await scene.look_again(run.workflow)
+    await scene.defer(run.workflow)
     approved = await scene.now(asked)
     assert (approved.state, approved.decided_by) == (REQUESTED, "dana")
     takes_its_checkpoint(run)
-    await scene.look_again(run.workflow)
+    await scene.defer(run.workflow)
     granted = await scene.now(asked)
     assert (granted.state, granted.body["head_sha"]) == (GRANTED, COMMIT)
 
@@ -89,7 +89,7 @@ async def test_a_message_waits_for_what_is_on_its_way_elsewhere(scene: Scene) ->
     async with scene.performing():
         await scene.until(first, PERFORMED)
         assert len(await scene.waiting()) == 0
-        await scene.look_again()
+        await scene.defer()
         assert (await scene.now(second)).state is PERFORMED
         await scene.until(third, PERFORMED)
     assert len(await scene.records(MESSAGES.name)) == 1
@@ -106,7 +106,9 @@ async def test_what_was_refused_or_failed_holds_nothing_back(scene: Scene) -> No
 
 @pytest.mark.both_stores
 async def test_nobody_overtakes_and_nobody_is_forgotten_while_others_ask_and_are_performed(scene: Scene) -> None:
-    many = Policy(petitions=tuple(PetitionRule(kind=kind, at_most=9) for kind in ("github.comment", "slack.message")))
+    many = GeneralPolicy(
+        petitions=tuple(PetitionRule(kind=kind, at_most=9) for kind in ("github.comment", "slack.message"))
+    )
     asked: list[Petition] = []
     async with scene.performing(), scene.caring():
         for number in range(5):
@@ -130,10 +132,10 @@ async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_ask
     await scene.comment("Well done.", name="t-a2-p1")
     await scene.ask("github.merge", {}, name="t-a1-p2")
     await pull_request(scene, run)
-    assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == Verdict(granted=True)
+    assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == PetitionVerdict(granted=True)
     refused = await scene.verdict("t-a1-p2")
     assert refused is not None
-    assert (refused.granted, "no kind of petition" in refused.reason) == (False, True)
+    assert (refused.granted, "not a kind of petition" in refused.reason) == (False, True)
     waits = await scene.verdict("p1")
     assert waits is not None
     assert (waits.granted, bool(waits.reason)) == (True, True)
@@ -143,24 +145,24 @@ async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_ask
 async def test_an_agent_is_told_what_was_refused_later(scene: Scene) -> None:
     await scene.comment("Well done.", name="t-a1-p1", policy=hours(0.5, "github.comment"))
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=4)) == 1
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=4)) == 1
     verdict = await scene.verdict("t-a1-p1")
     assert verdict is not None
-    assert (verdict.granted, "nobody could tell" in verdict.reason) == (False, True)
+    assert (verdict.granted, "outcome was still unknown" in verdict.reason) == (False, True)
 
 
 async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run: Run) -> None:
     first = await pull_request(scene, run, hours(1, "github.pull_request"))
     second = await scene.comment("Meanwhile.", run=run.workflow)
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(minutes=50)) == 0
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(minutes=50)) == 0
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(minutes=70)) == 1
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(minutes=70)) == 1
     takes_its_checkpoint(run)
-    await scene.look_again(run.workflow)
+    await scene.defer(run.workflow)
     late, next_one = await scene.now(first), await scene.now(second)
     assert (late.state, next_one.state) == (REFUSED, GRANTED)
-    assert late.reason == "it could not be done in the time that the policy gives it"
+    assert late.reason == "it could not be performed within the time that the policy allows"
     assert ("PetitionSettled", ROOT) in await scene.settled()
 
 
@@ -171,7 +173,7 @@ async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: 
         failed = await scene.until(asked, FAILED)
         again = await scene.comment()
         await scene.until(again, PERFORMED)
-    assert failed.reason == "it could not be done in the time that the policy gives it"
+    assert failed.reason == "it could not be performed within the time that the policy allows"
     assert again.id == asked.id
     assert len(scene.texts()) == 1
 
@@ -179,11 +181,11 @@ async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: 
 async def test_a_branch_that_is_not_the_runs_own_is_never_pushed(scene: Scene, run: Run) -> None:
     run.workflow.work_trees[0].branch = "main"
     asked = await pull_request(scene, run)
-    assert (asked.state, "no branch under the own name of the run" in asked.reason) == (REFUSED, True)
+    assert (asked.state, "is not a branch of this run" in asked.reason) == (REFUSED, True)
     run.workflow.work_trees[0].branch = "kingdom/wf-12/another-run"
     asked = await pull_request(scene, run)
     assert asked.state is REFUSED
     async with scene.performing():
         takes_its_checkpoint(run)
-        await scene.look_again(run.workflow)
+        await scene.defer(run.workflow)
     assert scene.made(scene.github, "POST git ref") == 0

@@ -8,15 +8,15 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.court.documents import Message
-from kingdom.court.package import PetitionRule, Policy
+from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.records import MESSAGES
-from kingdom.standins.server import BOOK
+from kingdom.standins.server import STATE_FILE
 from tests.contract.scene import eventually
 from tests.integration.court.petitions.scene import REPO, ROOT, TICKET, Scene, assignment
 
 PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, PetitionState.REFUSED
-APPROVING = Policy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",), events=("APPROVE",)),))
+APPROVING = GeneralPolicy(petitions=(PetitionRule(kind="github.review", targets=(f"{REPO}#*",), events=("APPROVE",)),))
 COMMANDS = "@dependabot merge\n/approve\nFine."
 
 
@@ -35,7 +35,7 @@ async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -
 async def test_a_review_carries_its_verdict(scene: Scene) -> None:
     async with scene.performing():
         await scene.until(await scene.ask("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
-    [review] = scene.github.application[BOOK].state["reviews"]
+    [review] = scene.github.application[STATE_FILE].state["reviews"]
     assert review["state"] == "APPROVED"
     assert review["body"].startswith("<!-- kingdom:")
 
@@ -55,8 +55,8 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
             ("jira.comment", {"body": COMMANDS}),
         ):
             await scene.until(await scene.ask(kind, body), PERFORMED)
-    [review] = scene.github.application[BOOK].state["reviews"]
-    [comment] = scene.jira.application[BOOK].state["tickets"][TICKET]["comments"]
+    [review] = scene.github.application[STATE_FILE].state["reviews"]
+    [comment] = scene.jira.application[STATE_FILE].state["tickets"][TICKET]["comments"]
     for said in (*scene.texts(), review["body"], str(comment["body"])):
         assert "@\u200bdependabot merge" in said.replace("\\u200b", "\u200b")
         assert "/\u200bapprove" in said.replace("\\u200b", "\u200b")
@@ -65,7 +65,7 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
 async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> None:
     rule = PetitionRule(kind="github.comment", commands=("/approve",))
     async with scene.performing():
-        await scene.until(await scene.comment(COMMANDS, policy=Policy(petitions=(rule,))), PERFORMED)
+        await scene.until(await scene.comment(COMMANDS, policy=GeneralPolicy(petitions=(rule,))), PERFORMED)
     [text] = scene.texts()
     assert text.startswith("@\u200bdependabot merge\n/approve\nFine.")
 
@@ -77,7 +77,7 @@ async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
         commented, moved = await scene.until(comment, PERFORMED), await scene.until(move, PERFORMED)
         again = await scene.ask("jira.transition", {"to": "In Review"})
         unchanged = await scene.until(again, PERFORMED)
-    ticket = scene.jira.application[BOOK].state["tickets"][TICKET]
+    ticket = scene.jira.application[STATE_FILE].state["tickets"][TICKET]
     lines = [
         "".join(text["text"] for text in part.get("content", ())) for part in ticket["comments"][0]["body"]["content"]
     ]
@@ -114,9 +114,9 @@ async def test_what_the_policy_does_not_allow_is_never_sent(scene: Scene) -> Non
         for each in allowed:
             await scene.until(each, PERFORMED)
     assert [each.state for each in (stranger, unknown, broken, fourth)] == [REFUSED] * 4
-    assert "must be named" in stranger.reason
-    assert "no kind of petition" in unknown.reason
-    assert "this is no github.comment" in broken.reason
+    assert "more specific glob" in stranger.reason
+    assert "not a kind of petition" in unknown.reason
+    assert "this is not a valid github.comment" in broken.reason
     assert "at most 3" in fourth.reason
     assert len(scene.texts()) == 3
 
@@ -149,7 +149,7 @@ async def test_a_verdict_that_github_does_not_take_fails_with_its_words(scene: S
 async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene) -> None:
     async with scene.performing():
         failed = await scene.until(await scene.ask("jira.transition", {"to": "Flying"}), FAILED)
-    assert "no step leads QP-1 to 'Flying'" in failed.reason
+    assert "QP-1 has no transition to 'Flying'" in failed.reason
     assert "Done, In Progress" in failed.reason
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.granting import grant_waiting
-from kingdom.standins.server import BOOK
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.standins.server import STATE_FILE
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
 from tests.unit.workflow.model.host import petition as spoken
@@ -48,7 +48,7 @@ def branch(run: Run) -> str:
 
 def opened(scene: Scene) -> list[dict[str, Any]]:
     """Return the pull requests that we opened."""
-    issues = scene.github.application[BOOK].state["issues"][REPO].values()
+    issues = scene.github.application[STATE_FILE].state["issues"][REPO].values()
     return [issue for issue in issues if issue["user"] == "kingdom-bot"]
 
 
@@ -111,7 +111,7 @@ async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, r
         await scene.until(await ask(scene, run), PERFORMED)
         commits_become(run, "badcab" + "0" * 34)
         failed = await scene.until(await ask(scene, run, title="Another"), FAILED)
-    assert failed.reason == f"the branch {branch(run)} is at {COMMIT[:12]} already, and not at badcab000000"
+    assert failed.reason == f"the branch {branch(run)} already exists at {COMMIT[:12]}, not at badcab000000"
     assert scene.made(scene.github, "POST git ref") == 1
 
 
@@ -119,13 +119,13 @@ async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: S
     commits_become(run, "0" * 40)
     async with scene.performing():
         failed = await scene.until(await ask(scene, run), FAILED)
-    assert f"let the checkpoints of this Git be pushed to {REPO}" in failed.reason
+    assert f"push the checkpoints of this Git to {REPO}" in failed.reason
 
 
 async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: Run) -> None:
     asked = await ask(scene, run)
     run.finish()
     async with scene.bus.transaction() as transaction:
-        await grant_waiting(transaction, ROOT, run.workflow)
+        await grant_waiting_petitions(transaction, ROOT, run.workflow)
     assert len(await scene.waiting()) == 1
     assert (await scene.now(asked)).body["head_sha"] == COMMIT

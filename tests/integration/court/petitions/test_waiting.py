@@ -6,11 +6,11 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.court.petitions.granting import grant_waiting
+from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.records import has_open_petitions
-from kingdom.court.petitions.settling import give_up_overdue, withdraw_waiting
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.git import Git
+from kingdom.court.petitions.settlement import fail_overdue_petitions, withdraw_waiting_petitions
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene, assignment
 from tests.unit.workflow.model.host import petition as spoken
@@ -40,9 +40,9 @@ async def is_open(scene: Scene) -> bool:
         return await has_open_petitions(transaction, ROOT)
 
 
-async def look_again(scene: Scene, run: Run) -> None:
+async def defer(scene: Scene, run: Run) -> None:
     async with scene.bus.transaction() as transaction:
-        await grant_waiting(transaction, ROOT, run.workflow)
+        await grant_waiting_petitions(transaction, ROOT, run.workflow)
 
 
 async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for_it(scene: Scene, run: Run) -> None:
@@ -50,10 +50,10 @@ async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for
     asked = await asks_for_a_pull_request(scene, run)
     assert asked.state is PetitionState.REQUESTED
     assert await is_open(scene)
-    await look_again(scene, run)
+    await defer(scene, run)
     assert (await scene.now(asked)).state is PetitionState.REQUESTED
     run.until(commands.StartAgent, work_index=1)
-    await look_again(scene, run)
+    await defer(scene, run)
     granted = await scene.now(asked)
     [checkpoint] = run.workflow.checkpoints
     tree = run.workflow.work_trees[0]
@@ -74,7 +74,7 @@ async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Sce
     again = await scene.ask("github.pull_request", TITLE, run=run.workflow, name="p2")
     assert (again.id, again.state) == (asked.id, PetitionState.REQUESTED)
     run.finish()
-    await look_again(scene, run)
+    await defer(scene, run)
     assert (await scene.now(asked)).state is PetitionState.GRANTED
     assert len(await scene.waiting()) == 1
 
@@ -89,13 +89,13 @@ async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(
 async def test_a_pull_request_for_what_is_no_repository_is_refused_with_its_reason(scene: Scene, run: Run) -> None:
     asked = await scene.ask("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
     assert asked.state is PetitionState.REFUSED
-    assert "this is no github.pull_request" in asked.reason
+    assert "this is not a valid github.pull_request" in asked.reason
     assert "$.repo" in asked.reason
 
 
 async def test_what_goes_to_a_system_that_the_realm_does_not_have_is_refused_at_once(scene: Scene) -> None:
     asked = await scene.ask("jira.comment", {"body": "Hm."}, absent=("jira",))
-    reason = "this realm has no jira: set sentinel.jira in kingdom.yaml"
+    reason = "this realm does not use jira: set sentinel.jira in kingdom.yaml"
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
     assert (await scene.comment(absent=("jira",))).state is PetitionState.GRANTED
 
@@ -104,7 +104,7 @@ async def test_what_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: R
     await knows_the_repository(scene)
     asked = await asks_for_a_pull_request(scene, run)
     async with scene.bus.transaction() as transaction:
-        await withdraw_waiting(transaction, ROOT, "the run failed")
+        await withdraw_waiting_petitions(transaction, ROOT, "the run failed")
     refused = await scene.now(asked)
     assert (refused.state, refused.reason) == (PetitionState.REFUSED, "the run failed")
     assert not await is_open(scene)
@@ -122,10 +122,10 @@ async def test_a_petition_is_open_until_it_is_performed(scene: Scene) -> None:
 async def test_an_assignment_does_not_wait_for_ever_and_what_happens_later_is_still_known(scene: Scene) -> None:
     asked = await scene.comment()
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=2)) == 0
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=2)) == 0
     async with scene.bus.transaction() as transaction:
-        assert await give_up_overdue(transaction, utc_now() + timedelta(hours=4)) == 1
-    assert "nobody could tell" in (await scene.now(asked)).reason
+        assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=4)) == 1
+    assert "outcome was still unknown" in (await scene.now(asked)).reason
     assert await scene.settled() == [("PetitionSettled", ROOT)]
     async with scene.performing():
         done = await scene.until(asked, PetitionState.PERFORMED)

@@ -11,16 +11,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kingdom.bus import Bus, Cursor, Operations, Query
+from kingdom.bus import Bus, LogCursor, Operations, RecordQuery
 from kingdom.court import records, streams
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.sentinel import records as remembered
-from kingdom.court.sentinel.asking import Round
 from kingdom.court.sentinel.github_poll import poll_github
+from kingdom.court.sentinel.http_requests import PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
-from kingdom.court.sentinel.receiver import PATH, Receiver
-from kingdom.court.sentinel.settings import GitHubSettings, JiraSettings, WebhookSettings
-from kingdom.standins import jira
+from kingdom.court.sentinel.receiver import PATH, WebhookReceiver
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings, JiraSettings
+from kingdom.standins.jira import application as jira
 from tests.contract.backends import BackendUnderTest
 from tests.integration.standins.github import SECRET, TOKEN
 from tests.patience import PATIENCE_SECONDS
@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 def github_settings(url: str, **more: Any) -> GitHubSettings:
     patient = {"body_seconds": PATIENCE_SECONDS, "store_seconds": PATIENCE_SECONDS}
-    webhook = WebhookSettings(**{"secrets": (SECRET,), "port": 0, **patient, **more.pop("webhook", {})})
+    webhook = GitHubWebhookSettings(**{"secrets": (SECRET,), "port": 0, **patient, **more.pop("webhook", {})})
     return GitHubSettings(**{"token": TOKEN, "logins": (US,), "api_url": url, "webhook": webhook, **more})
 
 
@@ -53,22 +53,22 @@ class Watch:
         self.operations = operations
         self.session = session
 
-    async def look_at_github(self, url: str, **more: Any) -> Round:
+    async def look_at_github(self, url: str, **more: Any) -> PollResult:
         return await poll_github(self.bus, self.session, github_settings(url, **more))
 
-    async def look_at_jira(self, url: str, **more: Any) -> Round:
+    async def look_at_jira(self, url: str, **more: Any) -> PollResult:
         return await poll_jira(self.bus, self.session, jira_settings(url, **more))
 
     @asynccontextmanager
-    async def receiving(self, **more: Any) -> AsyncIterator[Receiver]:
-        receiver = Receiver(self.bus, github_settings("http://nowhere", **more))
+    async def receiving(self, **more: Any) -> AsyncIterator[WebhookReceiver]:
+        receiver = WebhookReceiver(self.bus, github_settings("http://nowhere", **more))
         await receiver.start()
         try:
             yield receiver
         finally:
             await receiver.stop()
 
-    async def post(self, receiver: Receiver, event: str, document: Any, **headers: str) -> tuple[int, str]:
+    async def post(self, receiver: WebhookReceiver, event: str, document: Any, **headers: str) -> tuple[int, str]:
         """Send a webhook as GitHub does."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         given = {
@@ -84,7 +84,7 @@ class Watch:
     async def events(self) -> list[ExternalEvent]:
         """Return the events that were received, by id."""
         async with self.bus.transaction() as transaction:
-            found = await transaction.find(Query(kind="event", limit=1000))
+            found = await transaction.find(RecordQuery(kind="event", limit=1000))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def types(self) -> list[str]:
@@ -97,12 +97,12 @@ class Watch:
 
     async def detected(self) -> int:
         """Return how many were written into the log as detected."""
-        page = await self.operations.read_log(Cursor(), 1000)
+        page = await self.operations.read_log(LogCursor(), 1000)
         return sum(logged.entry.type == "event.detected" and logged.entry.actor == "sentinel" for logged in page)
 
-    async def cursor(self, name: str) -> remembered.Cursor | None:
+    async def cursor(self, name: str) -> remembered.PollCursor | None:
         async with self.bus.transaction() as transaction:
-            return (await remembered.recall(transaction, remembered.Cursor, name))[1]
+            return (await remembered.recall(transaction, remembered.PollCursor, name))[1]
 
 
 @asynccontextmanager

@@ -6,11 +6,11 @@ import sys
 
 import msgspec
 
-from kingdom.bus.logs import configure_logs
 from kingdom.court import records, streams
 from kingdom.court.sentinel import records as remembered
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import SentinelSettings
+from kingdom.log_output import configure_logs
 from tests.contract.backends import BACKENDS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.sentinel.receiver import PATH, Receiver
+from kingdom.court.sentinel.receiver import PATH, WebhookReceiver
 from tests.integration.court.sentinel.scene import Watch
 from tests.integration.standins.github import SECRET, Site
 from tests.patience import PATIENCE_SECONDS
@@ -20,7 +20,7 @@ def minute(number: float) -> str:
 
 
 @pytest.fixture
-async def receiver(watch: Watch, site: Site) -> AsyncIterator[Receiver]:
+async def receiver(watch: Watch, site: Site) -> AsyncIterator[WebhookReceiver]:
     async with watch.receiving() as receiver:
         await site.people("hook", url=receiver.url + PATH, secret=SECRET)
         yield receiver
@@ -95,7 +95,7 @@ async def test_the_look_makes_up_for_webhooks_that_were_lost(site: Site, watch: 
     assert await watch.types() == ["github.issue.assigned", "github.pr.review_requested"]
 
 
-async def test_a_redelivery_hours_later_brings_nothing_new(site: Site, watch: Watch, receiver: Receiver) -> None:
+async def test_a_redelivery_hours_later_brings_nothing_new(site: Site, watch: Watch, receiver: WebhookReceiver) -> None:
     await site.faults({"kind": "refuse", "method": "PUSH", "path": "pull_request.review_requested"})
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await delivered(site)

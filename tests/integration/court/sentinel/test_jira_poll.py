@@ -12,7 +12,7 @@ import pytest
 from kingdom.bus import Record
 from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured, Transient
-from kingdom.standins.jira import ACCOUNT_ID, jira
+from kingdom.standins.jira.application import ACCOUNT_ID, build_jira
 from kingdom.standins.server import start
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.sentinel.scene import Watch, opened
@@ -26,7 +26,7 @@ def earlier(minutes: float) -> str:
 @pytest.fixture
 async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
     """Jira."""
-    running = await start(jira(tmp_path / "jira.json"))
+    running = await start(build_jira(tmp_path / "jira.json"))
     async with jira_site.session() as session:
         yield jira_site.Site(running.url, session)
     await running.stop()

@@ -2,26 +2,26 @@
 
 from datetime import UTC, datetime, timedelta
 
-from kingdom.bus import Query
+from kingdom.bus import RecordQuery
 from kingdom.court.records import CURRENT, ENDED
-from kingdom.court.sentinel.heard import Heard
-from kingdom.court.sentinel.records import Ticket, forget_old, recall, remember
+from kingdom.court.sentinel.deduplication import SubjectHistory
+from kingdom.court.sentinel.records import KnownTicket, forget_old, recall, remember
 from tests.integration.court.sentinel.scene import Watch
 
-TICKET = Ticket(key="QP-1", status="To Do", known_until=datetime(2026, 2, 7, 10, tzinfo=UTC))
+TICKET = KnownTicket(key="QP-1", status="To Do", known_until=datetime(2026, 2, 7, 10, tzinfo=UTC))
 
 
 async def remembered(watch: Watch) -> None:
     async with watch.bus.transaction() as transaction:
-        place, _ = await recall(transaction, Heard, "acme/app#7")
-        await remember(transaction, "acme/app#7", Heard(place="acme/app#7"), place)
-        ticket, _ = await recall(transaction, Ticket, "QP-1")
+        place, _ = await recall(transaction, SubjectHistory, "acme/app#7")
+        await remember(transaction, "acme/app#7", SubjectHistory(subject="acme/app#7"), place)
+        ticket, _ = await recall(transaction, KnownTicket, "QP-1")
         await remember(transaction, "QP-1", TICKET, ticket)
 
 
 async def states(watch: Watch) -> dict[str, str]:
     async with watch.bus.transaction() as transaction:
-        found = [each for kind in ("place", "ticket") for each in await transaction.find(Query(kind=kind))]
+        found = [each for kind in ("place", "ticket") for each in await transaction.find(RecordQuery(kind=kind))]
     return {record.id: record.state for record in found}
 
 
@@ -39,6 +39,6 @@ async def test_what_was_forgotten_is_met_anew(watch: Watch) -> None:
     await remembered(watch)
     await forget_old(watch.bus, datetime.now(UTC) + timedelta(days=400))
     async with watch.bus.transaction() as transaction:
-        assert (await recall(transaction, Ticket, "QP-1"))[1] is None
+        assert (await recall(transaction, KnownTicket, "QP-1"))[1] is None
     await remembered(watch)
     assert await states(watch) == {"acme/app#7": CURRENT, "QP-1": CURRENT}

@@ -12,8 +12,8 @@ import pytest
 from kingdom.backends.files import FilesBus
 from kingdom.bus import Transaction
 from kingdom.court import streams
-from kingdom.court.sentinel.receiver import PATH, Receiver
-from kingdom.court.sentinel.settings import GitHubSettings, WebhookSettings
+from kingdom.court.sentinel.receiver import PATH, WebhookReceiver
+from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings
 from kingdom.errors import Misconfigured, Unavailable
 from tests.integration.court.sentinel.scene import KINDS, US, Watch, github_settings, signed
 from tests.patience import PATIENCE_SECONDS
@@ -144,7 +144,7 @@ async def test_without_its_store_nothing_is_acknowledged(
     realm: Path, session: aiohttp.ClientSession, store: type[FilesBus]
 ) -> None:
     async with store(str(realm), streams.TOPOLOGY, KINDS) as bus:
-        receiver = Receiver(bus, github_settings("http://nowhere", webhook={"store_seconds": 0.2}))
+        receiver = WebhookReceiver(bus, github_settings("http://nowhere", webhook={"store_seconds": 0.2}))
         await receiver.start()
         watch = Watch(bus, None, session)  # type: ignore[arg-type]
         try:
@@ -155,9 +155,9 @@ async def test_without_its_store_nothing_is_acknowledged(
 
 
 async def test_a_receiver_without_a_secret_does_not_start(watch: Watch) -> None:
-    for webhook in (None, WebhookSettings(secrets=())):
+    for webhook in (None, GitHubWebhookSettings(secrets=())):
         with pytest.raises(Misconfigured, match="secret"):
-            Receiver(watch.bus, GitHubSettings(token="t", logins=(US,), webhook=webhook))  # noqa: S106
+            WebhookReceiver(watch.bus, GitHubSettings(token="t", logins=(US,), webhook=webhook))  # noqa: S106
 
 
 class Strangers:
@@ -166,7 +166,7 @@ class Strangers:
     def __init__(self) -> None:
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def connect(self, receiver: Receiver, words: bytes = b"") -> asyncio.StreamReader:
+    async def connect(self, receiver: WebhookReceiver, words: bytes = b"") -> asyncio.StreamReader:
         """Connect, and return what is answered."""
         address = urlsplit(receiver.url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)

@@ -13,7 +13,7 @@ from kingdom.clock import utc_now
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import SentinelSettings
-from kingdom.standins.jira import jira
+from kingdom.standins.jira.application import build_jira
 from kingdom.standins.server import start
 from tests.integration.court.sentinel.scene import Watch, github_settings, jira_settings
 from tests.integration.standins import jira_site
@@ -47,7 +47,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 @pytest.fixture
 async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
     """Jira."""
-    running = await start(jira(tmp_path / "jira.json"))
+    running = await start(build_jira(tmp_path / "jira.json"))
     async with jira_site.session() as session:
         yield jira_site.Site(running.url, session)
     await running.stop()

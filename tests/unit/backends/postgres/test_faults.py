@@ -2,7 +2,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from kingdom.backends.postgres.faults import translated
+from kingdom.backends.postgres.faults import translate_errors
 from kingdom.errors import Conflict, KingdomError, Unavailable
 
 
@@ -16,10 +16,10 @@ from kingdom.errors import Conflict, KingdomError, Unavailable
     ],
 )
 def test_what_the_driver_says_becomes_one_of_our_errors(said: psycopg.Error, meaning: type[KingdomError]) -> None:
-    with pytest.raises(meaning), translated():
+    with pytest.raises(meaning), translate_errors():
         raise said
 
 
 def test_a_mistake_of_ours_keeps_its_name() -> None:
-    with pytest.raises(errors.SyntaxError), translated():
+    with pytest.raises(errors.SyntaxError), translate_errors():
         raise errors.SyntaxError("syntax error")

@@ -19,6 +19,12 @@ def test_statements_carry_no_comments_and_no_end() -> None:
         assert ";" not in statement, name
 
 
+def test_fragments_are_inserted() -> None:
+    queries = load_queries("kingdom")
+    assert not [name for name, statement in queries.items() if "{" in statement]
+    assert queries["done"].count("event_id_given") == queries["discard"].count("event_id_given") == 2
+
+
 @pytest.mark.parametrize("name", ["", "A", "1a", "a b", 'a"b', "a;b", "a.b", "ä", "a" * 52, "a\n"])
 def test_a_schema_name_that_would_need_quotes_is_refused(name: str) -> None:
     with pytest.raises(Misconfigured):

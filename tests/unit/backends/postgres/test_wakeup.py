@@ -3,14 +3,14 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.backends.postgres.wakeup import Wakeups
+from kingdom.backends.postgres.wakeup import PostgresWakeups
 from tests.patience import PATIENCE_SECONDS
 
 SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=PATIENCE_SECONDS)
 
 
 class Sender:
-    """Notes what was sent; the first sending lasts until the test lets it end."""
+    """Records sent hints. The first one lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []
@@ -28,7 +28,7 @@ class Sender:
 async def test_hints_of_one_moment_go_out_together() -> None:
     sender = Sender()
     sender.go_on.set()
-    wakeups = Wakeups("channel", sender.send, None)
+    wakeups = PostgresWakeups("channel", sender.send, None)
     for stream in ("b", "a", "b"):
         wakeups.published([stream])
     await wakeups.close()
@@ -37,10 +37,10 @@ async def test_hints_of_one_moment_go_out_together() -> None:
 
 async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
     sender = Sender()
-    wakeups = Wakeups("channel", sender.send, None)
+    wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a"])
     await sender.under_way.wait()
-    # Of a burst one hint is left.
+    # A burst becomes one hint.
     for _ in range(200):
         wakeups.published(["b"])
     wakeups.published(["a"])
@@ -52,7 +52,7 @@ async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
 async def test_a_hint_that_never_gets_out_does_not_keep_a_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._LAST_HINT_SECONDS", 0.01)
     sender = Sender()
-    wakeups = Wakeups("channel", sender.send, None)
+    wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a"])
     await sender.under_way.wait()
     wakeups.published(["b"])
@@ -67,7 +67,7 @@ async def test_a_hint_that_cannot_be_sent_does_no_harm() -> None:
         sent.append(streams)
         raise ConnectionError("no way")
 
-    wakeups = Wakeups("channel", send, None)
+    wakeups = PostgresWakeups("channel", send, None)
     wakeups.published(["a"])
     await wakeups.close()
     wakeups.published(["b"])
@@ -77,7 +77,7 @@ async def test_a_hint_that_cannot_be_sent_does_no_harm() -> None:
 
 async def test_waiters_of_this_process_are_woken_without_a_round_trip() -> None:
     sender = Sender()
-    wakeups = Wakeups("channel", sender.send, None)
+    wakeups = PostgresWakeups("channel", sender.send, None)
     waiting = asyncio.create_task(wakeups.wait(["a", "b"], LONG))
     other = asyncio.create_task(wakeups.wait(["c"], LONG))
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_waiters_of_this_process_are_woken_without_a_round_trip() -> None:
 async def test_a_hint_that_nobody_waited_for_is_kept_for_the_next_who_does() -> None:
     sender = Sender()
     sender.go_on.set()
-    wakeups = Wakeups("channel", sender.send, None)
+    wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a", "b"])
     await asyncio.wait_for(wakeups.wait(["a"], LONG), LONG.total_seconds() / 2)
     heard = asyncio.create_task(wakeups.wait(["a"], LONG))
@@ -104,6 +104,6 @@ async def test_a_hint_that_nobody_waited_for_is_kept_for_the_next_who_does() -> 
 
 
 async def test_a_wait_without_a_hint_ends_by_itself() -> None:
-    wakeups = Wakeups("channel", Sender().send, None)
+    wakeups = PostgresWakeups("channel", Sender().send, None)
     await wakeups.wait(["a"], SOON)
     await wakeups.close()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kingdom.bus.log import LogEntry
-from kingdom.court.chamberlain.anomalies import Alert, Watch
+from kingdom.court.chamberlain.anomalies import Alert, AnomalyState
 from kingdom.court.chamberlain.settings import AnomalySettings
 from tests.unit.court.chamberlain.entries import (
     START,
@@ -23,13 +23,15 @@ SETTINGS = AnomalySettings()
 LATER = timedelta(seconds=30)
 
 
-def watched(*entries: LogEntry, watch: Watch | None = None, now: datetime | None = None) -> tuple[Watch, list[Alert]]:
+def watched(
+    *entries: LogEntry, watch: AnomalyState | None = None, now: datetime | None = None
+) -> tuple[AnomalyState, list[Alert]]:
     """Show entries all at once, half a minute after the last, to a watch that lives on only as it is stored."""
-    watch = msgspec.convert(msgspec.to_builtins(watch or Watch()), Watch)
+    watch = msgspec.convert(msgspec.to_builtins(watch or AnomalyState()), AnomalyState)
     now = now or max(entry.at for entry in entries) + LATER
     for entry in entries:
-        watch.see(entry, now)
-    return watch, watch.judge(now, SETTINGS)
+        watch.observe(entry, now)
+    return watch, watch.detect(now, SETTINGS)
 
 
 def keys(alerts: list[Alert]) -> list[str]:
@@ -84,7 +86,7 @@ def test_a_clock_that_runs_ahead_delays_nothing() -> None:
 
 def test_five_timeouts_within_an_hour_are_told_and_make_the_health_yellow_for_an_hour() -> None:
     watch, alerts = watched(*(timed_out(after(minutes=14 * number)) for number in range(5)))
-    assert [alert.text for alert in alerts] == ["5 soldiers took longer than they may within 60 minutes."]
+    assert [alert.text for alert in alerts] == ["5 soldiers exceeded their time limit within 60 minutes."]
     assert watch.many_timeouts(after(minutes=57), SETTINGS) == "soldier.timeout: 5"
     assert watch.many_timeouts(after(minutes=60), SETTINGS) == ""
 
@@ -96,7 +98,7 @@ def test_five_timeouts_spread_over_more_than_an_hour_are_nothing() -> None:
 
 
 def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
-    watch = Watch()
+    watch = AnomalyState()
     told = []
     for number in range(5):
         watch, alerts = watched(timed_out(after(minutes=10 * number)), watch=watch)
@@ -126,16 +128,16 @@ def test_a_dispatch_that_is_read_before_its_detection_counts() -> None:
 def test_people_are_told_whether_the_king_who_lets_events_wait_is_alive() -> None:
     watch, _ = watched(detected(START))
     now, waiting = after(minutes=31), ["evt-github-1"]
-    (alert,) = msgspec.convert(msgspec.to_builtins(watch), Watch).undispatched(waiting, now, SETTINGS, None)
-    assert ("31 minutes" in alert.text, "alive" in alert.text) == (True, True)
+    (alert,) = msgspec.convert(msgspec.to_builtins(watch), AnomalyState).undispatched(waiting, now, SETTINGS, None)
+    assert ("31 minutes" in alert.text, "The King runs" in alert.text) == (True, True)
     (alert,) = watch.undispatched(waiting, now, SETTINGS, timedelta(seconds=500))
-    assert ("500 seconds" in alert.text, "alive" in alert.text) == (True, False)
+    assert ("500 seconds" in alert.text, "The King runs" in alert.text) == (True, False)
     assert watch.undispatched(waiting, now + LATER, SETTINGS, timedelta(seconds=530)) == []
 
 
 def test_what_waits_no_more_is_forgotten() -> None:
     watch, _ = watched(detected(START))
-    watch.settle({"evt-github-1"})
+    watch.forget({"evt-github-1"})
     assert watch.overdue(after(hours=1), SETTINGS) == []
 
 

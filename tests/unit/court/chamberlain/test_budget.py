@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from kingdom.chronicle.events import TokenBudgetReset, TokenStatusChanged
-from kingdom.court.chamberlain.budget import Budget, TokenStatus, next_budget, status_of
+from kingdom.court.chamberlain.budget import BudgetState, TokenStatus, next_budget, status_of
 from kingdom.court.chamberlain.settings import BudgetSettings
 from kingdom.court.quota import MONEY, Quota
 
@@ -35,30 +35,30 @@ def test_the_status_changes_at_70_and_90_percent(spent: str, status: str) -> Non
 
 
 def test_a_change_is_said_once() -> None:
-    budget, said = next_budget(Budget(day=SEVENTH), money("215.40"), SEVENTH, SETTINGS)
+    budget, said = next_budget(BudgetState(day=SEVENTH), money("215.40"), SEVENTH, SETTINGS)
     assert said == [TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40")]
     assert next_budget(budget, money("216"), SEVENTH, SETTINGS)[1] == []
 
 
 def test_a_new_day_begins_with_nothing_spent() -> None:
-    before = Budget(day=SEVENTH, status=TokenStatus.CRITICAL, cost_usd=Decimal(280))
+    before = BudgetState(day=SEVENTH, status=TokenStatus.CRITICAL, cost_usd=Decimal(280))
     budget, said = next_budget(before, money("285.60"), EIGHTH, SETTINGS)
     assert said == [
         TokenBudgetReset(date="2026-02-08", previous_cost="285.60"),
         TokenStatusChanged(from_="critical", to="ok", daily_cost_usd="0.00"),
     ]
-    assert budget == Budget(day=EIGHTH, status=TokenStatus.OK, cost_usd=Decimal(0))
+    assert budget == BudgetState(day=EIGHTH, status=TokenStatus.OK, cost_usd=Decimal(0))
     assert next_budget(budget, money("0", EIGHTH), EIGHTH, SETTINGS)[1] == []
 
 
 def test_what_the_old_day_cost_is_known_also_when_the_king_began_the_new_one() -> None:
-    before = Budget(day=SEVENTH, cost_usd=Decimal("99.50"))
+    before = BudgetState(day=SEVENTH, cost_usd=Decimal("99.50"))
     budget, said = next_budget(before, money("3", EIGHTH), EIGHTH, SETTINGS)
     assert said == [TokenBudgetReset(date="2026-02-08", previous_cost="99.50")]
     assert budget.cost_usd == 3
 
 
 def test_the_first_look_and_a_clock_that_was_set_back_begin_no_day() -> None:
-    assert next_budget(Budget(), None, SEVENTH, SETTINGS) == (Budget(day=SEVENTH), [])
-    budget, said = next_budget(Budget(day=EIGHTH), money("5", EIGHTH), SEVENTH, SETTINGS)
+    assert next_budget(BudgetState(), None, SEVENTH, SETTINGS) == (BudgetState(day=SEVENTH), [])
+    budget, said = next_budget(BudgetState(day=EIGHTH), money("5", EIGHTH), SEVENTH, SETTINGS)
     assert (budget.day, said) == (EIGHTH, [])

@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.court.chamberlain.daily_report import as_text, days_to_report, report_of
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.statistics import Day, Statistics
+from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from tests.unit.court.chamberlain.entries import START, completed, created, failed, needs_human, spawned, timed_out
 
 SEOUL = ZoneInfo("Asia/Seoul")
@@ -16,7 +16,7 @@ SETTINGS = ChamberlainSettings()
 SEVENTH = date(2026, 2, 7)
 
 
-def of_a_day() -> Day:
+def of_a_day() -> DayStatistics:
     statistics = Statistics()
     entries = [created(START)] * 15 + [completed(START, "gen-pr", 420)] * 11 + [completed(START, "gen-briefing", 60)]
     entries += [failed(START)] * 2 + [needs_human(START)] + [spawned(START)] * 14 + [timed_out(START)]
@@ -38,14 +38,14 @@ def test_the_document_has_the_documented_shape() -> None:
 def test_the_text_says_the_same_to_people() -> None:
     assert as_text(report_of(SEVENTH, of_a_day())) == (
         "Daily report for 2026-02-07\n"
-        "Tasks: 15 created, 12 completed, 2 failed, 1 needed a person\n"
-        "Soldiers: 14 started, 1 took too long\n"
+        "Assignments: 15 created, 12 completed, 2 failed, 1 needed a person\n"
+        "Soldiers: 14 started, 1 exceeded their time limit\n"
         "Average duration: gen-briefing 1 min, gen-pr 7 min"
     )
 
 
 def test_a_day_without_anything_is_reported_too() -> None:
-    assert as_text(report_of(SEVENTH, Day())).endswith("Soldiers: 0 started, 0 took too long")
+    assert as_text(report_of(SEVENTH, DayStatistics())).endswith("Soldiers: 0 started, 0 exceeded their time limit")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kingdom.chronicle.events import HealthChanged, ResourceWarned
-from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, Health, Level, next_health
+from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, HealthLevel, HealthState, next_health
 from kingdom.court.chamberlain.settings import HealthSettings
 
 NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
@@ -19,16 +19,16 @@ def used(cpu: float = 10, memory: float = 10, disk: float = 10) -> dict[str, flo
 
 
 def seen(
-    before: Health, metrics: dict[str, float], *, name: str = "here", now: datetime = NOW, floor: str = ""
-) -> Health:
+    before: HealthState, metrics: dict[str, float], *, name: str = "here", now: datetime = NOW, floor: str = ""
+) -> HealthState:
     return next_health(before, name, metrics, now, SETTINGS, floor)[0]
 
 
 def levels_of(*values: float) -> list[str]:
     """Return the levels after each of these values of the processors."""
-    health, found = Health(), []
+    health, found = HealthState(), []
     for value in values:
-        health = seen(msgspec.convert(msgspec.to_builtins(health), Health), used(cpu=value))
+        health = seen(msgspec.convert(msgspec.to_builtins(health), HealthState), used(cpu=value))
         found.append(str(health.level))
     return found
 
@@ -52,7 +52,7 @@ def levels_of(*values: float) -> list[str]:
     ],
 )
 def test_the_worst_resource_makes_the_level(metrics: dict[str, float], level: str, reason: str) -> None:
-    health = seen(Health(), metrics)
+    health = seen(HealthState(), metrics)
     assert (health.level, health.reason, health.metrics) == (level, reason, metrics)
 
 
@@ -71,7 +71,7 @@ def test_a_value_that_swings_around_a_threshold_changes_the_level_once() -> None
 
 
 def test_a_change_is_said_once_with_its_reason() -> None:
-    health, said = next_health(Health(), "here", used(cpu=72), NOW, SETTINGS)
+    health, said = next_health(HealthState(), "here", used(cpu=72), NOW, SETTINGS)
     assert said == [
         ResourceWarned(metric=CPU, value=72, threshold=60),
         HealthChanged(from_="green", to="yellow", reason="cpu_percent: 72"),
@@ -80,7 +80,7 @@ def test_a_change_is_said_once_with_its_reason() -> None:
 
 
 def test_each_resource_warns_when_it_crosses_and_not_while_it_stays() -> None:
-    health, said = next_health(Health(), "here", used(cpu=95), NOW, SETTINGS)
+    health, said = next_health(HealthState(), "here", used(cpu=95), NOW, SETTINGS)
     assert ResourceWarned(metric=CPU, value=95, threshold=90) in said
     health, said = next_health(health, "here", used(cpu=95, memory=82), NOW + ROUND, SETTINGS)
     assert said == [ResourceWarned(metric=MEMORY, value=82, threshold=80)]
@@ -88,13 +88,16 @@ def test_each_resource_warns_when_it_crosses_and_not_while_it_stays() -> None:
 
 def test_many_timeouts_make_it_yellow_at_least() -> None:
     floor = "soldier.timeout: 5"
-    assert (seen(Health(), used(), floor=floor).level, seen(Health(), used(), floor=floor).reason) == ("yellow", floor)
-    assert seen(Health(), used(cpu=85), floor=floor).reason == "cpu_percent: 85"
-    assert seen(seen(Health(), used(), floor=floor), used(), now=NOW + ROUND).level is Level.GREEN
+    assert (seen(HealthState(), used(), floor=floor).level, seen(HealthState(), used(), floor=floor).reason) == (
+        "yellow",
+        floor,
+    )
+    assert seen(HealthState(), used(cpu=85), floor=floor).reason == "cpu_percent: 85"
+    assert seen(seen(HealthState(), used(), floor=floor), used(), now=NOW + ROUND).level is HealthLevel.GREEN
 
 
 def test_the_worst_of_several_machines_counts_until_it_is_silent() -> None:
-    health = seen(Health(), used(cpu=92), name="there")
+    health = seen(HealthState(), used(cpu=92), name="there")
     health = seen(health, used(cpu=5), name="here", now=NOW + timedelta(seconds=120))
     assert (health.level, health.reason) == ("red", "cpu_percent: 92")
     health = seen(health, used(cpu=5), name="here", now=NOW + timedelta(seconds=121))

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from kingdom.court.chamberlain.settings import HeartbeatSettings
-from kingdom.court.chamberlain.supervision import Outages, is_known, silence
+from kingdom.court.chamberlain.supervision import Outages, is_known, silence_of
 
 NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
 SETTINGS = HeartbeatSettings()
@@ -40,6 +40,6 @@ def test_a_role_that_ended_as_it_should_is_not_missed() -> None:
 
 
 def test_silence_is_none_while_a_role_is_well() -> None:
-    assert silence({"king": NOW}, "king", NOW + seconds(120), SETTINGS) is None
-    assert silence({"king": NOW}, "king", NOW + seconds(121), SETTINGS) == seconds(121)
-    assert silence({}, "king", NOW, SETTINGS) == timedelta.max
+    assert silence_of({"king": NOW}, "king", NOW + seconds(120), SETTINGS) is None
+    assert silence_of({"king": NOW}, "king", NOW + seconds(121), SETTINGS) == seconds(121)
+    assert silence_of({}, "king", NOW, SETTINGS) == timedelta.max

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.court.text_logs import TextLog, line, rotate, tee
+from kingdom.court.text_logs import TextLog, format_line, rotate, tee
 from tests.patience import PATIENCE_SECONDS
 
 AT = datetime(2026, 2, 7, 10, 0, 0, 5000, tzinfo=UTC)
@@ -38,18 +38,20 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_line_says_when_how_bad_who_what_and_the_facts() -> None:
-    said = line("king", "event routed", {"event": "evt-1", "to": ["gen-pr"], "cost": 0.5}, at=AT, level="warning")
+    said = format_line(
+        "king", "event routed", {"event": "evt-1", "to": ["gen-pr"], "cost": 0.5}, at=AT, level="warning"
+    )
     assert said == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
 
 
 def test_a_text_of_several_lines_stays_one_line() -> None:
-    said = line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
+    said = format_line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
     assert said == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
 
 
 def test_words_of_others_neither_steer_a_screen_nor_begin_a_line_of_their_own() -> None:
     hostile = "\x1b[2J\u2028Grüße\x85"
-    said = line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
+    said = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
     assert said == (
         "2026-02-07T10:00:00.005Z info king: \\x1b[2J\\u2028Grüße\\x85"
         ' why="\\u001b[2J\\u2028Grüße\\u0085" list=["\\u001b[2J\\u2028Grüße\\u0085"]'
@@ -68,10 +70,10 @@ def test_lines_are_appended_to_what_is_there(path: Path) -> None:
 
 def test_structured_logs_go_there_too_and_on_their_way(path: Path) -> None:
     log = TextLog(path, clock=lambda: AT)
-    event = {"event": "duty not done", "level": "warning", "at": "now", "duty": "health"}
+    event = {"event": "a job failed", "level": "warning", "at": "now", "job": "health"}
     assert tee(log, "chamberlain")(None, "warning", event) is event
     log.close()
-    assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: duty not done duty=health\n"
+    assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: a job failed job=health\n"
 
 
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:

@@ -6,19 +6,19 @@ import sys
 import msgspec
 import pytest
 
-from kingdom.court.envoy.envoy import place_of
-from kingdom.court.envoy.place import LogPlace
-from kingdom.court.envoy.settings import EnvoySettings, SlackSettings, WebhookSettings
-from kingdom.court.envoy.webhook import WebhookPlace, signature
+from kingdom.court.envoy.envoy import make_messenger
+from kingdom.court.envoy.messenger import LogMessenger
+from kingdom.court.envoy.settings import EnvoySettings, EnvoyWebhookSettings, SlackSettings
+from kingdom.court.envoy.webhook_messenger import WebhookMessenger, signature
 
 SLACK = {"bot_token": "xoxb-1"}
 WEBHOOK = {"url": "https://example.org/hook", "secret": "s"}
 
 
 def test_people_are_told_where_the_settings_say() -> None:
-    assert isinstance(place_of(EnvoySettings()), LogPlace)
-    assert isinstance(place_of(EnvoySettings(webhook=WebhookSettings(**WEBHOOK))), WebhookPlace)
-    assert place_of(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1"))).target.name == "slack"  # noqa: S106 - nobody's
+    assert isinstance(make_messenger(EnvoySettings()), LogMessenger)
+    assert isinstance(make_messenger(EnvoySettings(webhook=EnvoyWebhookSettings(**WEBHOOK))), WebhookMessenger)
+    assert make_messenger(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1"))).target.name == "slack"  # noqa: S106 - nobody's
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_without_its_client_slack_says_what_to_install() -> None:
     program = """
 import sys
 sys.modules["slack_sdk"] = None
-from kingdom.court.envoy.envoy import place_of
+from kingdom.court.envoy.envoy import make_messenger
 from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
-place_of(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1")))
+make_messenger(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1")))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert "Misconfigured: Slack needs its client: pip install 'kingdom[slack]'" in done.stderr

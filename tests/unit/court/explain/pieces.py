@@ -4,16 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kingdom.bus.log import Cursor, LogEntry, LoggedEntry
-from kingdom.court.documents import (
-    Assignment,
-    AssignmentStatus,
-    EventStatus,
-    ExternalEvent,
-    Priority,
-    Route,
-)
-from kingdom.court.explain.material import Material, StrandMaterial
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
+from kingdom.court.explain.timeline_data import StrandData, TimelineData
 
 BEGIN = datetime(2026, 2, 7, 10, 0, tzinfo=UTC)
 EVENT, TASK, RUN = "evt-github-1", "task-20260207-001", "wf-task-20260207-001"
@@ -32,7 +25,7 @@ class Log:
 
     def says(self, seconds: float, entry_type: str, actor: str = "engine", **data: Any) -> None:
         entry = LogEntry(type=entry_type, actor=actor, data=data, at=after(seconds))
-        self.entries.append(LoggedEntry(Cursor(len(self.entries) + 1, 1), entry))
+        self.entries.append(LoggedEntry(LogCursor(len(self.entries) + 1, 1), entry))
 
     def about(self, *types: str) -> list[LoggedEntry]:
         return [each for each in self.entries if each.entry.type in types]
@@ -51,7 +44,7 @@ def event(**more: Any) -> ExternalEvent:
         "priority": Priority.NORMAL,
         "created_at": BEGIN,
         "status": EventStatus.COMPLETED,
-        "routes": (Route(general="gen-a", rule="gen-a#1", task_id=TASK),),
+        "routes": (Route(general="gen-a", rule="gen-a#1", assignment_id=TASK),),
     }
     return ExternalEvent(**{**given, **more})
 
@@ -75,13 +68,13 @@ def assignment(**more: Any) -> Assignment:
 HEARD = ("event.detected", "event.dispatched", "event.discarded")
 
 
-def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **strand: Any) -> Material:
+def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **strand: Any) -> TimelineData:
     """Return a story of one event and one assignment, told by a log."""
     given = [assignment()] if assignments is None else assignments
     happened = event()
     route = happened.routes[0]
-    one = StrandMaterial(id=TASK, route=route, assignments=given, entries=log.besides(*HEARD), **strand)
-    return Material(about=TASK, event_id=EVENT, event=happened, entries=log.about(*HEARD), strands=[one])
+    one = StrandData(id=TASK, route=route, assignments=given, entries=log.besides(*HEARD), **strand)
+    return TimelineData(about=TASK, event_id=EVENT, event=happened, entries=log.about(*HEARD), strands=[one])
 
 
 def begun() -> Log:

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.package import General, Package, Policy, Schedule, Subscription
-from kingdom.workflow.model.template import TaskDefinition, WorkDefinition, WorkflowTemplate
+from kingdom.court.package import General, GeneralPolicy, Package, Schedule, Subscription
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 TEMPLATE = WorkflowTemplate(
@@ -27,7 +27,7 @@ def make_event(number: int = 1, event_type: str = "github.pr.comment", **more: A
 
 
 def make_package(name: str = "gen-pr", *subscribes: Subscription, **more: Any) -> Package:
-    policy, schedules = Policy(**more.pop("policy", {})), tuple(more.pop("schedules", ()))
+    policy, schedules = GeneralPolicy(**more.pop("policy", {})), tuple(more.pop("schedules", ()))
     general = General(
         name=name, description="does it", subscribes=subscribes, policy=policy, schedules=schedules, **more
     )

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.court.documents import Priority
-from kingdom.court.king.routing import Decision, route, why_nobody
+from kingdom.court.king.routing import RoutingDecision, route_event, why_unrouted
 from tests.unit.court.king.making import make_event, make_package, wants
 
 
-def reasons(decision: Decision) -> dict[str, str]:
+def reasons(decision: RoutingDecision) -> dict[str, str]:
     return {considered.rule: considered.reason for considered in decision.considered}
 
 
@@ -18,14 +18,14 @@ def test_the_first_fitting_general_gets_an_event_by_order_then_name() -> None:
         make_package("gen-b", wants("github.*")),
         make_package("gen-a", wants("jira.*"), wants("github.pr.*")),
     ]
-    decision = route(make_event(), packages)
+    decision = route_event(make_event(), packages)
     assert decision.generals == ("gen-a",)
     assert decision.choices[0].rule == "gen-a#2"
     assert reasons(decision) == {
         "gen-a#1": "type is 'github.pr.comment', wanted 'jira.*'",
-        "gen-a#2": "fits",
-        "gen-b#1": "fits, but gen-a#2 comes first",
-        "gen-late#1": "fits, but gen-a#2 comes first",
+        "gen-a#2": "matches",
+        "gen-b#1": "matches, but gen-a#2 comes first",
+        "gen-late#1": "matches, but gen-a#2 comes first",
     }
 
 
@@ -35,38 +35,38 @@ def test_everybody_who_says_also_gets_it_too_but_once() -> None:
         make_package("gen-pr", wants("github.*")),
         make_package("gen-stats", wants("*", also=True), order=900),
     ]
-    decision = route(make_event(), packages)
+    decision = route_event(make_event(), packages)
     assert decision.generals == ("gen-audit", "gen-pr", "gen-stats")
-    assert reasons(decision)["gen-audit#2"] == "fits, but its General has it"
+    assert reasons(decision)["gen-audit#2"] == "matches, but its General already gets it"
 
 
 def test_nobody_is_an_answer_with_reasons_too() -> None:
-    decision = route(make_event(repo=None), [make_package("gen-pr", wants("*", repos=("acme/*", "other/x")))])
+    decision = route_event(make_event(repo=None), [make_package("gen-pr", wants("*", repos=("acme/*", "other/x")))])
     assert decision.choices == ()
     assert reasons(decision) == {"gen-pr#1": "repo is None, wanted one of 'acme/*', 'other/x'"}
 
 
 def test_a_general_that_hears_of_an_event_and_wants_another_one_is_told_from_none_that_hears_of_it() -> None:
     packages = [make_package("gen-pr", wants("github.*", where={"payload.action": "opened"}))]
-    assert why_nobody(make_event(1), packages) == "no rule of a General fits it"
-    assert why_nobody(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
+    assert why_unrouted(make_event(1), packages) == "no rule of a General matches it"
+    assert why_unrouted(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
 
 
 def test_names_of_repositories_have_no_case_as_on_github_but_other_texts_do() -> None:
     event = make_event(repo="Acme/App", payload={"reason": "Mention"})
-    assert route(event, [make_package("gen-pr", wants("*", repos=("acme/*",)))]).choices
-    assert not route(event, [make_package("gen-pr", wants("*", where={"payload.reason": "mention"}))]).choices
+    assert route_event(event, [make_package("gen-pr", wants("*", repos=("acme/*",)))]).choices
+    assert not route_event(event, [make_package("gen-pr", wants("*", where={"payload.reason": "mention"}))]).choices
 
 
 def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found() -> None:
     def decide(where: dict[str, object]) -> str:
         event = make_event(payload={"reason": "mention", "labels": ["bug", "urgent"], "draft": True, "number": 1})
-        (considered,) = route(event, [make_package("gen-pr", wants("*", where=where))]).considered
+        (considered,) = route_event(event, [make_package("gen-pr", wants("*", where=where))]).considered
         return considered.reason
 
-    assert decide({"payload.reason": "ment*", "priority": ["high", "normal"]}) == "fits"
-    assert decide({"payload.labels": "bug"}) == "fits"
-    assert decide({"payload.number": 1, "payload.draft": True}) == "fits"
+    assert decide({"payload.reason": "ment*", "priority": ["high", "normal"]}) == "matches"
+    assert decide({"payload.labels": "bug"}) == "matches"
+    assert decide({"payload.number": 1, "payload.draft": True}) == "matches"
     assert decide({"payload.number": True}) == "payload.number is 1, wanted True"
     assert decide({"payload.draft": 1}) == "payload.draft is True, wanted 1"
     assert decide({"payload.reason": ["assign", "review*"]}) == (
@@ -78,26 +78,26 @@ def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found()
 
 def test_a_subscription_may_change_the_priority_and_say_what_an_event_is_about() -> None:
     subscription = wants("*", priority=Priority.HIGH, supersedes="{repo}#{payload.number}", debounce_seconds=30)
-    (choice,) = route(make_event(7), [make_package("gen-pr", subscription)]).choices
+    (choice,) = route_event(make_event(7), [make_package("gen-pr", subscription)]).choices
     assert (choice.priority, choice.key, choice.debounce_seconds) == (Priority.HIGH, "acme/app#7", 30)
 
 
 def test_an_event_without_a_part_of_its_key_has_none() -> None:
     package = make_package("gen-pr", wants("*", supersedes="{repo}#{payload.number}"))
     for event in (make_event(repo=None), make_event(payload={}), make_event(payload={"number": ["a"]})):
-        assert route(event, [package]).choices[0].key == ""
+        assert route_event(event, [package]).choices[0].key == ""
 
 
 @given(text=st.text())
 def test_text_of_a_payload_is_never_read_as_a_pattern(text: str) -> None:
     event = make_event(payload={"title": text, "secret": "s3cret"})
     keyed = make_package("gen-pr", wants("*", supersedes="{payload.title}"))
-    assert route(event, [keyed]).choices[0].key == text
+    assert route_event(event, [keyed]).choices[0].key == text
     picky = make_package("gen-pr", wants("*", where={"payload.title": "exactly this"}))
-    assert bool(route(event, [picky]).choices) == (text == "exactly this")
+    assert bool(route_event(event, [picky]).choices) == (text == "exactly this")
 
 
 def test_a_reason_shows_no_more_than_the_beginning_of_a_long_text() -> None:
     event = make_event(payload={"title": "x" * 10_000})
-    (considered,) = route(event, [make_package("gen-pr", wants("*", where={"payload.title": "y"}))]).considered
+    (considered,) = route_event(event, [make_package("gen-pr", wants("*", where={"payload.title": "y"}))]).considered
     assert len(considered.reason) < 200

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.court.king.schedules import due_times, next_time, times
+from kingdom.court.king.schedules import due_times, next_schedule_time, schedule_times
 from tests.unit.court.king.making import NOON, every
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -21,24 +21,24 @@ def utc(*parts: int) -> datetime:
 
 def test_a_time_that_the_clocks_repeat_comes_once() -> None:
     # On this day 01:30 comes at 05:30 and again at 06:30 in UTC.
-    found = list(islice(times("30 1 * * *", NEW_YORK, utc(2026, 10, 31, 12)), 2))
+    found = list(islice(schedule_times("30 1 * * *", NEW_YORK, utc(2026, 10, 31, 12)), 2))
     assert found == [utc(2026, 11, 1, 5, 30), utc(2026, 11, 2, 6, 30)]
 
 
 def test_in_the_repeated_hour_the_next_time_is_never_over() -> None:
     for minutes in range(0, 120, 5):
         after = utc(2026, 11, 1, 5) + timedelta(minutes=minutes)
-        found = next_time("30 1 * * *", NEW_YORK, after)
+        found = next_schedule_time("30 1 * * *", NEW_YORK, after)
         assert found == (utc(2026, 11, 1, 5, 30) if minutes < 30 else utc(2026, 11, 2, 6, 30))
 
 
 def test_a_time_that_the_clocks_skip_comes_when_the_hour_is_over() -> None:
-    found = list(islice(times("30 2 * * *", NEW_YORK, utc(2026, 3, 7, 12)), 2))
+    found = list(islice(schedule_times("30 2 * * *", NEW_YORK, utc(2026, 3, 7, 12)), 2))
     assert found == [utc(2026, 3, 8, 7), utc(2026, 3, 9, 6, 30)]
 
 
 def test_a_schedule_of_every_hour_fires_in_each_real_hour() -> None:
-    found = list(islice(times("0 * * * *", NEW_YORK, utc(2026, 11, 1, 4)), 4))
+    found = list(islice(schedule_times("0 * * * *", NEW_YORK, utc(2026, 11, 1, 4)), 4))
     assert found == [utc(2026, 11, 1, hour) for hour in (5, 6, 7, 8)]
 
 
@@ -47,7 +47,7 @@ def test_a_schedule_of_every_hour_fires_in_each_real_hour() -> None:
     cron=st.sampled_from(["30 1 * * *", "30 2 * * *", "*/20 * * * *", "0 9 * * 1-5", "15 1,2,3 * * 0", "0 0 1 * *"]),
 )
 def test_times_only_go_forward(after: datetime, cron: str) -> None:
-    found = [after, *islice(times(cron, NEW_YORK, after), 5)]
+    found = [after, *islice(schedule_times(cron, NEW_YORK, after), 5)]
     assert all(earlier < later for earlier, later in pairwise(found))
 
 

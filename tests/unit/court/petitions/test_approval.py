@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.court.petitions.approval import question_of
-from kingdom.court.petitions.bodies import KINDS, Body
+from kingdom.court.petitions.approval import approval_question
+from kingdom.court.petitions.bodies import KINDS, PetitionBody
 from kingdom.court.petitions.decision import Petition
 
 # A value for every field of every kind; one that is missing here fails.
@@ -27,7 +27,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def asked(kind: str, body: Body) -> Petition:
+def asked(kind: str, body: PetitionBody) -> Petition:
     return Petition(
         id="task-1-1",
         root="task-1",
@@ -43,7 +43,7 @@ def asked(kind: str, body: Body) -> Petition:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_every_kind_is_shown_whole(kind: str) -> None:
     names = KINDS[kind].__struct_fields__
-    question = question_of(asked(kind, KINDS[kind](**{name: VALUES[name] for name in names})))
+    question = approval_question(asked(kind, KINDS[kind](**{name: VALUES[name] for name in names})))
     shown = [line.strip() for line in question.splitlines()]
     for name in names:
         first, *further = str(VALUES[name]).splitlines()
@@ -55,6 +55,6 @@ def test_nothing_hides_and_no_value_looks_like_another() -> None:
     pull = KINDS["github.pull_request"](
         repo="acme/rocket", title="Fine\nbase: main", base="production", body="a\N{RIGHT-TO-LEFT OVERRIDE}b\x1b[8mc"
     )
-    lines = question_of(asked("github.pull_request", pull)).splitlines()
+    lines = approval_question(asked("github.pull_request", pull)).splitlines()
     assert [line for line in lines if line.startswith("base:")] == ["base: production"]
     assert "body: a\\u202eb\\x1b[8mc" in lines

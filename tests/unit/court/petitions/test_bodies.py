@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.court.petitions.bodies import KINDS, GithubComment, Origin, read_body, stored_body
-from kingdom.court.sentinel.untrusted import repository
+from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, GithubComment, read_body, stored_body
+from kingdom.court.sentinel.untrusted import repository_name
 from kingdom.errors import MalformedEvent
 
-ORIGIN = Origin(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
+ORIGIN = AssignmentSubject(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
 GOOD: list[tuple[str, dict[str, Any], str]] = [
     ("github.comment", {"body": "Well done."}, "acme/rocket#7"),
     ("github.comment", {"repo": "Acme/Rocket", "number": 9, "body": "Well done."}, "acme/rocket#9"),
@@ -54,20 +54,22 @@ def test_what_follows_from_the_assignment_is_filled_in(kind: str, raw: dict[str,
 
 @pytest.mark.parametrize(("kind", "raw", "complaint"), BAD)
 def test_what_is_no_petition_is_refused_with_the_reason(kind: str, raw: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is no {kind}") as told:
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as told:
         read_body(kind, raw, ORIGIN)
     assert complaint in str(told.value)
 
 
 def test_a_target_that_follows_from_nothing_must_be_given() -> None:
     with pytest.raises(MalformedEvent, match="repo is missing"):
-        read_body("github.comment", {"number": 7, "body": "Hm."}, Origin())
+        read_body("github.comment", {"number": 7, "body": "Hm."}, AssignmentSubject())
     with pytest.raises(MalformedEvent, match="key is missing"):
-        read_body("jira.comment", {"body": "Hm."}, Origin())
+        read_body("jira.comment", {"body": "Hm."}, AssignmentSubject())
 
 
 def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> None:
-    body = read_body("github.comment", {"body": "Hm."}, Origin(repo=repository("anna_acme/shop"), number=7))
+    body = read_body(
+        "github.comment", {"body": "Hm."}, AssignmentSubject(repo=repository_name("anna_acme/shop"), number=7)
+    )
     assert stored_body(GithubComment, msgspec.to_builtins(body)) == body
 
 
@@ -80,8 +82,8 @@ def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> Non
     ],
 )
 def test_what_the_assignment_brings_is_read_as_strictly(kind: str, raw: dict[str, Any]) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is no {kind}"):
-        read_body(kind, raw, Origin(repo="no slash", ticket="no key", channel="no channel"))
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}"):
+        read_body(kind, raw, AssignmentSubject(repo="no slash", ticket="no key", channel="no channel"))
 
 
 def test_the_branch_and_the_commit_of_a_pull_request_are_never_the_agents() -> None:

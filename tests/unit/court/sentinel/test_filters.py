@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from kingdom.court.sentinel.filters import Refusal, refusal
+from kingdom.court.sentinel.filters import FilterReason, why_filtered
 from kingdom.court.sentinel.github import parse_notification, parse_webhook
-from kingdom.court.sentinel.happening import Happening
+from kingdom.court.sentinel.github_activity import GitHubActivity
 from kingdom.court.sentinel.settings import GitHubSettings
 from tests.unit.court.sentinel.bodies import US, notification, review_requested, user
 
 NOW = datetime(2026, 2, 7, 10, 5, tzinfo=UTC)
 
 
-def judged(happening: Happening, **settings: Any) -> Refusal | None:
-    return refusal(happening, GitHubSettings(token="t", logins=(US, "kingdom[bot]"), **settings))  # noqa: S106
+def judged(activity: GitHubActivity, **settings: Any) -> FilterReason | None:
+    return why_filtered(activity, GitHubSettings(token="t", logins=(US, "kingdom[bot]"), **settings))  # noqa: S106
 
 
-def by(login: str) -> Happening:
-    happening = parse_webhook("pull_request", review_requested() | {"sender": user(login)}, [US], NOW)
-    assert isinstance(happening, Happening)
-    return happening
+def by(login: str) -> GitHubActivity:
+    activity = parse_webhook("pull_request", review_requested() | {"sender": user(login)}, [US], NOW)
+    assert isinstance(activity, GitHubActivity)
+    return activity
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def test_only_repositories_that_fit_are_watched(repos: tuple[str, ...], *, is_wa
 
 @pytest.mark.parametrize("login", [US, "Kingdom-BOT", "kingdom[bot]"])
 def test_what_any_of_our_names_did_is_our_own(login: str) -> None:
-    assert judged(by(login)) is Refusal.OWN
+    assert judged(by(login)) is FilterReason.OWN
 
 
 def test_what_github_calls_our_own_activity_is_our_own() -> None:
-    assert judged(parse_notification(notification("your_activity"), NOW)) is Refusal.OWN
+    assert judged(parse_notification(notification("your_activity"), NOW)) is FilterReason.OWN
 
 
 @pytest.mark.parametrize(("login", "is_ignored"), [("renovate[bot]", True), ("robot", False), ("CI-runner", True)])
 def test_some_people_and_programs_are_not_listened_to(login: str, *, is_ignored: bool) -> None:
-    assert (judged(by(login), ignore_actors=("*[bot]", "ci-*")) is Refusal.IGNORED) is is_ignored
+    assert (judged(by(login), ignore_actors=("*[bot]", "ci-*")) is FilterReason.IGNORED) is is_ignored
 
 
 def test_nobody_known_is_not_ignored() -> None:
@@ -51,5 +51,5 @@ def test_nobody_known_is_not_ignored() -> None:
 
 
 def test_only_wanted_reasons_count_where_some_are_named() -> None:
-    assert judged(by("octocat"), reasons=("mention",)) is Refusal.UNWANTED
+    assert judged(by("octocat"), reasons=("mention",)) is FilterReason.UNWANTED
     assert judged(by("octocat"), reasons=("mention", "review_requested")) is None

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from kingdom.court.documents import ExternalEvent, Priority
-from kingdom.court.sentinel.github import Said, parse_notification, parse_webhook, with_said
-from kingdom.court.sentinel.happening import Dropped, Happening
+from kingdom.court.sentinel.github import CommentOrReview, parse_notification, parse_webhook, with_comment
+from kingdom.court.sentinel.github_activity import DroppedActivity, GitHubActivity
 from kingdom.errors import MalformedEvent
 from tests.unit.court.sentinel.bodies import (
     COMMENT_URL,
@@ -26,10 +26,10 @@ from tests.unit.court.sentinel.bodies import (
 NOW = datetime(2026, 2, 7, 10, 5, tzinfo=UTC)
 
 
-def hooked(event: str, document: Any) -> Happening:
-    happening = parse_webhook(event, document, [US], NOW)
-    assert isinstance(happening, Happening), happening
-    return happening
+def hooked(event: str, document: Any) -> GitHubActivity:
+    activity = parse_webhook(event, document, [US], NOW)
+    assert isinstance(activity, GitHubActivity), activity
+    return activity
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_the_time_in_an_id_is_in_utc() -> None:
 
 def test_a_notification_about_nothing_with_a_number_has_a_place_of_its_own() -> None:
     subject = {"title": "CI failed", "url": None, "latest_comment_url": None, "type": "CheckSuite"}
-    happening = parse_notification(notification("ci_activity") | {"subject": subject}, NOW)
-    assert (happening.event.payload["number"], happening.place) == (None, "acme/app:12345678")
-    assert happening.look_at == ""
+    activity = parse_notification(notification("ci_activity") | {"subject": subject}, NOW)
+    assert (activity.event.payload["number"], activity.subject) == (None, "acme/app:12345678")
+    assert activity.details_url == ""
 
 
 @pytest.mark.parametrize(
@@ -124,22 +124,22 @@ def test_texts_of_strangers_are_bounded_and_storable() -> None:
 
 def test_who_did_it_is_taken_from_a_comment_of_the_same_time_only() -> None:
     subject = {"title": "t", "url": PULL_URL, "latest_comment_url": COMMENT_URL, "type": "PullRequest"}
-    happening = parse_notification(notification() | {"subject": subject}, NOW)
-    assert (happening.comment, happening.look_at) == ("issues/comments/99", COMMENT_URL)
+    activity = parse_notification(notification() | {"subject": subject}, NOW)
+    assert (activity.comment, activity.details_url) == ("issues/comments/99", COMMENT_URL)
     said = msgspec.convert(
-        {"id": 99, "body": "hi", "user": user("octocat"), "created_at": "2026-02-07T09:59:58Z"}, Said
+        {"id": 99, "body": "hi", "user": user("octocat"), "created_at": "2026-02-07T09:59:58Z"}, CommentOrReview
     )
     around = (datetime(2026, 2, 7, 9, 59, 30, tzinfo=UTC), datetime(2026, 2, 7, 10, 0, 2, tzinfo=UTC))
-    known = with_said(happening, said, around)
+    known = with_comment(activity, said, around)
     assert (known.actor, known.comment, known.event.payload["text"]) == ("octocat", "issues/comments/99", "hi")
     earlier = msgspec.structs.replace(said, created_at="2026-02-07T08:00:00Z")
-    assert with_said(happening, earlier, around).comment == ""
-    assert with_said(happening, earlier, around).actor == ""
+    assert with_comment(activity, earlier, around).comment == ""
+    assert with_comment(activity, earlier, around).actor == ""
 
 
 def test_a_webhook_that_asks_us_for_a_review_becomes_an_event() -> None:
-    happening = hooked("pull_request", review_requested())
-    event = happening.event
+    activity = hooked("pull_request", review_requested())
+    event = activity.event
     assert (event.type, event.priority, event.repo) == ("github.pr.review_requested", Priority.NORMAL, "acme/app")
     assert event.id == "evt-github-hook-5-7-review-requested-20260207100000"
     assert event.payload["reason"] == "review_requested"
@@ -149,7 +149,7 @@ def test_a_webhook_that_asks_us_for_a_review_becomes_an_event() -> None:
 
 @pytest.mark.parametrize("login", ["somebody", "kingdom-bot2"])
 def test_a_review_of_somebody_else_is_none_of_our_business(login: str) -> None:
-    assert isinstance(parse_webhook("pull_request", review_requested(login), [US], NOW), Dropped)
+    assert isinstance(parse_webhook("pull_request", review_requested(login), [US], NOW), DroppedActivity)
 
 
 def test_names_have_no_case() -> None:
@@ -209,24 +209,24 @@ def test_names_have_no_case() -> None:
 def test_a_webhook_is_read_as_what_happened(
     event: str, document: Any, kind: str, reason: str, *, concerns_us: bool
 ) -> None:
-    happening = hooked(event, document)
-    assert (happening.event.type, happening.reason, happening.concerns_us) == (kind, reason, concerns_us)
-    assert ExternalEvent.read(msgspec.to_builtins(happening.event)) == happening.event
+    activity = hooked(event, document)
+    assert (activity.event.type, activity.reason, activity.concerns_us) == (kind, reason, concerns_us)
+    assert ExternalEvent.read(msgspec.to_builtins(activity.event)) == activity.event
 
 
 def test_a_comment_on_a_pull_request_leads_to_the_pull_request() -> None:
-    happening = hooked("issue_comment", commented("hello"))
-    assert happening.event.payload["subject_url"] == PULL_URL
-    assert happening.event.payload["subject_type"] == "PullRequest"
+    activity = hooked("issue_comment", commented("hello"))
+    assert activity.event.payload["subject_url"] == PULL_URL
+    assert activity.event.payload["subject_type"] == "PullRequest"
     assert hooked("issue_comment", commented("hello", pull=False)).event.payload["subject_url"] == ISSUE_URL
-    assert (happening.comment, happening.place) == ("issues/comments/99", "acme/app#7")
+    assert (activity.comment, activity.subject) == ("issues/comments/99", "acme/app#7")
 
 
 @pytest.mark.parametrize(
     ("event", "action"), [("push", ""), ("pull_request", "labeled"), ("issues", "edited"), ("x" * 60, "created")]
 )
 def test_what_we_have_no_event_for_is_dropped_however_it_looks(event: str, action: str) -> None:
-    assert isinstance(parse_webhook(event, {"action": action}, [US], NOW), Dropped)
+    assert isinstance(parse_webhook(event, {"action": action}, [US], NOW), DroppedActivity)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +254,6 @@ def test_a_webhook_that_makes_no_sense_is_refused(broken: dict[str, Any]) -> Non
 def test_a_remark_is_told_by_its_review_unless_it_mentions_us() -> None:
     remark = {"id": 4, "body": "nit", "created_at": "2026-02-07T10:00:00Z"}
     document = webhook("created", pull_request=thing(pull=True, author=US), comment=remark)
-    assert isinstance(parse_webhook("pull_request_review_comment", document, [US], NOW), Dropped)
+    assert isinstance(parse_webhook("pull_request_review_comment", document, [US], NOW), DroppedActivity)
     remark["body"] = f"@{US} nit"
     assert hooked("pull_request_review_comment", document).event.type == "github.pr.mentioned"

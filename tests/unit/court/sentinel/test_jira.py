@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from kingdom.court.documents import ExternalEvent, Priority
-from kingdom.court.sentinel.jira import news_of, parse_comments, parse_issue
-from kingdom.court.sentinel.records import Ticket
+from kingdom.court.sentinel.jira import detect_news, parse_comments, parse_issue
+from kingdom.court.sentinel.records import KnownTicket
 from kingdom.errors import MalformedEvent
 
 NOW = datetime(2026, 2, 7, 12, 0, tzinfo=UTC)
 US = "712020:us"
 PERSON = "712020:person"
-KNOWN = Ticket(key="QP-123", status="To Do", known_until=datetime(2026, 2, 7, 9, 0, tzinfo=UTC))
+KNOWN = KnownTicket(key="QP-123", status="To Do", known_until=datetime(2026, 2, 7, 9, 0, tzinfo=UTC))
 
 
 def account(account_id: str) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def comment(by: str, body: Any = "hello", created: str = "2026-02-07T10:00:00.10
     return {"id": "10001", "author": account(by), "body": body, "created": created}
 
 
-def news(document: Any, known: Ticket | None, *comments: Any) -> tuple[Ticket, ExternalEvent | None]:
-    return news_of(
+def news(document: Any, known: KnownTicket | None, *comments: Any) -> tuple[KnownTicket, ExternalEvent | None]:
+    return detect_news(
         parse_issue(document),
         known,
         parse_comments(list(comments)),
@@ -66,7 +66,7 @@ def test_a_ticket_that_was_not_known_was_assigned() -> None:
         "updated_at": "2026-02-07T10:00:00.123000+00:00",
         "comments": [],
     }
-    assert ticket == Ticket(key="QP-123", status="To Do", known_until=datetime(2026, 2, 7, 10, 0, 0, 123000, UTC))
+    assert ticket == KnownTicket(key="QP-123", status="To Do", known_until=datetime(2026, 2, 7, 10, 0, 0, 123000, UTC))
     assert ExternalEvent.read(msgspec.to_builtins(event)) == event
 
 

@@ -13,13 +13,13 @@ def watching(**more: Any) -> SentinelSettings:
 
 @pytest.mark.parametrize("repos", [("*",), ("*/*",), ("*/app",), ("acme*/app",), ("acme/*", "b?b/*"), ("acme*",)])
 def test_strangers_are_heard_where_a_repository_of_any_owner_fits(repos: tuple[str, ...]) -> None:
-    assert watching(repos=repos).hears_strangers
+    assert watching(repos=repos).accepts_strangers
 
 
 def test_strangers_are_heard_by_default_but_not_where_github_is_not_watched() -> None:
-    assert watching().hears_strangers
-    assert not SentinelSettings().hears_strangers
-    assert not watching(repos=("acme/*", "bob/shop")).hears_strangers
+    assert watching().accepts_strangers
+    assert not SentinelSettings().accepts_strangers
+    assert not watching(repos=("acme/*", "bob/shop")).accepts_strangers
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.court.outside import decoded
-from kingdom.court.sentinel.untrusted import clean, fitted, moment, repository, stamp
+from kingdom.court.remote_http import decode_json
+from kingdom.court.sentinel.untrusted import clean_text, convert_untrusted, parse_time, repository_name, time_stamp
 from kingdom.errors import MalformedEvent
 
 
@@ -18,14 +18,14 @@ class _Small(msgspec.Struct):
 
 @given(st.text(alphabet=st.characters(), max_size=50), st.integers(0, 60))
 def test_a_cleaned_text_is_short_enough_and_can_be_stored(text: str, most: int) -> None:
-    kept = clean(text, most)
+    kept = clean_text(text, most)
     assert len(kept) <= most
     assert "\x00" not in kept
     assert kept.encode().decode() == kept
 
 
 def test_half_a_surrogate_can_be_stored_afterwards() -> None:
-    assert clean(decoded(b'"a\\ud800b\\u0000"'), 10).encode() == b"a?b\xef\xbf\xbd"
+    assert clean_text(decode_json(b'"a\\ud800b\\u0000"'), 10).encode() == b"a?b\xef\xbf\xbd"
 
 
 @pytest.mark.parametrize(
@@ -33,24 +33,24 @@ def test_half_a_surrogate_can_be_stored_afterwards() -> None:
 )
 def test_what_is_no_document_is_refused(raw: bytes) -> None:
     with pytest.raises(MalformedEvent):
-        decoded(raw)
+        decode_json(raw)
 
 
 @pytest.mark.parametrize("document", [None, [], {"name": 5}, {}, {"name\ud800": "x"}])
 def test_what_does_not_fit_is_refused(document: Any) -> None:
     with pytest.raises(MalformedEvent):
-        fitted(document, _Small)
+        convert_untrusted(document, _Small)
 
 
 @pytest.mark.parametrize("text", ["", "now", "2026-02-07", "2026-02-07T10:00:00", "9999-12-31T23:59:59-14:00"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(MalformedEvent):
-        moment(text)
+        parse_time(text)
 
 
 @pytest.mark.parametrize("text", ["2026-02-07T10:00:00Z", "2026-02-07T19:00:00.000+0900"])
 def test_moments_of_github_and_jira_are_stamped_in_utc(text: str) -> None:
-    assert stamp(moment(text)) == "20260207100000"
+    assert time_stamp(parse_time(text)) == "20260207100000"
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_moments_of_github_and_jira_are_stamped_in_utc(text: str) -> None:
 )
 def test_what_is_no_repository_is_refused(name: str) -> None:
     with pytest.raises(MalformedEvent):
-        repository(name)
+        repository_name(name)

@@ -6,31 +6,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kingdom.workflow.model import answers, commands
+from kingdom.workflow.model.messages import answers, commands
 
 A = TypeVar("A", bound=answers.HostAnswer)
 
 
-def said(command: commands.Command, kind: type[A], /, **fields: Any) -> A:
+def said(command: commands.HostCommand, kind: type[A], /, **fields: Any) -> A:
     """Return an answer under the placement and the attempt of its command, with what it shares with it."""
     known = {field.name for field in msgspec.structs.fields(kind)} & set(command.__struct_fields__)
     return kind(**{name: getattr(command, name) for name in known} | fields)
 
 
-def reconciled(command: commands.SendQuery, finding: answers.Finding) -> answers.QueryReconciled:
-    response = "transcript#1" if finding is answers.Finding.ANSWERED else ""
+def reconciled(command: commands.SendQuery, finding: answers.TranscriptFinding) -> answers.QueryReconciled:
+    response = "transcript#1" if finding is answers.TranscriptFinding.ANSWERED else ""
     return said(command, answers.QueryReconciled, finding=finding, response=response)
 
 
-def succeed(command: commands.Command) -> list[answers.HostAnswer]:
+def succeed(command: commands.HostCommand) -> list[answers.HostAnswer]:
     """Return what a host says that does what it is told."""
     return _SUCCESS[type(command)](command)
 
 
-def fail(command: commands.Command, error: str = "broken") -> answers.HostAnswer:
+def fail(command: commands.HostCommand, error: str = "broken") -> answers.HostAnswer:
     """Return what a host says that could not do what it was told."""
     if isinstance(command, commands.SendQuery) and command.reconcile:
-        return reconciled(command, answers.Finding.NO_TRANSCRIPT)
+        return reconciled(command, answers.TranscriptFinding.NO_TRANSCRIPT)
     if isinstance(command, commands.PrepareResources):
         return said(command, answers.WorkTreeFailed, work_tree_id=command.trees[-1].work_tree_id, error=error)
     return said(command, _FAILURE[type(command)], error=error)
@@ -85,7 +85,7 @@ def _started(command: Any) -> list[answers.HostAnswer]:
 
 def _queried(command: Any) -> list[answers.HostAnswer]:
     if command.reconcile:
-        return [reconciled(command, answers.Finding.ANSWERED)]
+        return [reconciled(command, answers.TranscriptFinding.ANSWERED)]
     return [said(command, answers.QueryResponded, response="transcript#1", cost_usd=0.25)]
 
 
@@ -98,7 +98,7 @@ def _checkpointed(command: Any) -> list[answers.HostAnswer]:
     return [said(command, answers.CheckpointCreated, commits=commits)]
 
 
-_SUCCESS: Mapping[type[commands.Command], Callable[[Any], list[answers.HostAnswer]]] = {
+_SUCCESS: Mapping[type[commands.HostCommand], Callable[[Any], list[answers.HostAnswer]]] = {
     commands.PrepareResources: _prepared,
     commands.StartAgent: _started,
     commands.SendQuery: _queried,
@@ -110,7 +110,7 @@ _SUCCESS: Mapping[type[commands.Command], Callable[[Any], list[answers.HostAnswe
     commands.RollBack: lambda command: [said(command, answers.RolledBack)],
     commands.ReleaseWorkTree: lambda command: [said(command, answers.WorkTreeReleased)],
 }
-_FAILURE: Mapping[type[commands.Command], type[answers.HostAnswer]] = {
+_FAILURE: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
     commands.StartAgent: answers.AgentError,
     commands.SendQuery: answers.QueryFailed,
     commands.GenerateReport: answers.ReportFailed,

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import StopOutcome, Workflow
+from kingdom.workflow.model.status import (
     WORKFLOW,
     AgentStatus,
     CheckpointStatus,
@@ -14,8 +16,6 @@ from kingdom.workflow.model.machine import (
     WorkStatus,
     WorkTreeStatus,
 )
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Wish, Workflow
 
 AT_REST = frozenset(WorkflowStatus) - {WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING}
 
@@ -30,11 +30,11 @@ def contradictions(workflow: Workflow) -> list[str]:
 
 def _of_rest(workflow: Workflow) -> Iterator[str]:
     """A run that rests or ended does nothing; one that does not awaits something."""
-    if workflow.status in AT_REST and not workflow.is_quiet:
+    if workflow.status in AT_REST and not workflow.is_idle:
         yield f"{workflow.status}, yet something runs"
-    if workflow.status in AT_REST and workflow.wanted:
-        yield f"{workflow.status}, yet {workflow.wanted} is wanted"
-    if workflow.status not in AT_REST and workflow.is_quiet:
+    if workflow.status in AT_REST and workflow.stop_request:
+        yield f"{workflow.status}, yet {workflow.stop_request} is wanted"
+    if workflow.status not in AT_REST and workflow.is_idle:
         yield f"{workflow.status}, yet nothing runs and nothing is awaited"
     if (workflow.resumption is not None) != (workflow.status is WorkflowStatus.RESUMING):
         yield f"{workflow.status} with resumption {workflow.resumption}"
@@ -46,7 +46,7 @@ def _of_statuses(workflow: Workflow) -> Iterator[str]:
     finished = all(work.is_finished for work in workflow.works)
     if workflow.status is WorkflowStatus.COMPLETED and not (finished and set(statuses) == {WorkStatus.COMPLETED}):
         yield f"COMPLETED with {statuses}"
-    if finished and workflow.status is WorkflowStatus.RUNNING and workflow.is_quiet:
+    if finished and workflow.status is WorkflowStatus.RUNNING and workflow.is_idle:
         yield "RUNNING, yet nothing is left to do"
     if (workflow.status is WorkflowStatus.CANCELLED) != (WorkStatus.CANCELLED in statuses or _ended_late(workflow)):
         yield f"{workflow.status} with {statuses}"
@@ -65,7 +65,7 @@ def _ended_late(workflow: Workflow) -> bool:
 def _may_hold_failed(workflow: Workflow) -> bool:
     if workflow.status in {WorkflowStatus.FAILED, WorkflowStatus.RESUMING}:
         return True
-    return bool(workflow.wanted and workflow.wanted.wish in {Wish.FAIL, Wish.CANCEL})
+    return bool(workflow.stop_request and workflow.stop_request.outcome in {StopOutcome.FAIL, StopOutcome.CANCEL})
 
 
 def _of_the_order(workflow: Workflow) -> Iterator[str]:

@@ -8,16 +8,22 @@ from typing import Any
 
 import msgspec
 
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.events import DomainEvent
-from kingdom.workflow.model.machine import WorkflowStatus
-from kingdom.workflow.model.operations import create, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.refs import GitRef
-from kingdom.workflow.model.step import Step
-from kingdom.workflow.model.template import Policy, Section, TaskDefinition, WorkDefinition, WorkflowTemplate
-from kingdom.workflow.model.work import Task, Work
-from kingdom.workflow.model.workflow import Placement, Workflow
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.report_outline import ReportSection
+from kingdom.workflow.model.resources.template import (
+    RunPolicy,
+    TaskDefinition,
+    WorkDefinition,
+    WorkflowTemplate,
+)
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.operations import create, start
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.reactions import ANSWERS
 from tests.unit.workflow.model.host import fail, succeed
 from tests.unit.workflow.model.invariants import contradictions
@@ -26,7 +32,7 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 APP = GitRef(git_id="git-app", base_branch="main")
 LIB = GitRef(git_id="git-lib", base_branch="main")
 DOCS = GitRef(git_id="git-docs", base_branch="main")
-OUTLINE = (Section(title="Findings", description="what was found"),)
+OUTLINE = (ReportSection(title="Findings", description="what was found"),)
 
 
 def task(query: str = "do it", *, report: bool = False) -> TaskDefinition:
@@ -61,13 +67,13 @@ class Run:
         *,
         retries: int = 0,
         placed: bool = True,
-        policy: Policy | None = None,
+        policy: RunPolicy | None = None,
     ) -> None:
         self.at = NOON
         self.said: list[DomainEvent] = []
-        self.open: list[commands.Command] = []
+        self.open: list[commands.HostCommand] = []
         self.ignored: str | None = None
-        made = msgspec.structs.replace(made_from or template(), policy=policy or Policy(retries=retries))
+        made = msgspec.structs.replace(made_from or template(), policy=policy or RunPolicy(retries=retries))
         first = create(made, "wf-1", self.at)
         self.workflow = first.workflow
         self._keep(first)
@@ -92,21 +98,21 @@ class Run:
             names += self.do(ANSWERS[type(answer)], answer)
         return names
 
-    def take(self, kind: type[commands.Command]) -> Any:
+    def take(self, kind: type[commands.HostCommand]) -> Any:
         """Take the one open command of a kind off the pile."""
         [command] = [command for command in self.open if isinstance(command, kind)]
         self.open.remove(command)
         return command
 
-    def succeed(self, kind: type[commands.Command]) -> list[str]:
+    def succeed(self, kind: type[commands.HostCommand]) -> list[str]:
         """Answer the one open command of a kind as a host does that could do it."""
         return self.hear(*succeed(self.take(kind)))
 
-    def fail(self, kind: type[commands.Command]) -> list[str]:
+    def fail(self, kind: type[commands.HostCommand]) -> list[str]:
         """Answer the one open command of a kind as a host does that could not do it."""
         return self.hear(fail(self.take(kind)))
 
-    def until(self, kind: type[commands.Command], work_index: int | None = None) -> Any:
+    def until(self, kind: type[commands.HostCommand], work_index: int | None = None) -> Any:
         """Succeed with everything until such a command is open, of a certain Work if one is given."""
         for _ in range(200):
             for command in self.open:
@@ -161,7 +167,7 @@ class Run:
         return [type(event).__name__ for event in step.events]
 
 
-def started(made_from: WorkflowTemplate | None = None, *, retries: int = 0, policy: Policy | None = None) -> Run:
+def started(made_from: WorkflowTemplate | None = None, *, retries: int = 0, policy: RunPolicy | None = None) -> Run:
     """Return a run whose checkouts are there and whose first agent is asked for."""
     run = Run(made_from, retries=retries, policy=policy)
     run.do(start)

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import AgentStatus, QueryStatus, TaskStatus, WorkflowStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, pause, release, resume, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import AgentStatus, QueryStatus, TaskStatus, WorkflowStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, release, resume, start
+from kingdom.workflow.model.steps.placement import place
 from kingdom.workflow.reactions import ANSWERS
 from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconciled, spent, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, without_costs, work
@@ -121,14 +121,14 @@ def test_a_second_answer_is_told_apart() -> None:
     sent = run.take(commands.SendQuery)
     run.hear(*succeed(sent))
     run.hear(fail(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
 
 
 def test_an_answer_about_a_task_that_was_removed_is_told_apart() -> None:
     run = started()
     answer = answers.QueryResponded(work_id="w", task_id="gone", response="", host="host-a", epoch=1, attempt=1)
     run.hear(answer)
-    assert run.ignored == "the run has no query of gone any more"
+    assert run.ignored == "the run no longer has a query of gone"
 
 
 def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing() -> None:
@@ -162,20 +162,24 @@ def unknown_query(retries: int = 0) -> tuple[Run, commands.SendQuery]:
 
 def test_an_absent_query_is_sent_again_as_the_next_attempt() -> None:
     run, asked = unknown_query()
-    run.hear(reconciled(asked, answers.Finding.ABSENT))
+    run.hear(reconciled(asked, answers.TranscriptFinding.ABSENT))
     command = run.take(commands.SendQuery)
     assert (command.attempt, command.continues, command.reconcile) == (2, False, False)
 
 
 def test_an_answered_query_is_taken_as_answered() -> None:
     run, asked = unknown_query()
-    assert run.hear(reconciled(asked, answers.Finding.ANSWERED)) == ["TaskCompleted", "QuerySent", "TaskStarted"]
+    assert run.hear(reconciled(asked, answers.TranscriptFinding.ANSWERED)) == [
+        "TaskCompleted",
+        "QuerySent",
+        "TaskStarted",
+    ]
     assert run.task(0, 0).query.response == "transcript#1"
 
 
 def test_an_unfinished_query_is_continued_in_its_session_as_the_next_attempt() -> None:
     run, asked = unknown_query()
-    run.hear(reconciled(asked, answers.Finding.UNFINISHED))
+    run.hear(reconciled(asked, answers.TranscriptFinding.UNFINISHED))
     command = run.take(commands.SendQuery)
     assert (command.attempt, command.continues, command.reconcile) == (2, True, False)
 
@@ -183,7 +187,7 @@ def test_an_unfinished_query_is_continued_in_its_session_as_the_next_attempt() -
 @pytest.mark.parametrize("retries", [0, 5])
 def test_without_a_transcript_the_run_fails_whatever_the_policy_and_can_be_resumed(retries: int) -> None:
     run, asked = unknown_query(retries)
-    said = run.hear(reconciled(asked, answers.Finding.NO_TRANSCRIPT))
+    said = run.hear(reconciled(asked, answers.TranscriptFinding.NO_TRANSCRIPT))
     assert said == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
     run.succeed(commands.StopAgent)
     assert run.workflow.status is WorkflowStatus.FAILED
@@ -211,7 +215,7 @@ def test_a_host_may_reconcile_by_itself_after_a_restart() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
-    run.hear(reconciled(sent, answers.Finding.UNFINISHED))
+    run.hear(reconciled(sent, answers.TranscriptFinding.UNFINISHED))
     assert run.take(commands.SendQuery).continues
 
 
@@ -221,8 +225,8 @@ def test_what_a_host_finds_out_while_the_run_rests_waits_for_the_resume() -> Non
     sent = run.take(commands.SendQuery)
     run.do(pause)
     run.succeed(commands.StopAgent)
-    run.hear(reconciled(sent, answers.Finding.NO_TRANSCRIPT))
-    assert run.ignored == "the run is PAUSED; a resume looks the query up again"
+    run.hear(reconciled(sent, answers.TranscriptFinding.NO_TRANSCRIPT))
+    assert run.ignored == "the run is PAUSED; a resume checks the query again"
 
 
 def test_nothing_that_is_said_after_the_end_changes_it() -> None:
@@ -232,5 +236,5 @@ def test_nothing_that_is_said_after_the_end_changes_it() -> None:
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
     run.hear(*succeed(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is CANCELLED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is CANCELLED and does not expect this answer"
     assert run.work(0).agent.status is AgentStatus.STOPPED

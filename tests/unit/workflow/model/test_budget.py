@@ -3,13 +3,13 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import QueryStatus, ReportStatus, WorkflowStatus
-from kingdom.workflow.model.modify import Modification, WorkChange, modify
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, pause, resume
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.template import OverBudget, Policy
-from kingdom.workflow.model.workflow import About, Placement
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy
+from kingdom.workflow.model.run.workflow import Placement, QuestionTopic
+from kingdom.workflow.model.status import QueryStatus, ReportStatus, WorkflowStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, resume
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask, broke, fail, reconciled, said, spent, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 from tests.unit.workflow.model.walk import resume_with_money
@@ -19,7 +19,7 @@ THREE_TURNS = template(work("build", task("first"), task("second", report=True))
 
 def running(budget_usd: float | None, over_budget: OverBudget = OverBudget.ASK) -> Run:
     """Return a run with a budget whose first query is with its agent."""
-    run = started(THREE_TURNS, policy=Policy(budget_usd=budget_usd, over_budget=over_budget))
+    run = started(THREE_TURNS, policy=RunPolicy(budget_usd=budget_usd, over_budget=over_budget))
     run.succeed(commands.StartAgent)
     return run
 
@@ -53,15 +53,15 @@ def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None
     question = run.workflow.question
     assert run.status() is WorkflowStatus.AWAITING
     assert question is not None
-    assert (question.about, question.choices) == (About.BUDGET, ("go on", "stop"))
-    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Shall it go on with another $1.00?"
+    assert (question.topic, question.choices) == (QuestionTopic.BUDGET, ("go on", "stop"))
+    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?"
     assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
 
 
 def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
     run = broken_off()
     run.do(resume, Continue("Go on "))
-    assert (run.workflow.budget_usd, run.workflow.left_usd) == (2.25, 1.0)
+    assert (run.workflow.budget_usd, run.workflow.remaining_usd) == (2.25, 1.0)
     assert run.until(commands.StartAgent).session == "session-1"
     sent = run.until(commands.SendQuery)
     assert (sent.attempt, sent.continues, sent.reply, sent.budget_usd) == (2, True, "", 1.0)
@@ -117,7 +117,7 @@ def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_fo
 
 
 def test_checks_and_checkpoints_need_no_money() -> None:
-    run = started(template(work("build", task())), policy=Policy(budget_usd=1.0))
+    run = started(template(work("build", task())), policy=RunPolicy(budget_usd=1.0))
     run.succeed(commands.StartAgent)
     run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=9.0))
     assert run.finish().status is WorkflowStatus.COMPLETED
@@ -173,7 +173,7 @@ def test_a_turn_is_counted_once_however_often_and_by_whom_its_cost_is_told() -> 
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
     looked_up = run.take(commands.SendQuery)
-    run.hear(said(looked_up, answers.QueryReconciled, finding=answers.Finding.UNFINISHED, cost_usd=0.75))
+    run.hear(said(looked_up, answers.QueryReconciled, finding=answers.TranscriptFinding.UNFINISHED, cost_usd=0.75))
     assert (run.workflow.cost_usd, run.until(commands.SendQuery).attempt) == (0.75, 2)
 
 
@@ -192,8 +192,8 @@ def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
     run.hear(spent(sent, 0.5))
-    assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and awaits no such answer"
-    run.hear(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.Finding.UNFINISHED))
+    assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and does not expect this answer"
+    run.hear(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.TranscriptFinding.UNFINISHED))
     assert run.workflow.cost_usd == 0.5
 
 

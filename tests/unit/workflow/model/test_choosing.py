@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kingdom.workflow.model.events import HostLost, HostRegistered
-from kingdom.workflow.model.host import Host, HostStatus, Renewal, choose
+from kingdom.workflow.model.messages.events import HostLost, HostRegistered
+from kingdom.workflow.model.resources.host import Host, HostRenewal, HostStatus, choose_host
 
 
 def hosts(count: int, slots: int = 20) -> list[Host]:
@@ -17,7 +17,7 @@ def hosts(count: int, slots: int = 20) -> list[Host]:
 
 def shares(known: list[Host], runs: int) -> Counter[str]:
     """Count how many runs of a burst each host gets."""
-    chosen = [choose(known, f"wf-{number}") for number in range(runs)]
+    chosen = [choose_host(known, f"wf-{number}") for number in range(runs)]
     return Counter(host.id for host in chosen if host)
 
 
@@ -25,7 +25,7 @@ def shares(known: list[Host], runs: int) -> Counter[str]:
 def test_the_same_hosts_in_any_order_give_the_same_answer(seed: int, workflow_id: str) -> None:
     known = hosts(10)
     shuffled = random.Random(seed).sample(known, len(known))
-    assert choose(shuffled, workflow_id) == choose(known, workflow_id)
+    assert choose_host(shuffled, workflow_id) == choose_host(known, workflow_id)
 
 
 def test_a_burst_of_runs_spreads_over_all_hosts() -> None:
@@ -61,21 +61,21 @@ def test_a_host_that_goes_moves_only_its_own_runs() -> None:
     known = hosts(10)
     fewer = known[1:]
     for number in range(200):
-        before, after = choose(known, f"wf-{number}"), choose(fewer, f"wf-{number}")
+        before, after = choose_host(known, f"wf-{number}"), choose_host(fewer, f"wf-{number}")
         assert before == after or before == known[0]
 
 
 def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
-    lost, said = hosts(1)[0].lose()
+    lost, said = hosts(1)[0].as_lost()
     assert (lost.status, said) == (HostStatus.LOST, HostLost(host="host-0", epoch=1))
-    assert choose([lost], "wf-1") is None
-    assert choose([], "wf-1") is None
-    assert choose([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
+    assert choose_host([lost], "wf-1") is None
+    assert choose_host([], "wf-1") is None
+    assert choose_host([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
 
 
 def test_a_host_says_what_it_offers() -> None:
-    assert hosts(1)[0].registered() == HostRegistered(host="host-0", epoch=1, slots=20)
+    assert hosts(1)[0].registered_event() == HostRegistered(host="host-0", epoch=1, slots=20)
 
 
 def test_only_a_renewed_lease_counts_as_true() -> None:
-    assert [renewal for renewal in Renewal if renewal] == [Renewal.RENEWED]
+    assert [renewal for renewal in HostRenewal if renewal] == [HostRenewal.RENEWED]

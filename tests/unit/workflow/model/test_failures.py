@@ -2,9 +2,9 @@
 
 import pytest
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import AgentStatus, TaskStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
-from kingdom.workflow.model.operations import Auto, Continue, cancel, prepare, resume, start
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.status import AgentStatus, TaskStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue, cancel, prepare, resume, start
 from tests.unit.workflow.model.host import agent_of, fail, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
@@ -19,7 +19,7 @@ OF_A_WORK = [
 
 
 @pytest.mark.parametrize("kind", OF_A_WORK)
-def test_without_retries_a_failure_fails_the_run_with_its_reason(kind: type[commands.Command]) -> None:
+def test_without_retries_a_failure_fails_the_run_with_its_reason(kind: type[commands.HostCommand]) -> None:
     run = started(ONE)
     run.until(kind)
     run.fail(kind)
@@ -30,7 +30,7 @@ def test_without_retries_a_failure_fails_the_run_with_its_reason(kind: type[comm
 
 @pytest.mark.parametrize("kind", OF_A_WORK)
 def test_a_policy_of_one_retry_meets_the_first_failure_with_the_next_attempt_and_no_more(
-    kind: type[commands.Command],
+    kind: type[commands.HostCommand],
 ) -> None:
     run = started(ONE, retries=1)
     first = run.until(kind)
@@ -41,7 +41,7 @@ def test_a_policy_of_one_retry_meets_the_first_failure_with_the_next_attempt_and
 
 
 @pytest.mark.parametrize("kind", OF_A_WORK)
-def test_a_failed_run_can_be_continued_where_it_failed(kind: type[commands.Command]) -> None:
+def test_a_failed_run_can_be_continued_where_it_failed(kind: type[commands.HostCommand]) -> None:
     run = started(ONE)
     failed = run.until(kind)
     run.fail(kind)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kingdom.workflow.model.git import Git, repo_of, unique_name
+from kingdom.workflow.model.resources.git import Git, repo_of, unique_name
 from kingdom.workflow.registry import ID_PATTERN
 
 
@@ -58,10 +58,10 @@ def test_a_forge_may_have_a_port_which_ssh_has_not() -> None:
 
 def test_a_git_is_of_its_repository_and_of_no_other() -> None:
     git = Git(id="acme-web-app", name="app", url="/srv/acme-web/app", repo="Acme/web-app")
-    assert git.is_of("acme/Web-App")
-    assert not git.is_of("acme-web/app")
-    assert not git.is_of("")
-    assert not Git(id="acme-web-app", name="app", url="/srv/acme/web-app").is_of("")
+    assert git.matches("acme/Web-App")
+    assert not git.matches("acme-web/app")
+    assert not git.matches("")
+    assert not Git(id="acme-web-app", name="app", url="/srv/acme/web-app").matches("")
 
 
 def test_no_two_repositories_share_a_name_that_is_fit_for_a_git() -> None:

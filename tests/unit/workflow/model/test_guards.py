@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from kingdom.errors import IllegalTransition, Permanent
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import OPERATIONS, QUERY, QueryStatus, WorkflowStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import (
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import OPERATIONS, QUERY, QueryStatus, WorkflowStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import (
     Auto,
     Continue,
     cancel,
@@ -20,8 +21,7 @@ from kingdom.workflow.model.operations import (
     resume,
     start,
 )
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask
 from tests.unit.workflow.model.scene import Run, started
 

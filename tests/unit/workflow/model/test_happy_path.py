@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import msgspec
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import TaskStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
-from kingdom.workflow.model.operations import cancel, pause, prepare, start
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.status import TaskStatus, WorkflowStatus, WorkStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.operations import cancel, pause, prepare, start
 from tests.unit.workflow.model.host import agent_of, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
@@ -89,7 +89,7 @@ def test_a_run_without_repositories_needs_no_checkout() -> None:
 
 def test_every_command_names_its_run_its_host_and_its_epoch() -> None:
     run = started()
-    seen: list[commands.Command] = []
+    seen: list[commands.HostCommand] = []
     while run.open:
         seen.append(run.open[0])
         run.hear(*succeed(run.open.pop(0)))

@@ -4,13 +4,17 @@ import msgspec
 import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.events import WorkflowGitRefsUpdated, WorkflowMcpServerRefsUpdated, WorkflowWorksUpdated
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, WorkChange, modify
-from kingdom.workflow.model.operations import Auto, Continue, pause, prepare, resume, start
-from kingdom.workflow.model.refs import GitRef, McpServerRef
-from kingdom.workflow.model.template import WorkDefinition
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.messages.events import (
+    WorkflowGitRefsUpdated,
+    WorkflowMcpServerRefsUpdated,
+    WorkflowWorksUpdated,
+)
+from kingdom.workflow.model.references import GitRef, McpServerRef
+from kingdom.workflow.model.resources.template import WorkDefinition
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, pause, prepare, resume, start
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, started, task, template, work
 
 TOOLS = McpServerRef(mcp_server_id="mcp-tools")
@@ -78,7 +82,7 @@ def test_a_new_order_alone_is_said_too() -> None:
 def test_a_work_that_runs_keeps_its_definition_and_its_place() -> None:
     run = running()
     before = run.workflow.document()
-    with pytest.raises(IllegalTransition, match="work wf-1-w1 of workflow wf-1 is RUNNING: what has started"):
+    with pytest.raises(IllegalTransition, match="work wf-1-w1 of workflow wf-1 is RUNNING: a work that has started"):
         run.do(modify, changed(run, 0, work("other")))
     with pytest.raises(IllegalTransition, match="a work that has started keeps its place"):
         run.do(modify, Modification(works=tuple(reversed(works(run)))))

@@ -3,12 +3,12 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import WorkflowStatus, WorkStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import Auto, Continue, cancel, pause, prepare, resume, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.model.status import WorkflowStatus, WorkStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, cancel, pause, prepare, resume, start
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.scene import APP, LIB, Run, started
 
 SAME = Placement(host="host-a", epoch=2)
@@ -50,7 +50,7 @@ def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.Command]) -> None:
+def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
     run = started()
     first = run.until(kind)
     run.open.clear()
@@ -171,7 +171,9 @@ def test_a_run_that_takes_its_host_down_three_times_fails_and_can_be_resumed(hos
     run.open.clear()
     run.do(place, Placement(host=host, epoch=4))
     assert (run.workflow.status, run.commanded()) == (WorkflowStatus.FAILED, [])
-    assert run.workflow.reason.startswith("3 times in a row its host went down while its agent ran, last host-a")
+    assert run.workflow.reason.startswith(
+        "its host was lost 3 times in a row while its agent ran, most recently host-a"
+    )
     run.do(resume, Auto())
     run.until(commands.SendQuery)
     lose_host(run, 2)
@@ -210,7 +212,7 @@ def test_a_pause_that_was_wanted_comes_true_also_with_the_third_loss() -> None:
 def test_the_same_placement_again_changes_nothing() -> None:
     run = in_second_work()
     run.do(place, Placement(host="host-a", epoch=1))
-    assert run.ignored == "it is placed on host-a, epoch 1 already"
+    assert run.ignored == "it is already placed on host-a, epoch 1"
 
 
 def test_an_epoch_only_grows() -> None:

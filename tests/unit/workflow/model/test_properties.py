@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import MACHINES, Machine, WorkflowStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import cancel, start
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement, Wish
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.run.workflow import Placement, StopOutcome
+from kingdom.workflow.model.status import MACHINES, StatusMachine, WorkflowStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import cancel, start
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.scene import APP, DOCS, LIB
 from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_to, walk
 
@@ -27,7 +27,7 @@ def test_whatever_happens_nothing_contradicts_and_every_run_can_still_be_complet
 ) -> None:
     walked = walk(lambda choices: data.draw(st.sampled_from(choices)), data.draw(st.integers(0, 60)))
     workflow = walked.run.workflow
-    cancelling = workflow.wanted is not None and workflow.wanted.wish is Wish.CANCEL
+    cancelling = workflow.stop_request is not None and workflow.stop_request.outcome is StopOutcome.CANCEL
     if workflow.status not in ENDS and not cancelling:
         lead_to(walked.run.fork(), WorkflowStatus.COMPLETED)
     if workflow.status not in ENDS:
@@ -51,7 +51,7 @@ def moves() -> set[tuple[str, str, str]]:
     """Every move of every machine that many random walks make."""
     WatchedStep.moves = set()
     _rare()
-    drawn = sum(len(following) for machine in MACHINES for following in machine.arrows.values())
+    drawn = sum(len(following) for machine in MACHINES for following in machine.transitions.values())
     for seed in (*_TELLING, *range(3000)):
         choose = random.Random(seed).choice
         walked = walk(choose, choose(range(5, 60)))
@@ -64,7 +64,7 @@ def moves() -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_every_state_is_reached(machine: Machine[Any], moves: set[tuple[str, str, str]]) -> None:
+def test_every_state_is_reached(machine: StatusMachine[Any], moves: set[tuple[str, str, str]]) -> None:
     begun = {first for name, first, _ in moves if name == machine.name}
     reached = {to for name, _, to in moves if name == machine.name}
     # A report that nobody asked for never moves.
@@ -73,9 +73,9 @@ def test_every_state_is_reached(machine: Machine[Any], moves: set[tuple[str, str
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_every_arrow_of_the_table_is_taken_and_no_other(
-    machine: Machine[Any], moves: set[tuple[str, str, str]]
+    machine: StatusMachine[Any], moves: set[tuple[str, str, str]]
 ) -> None:
-    drawn = {(first, to) for first, following in machine.arrows.items() for to in following}
+    drawn = {(first, to) for first, following in machine.transitions.items() for to in following}
     assert {(first, to) for name, first, to in moves if name == machine.name} == drawn
 
 

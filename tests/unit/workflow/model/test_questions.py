@@ -3,11 +3,11 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import QueryStatus, TaskStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, cancel, pause, resume
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.workflow import Placement, Question
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.workflow import Placement, RunQuestion
+from kingdom.workflow.model.status import QueryStatus, TaskStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, resume
+from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask, fail, petition, said, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
@@ -38,7 +38,7 @@ def test_a_question_stops_the_agent_and_then_the_run_awaits_a_person() -> None:
 
 def test_a_question_is_kept_with_its_choices_and_counts_its_cost() -> None:
     run = asked()
-    question = Question(task_id="wf-1-w1-t1", text="left or right?", choices=("left", "right"))
+    question = RunQuestion(task_id="wf-1-w1-t1", text="left or right?", choices=("left", "right"))
     assert (run.workflow.question, run.workflow.reason) == (question, "left or right?")
     assert (run.work(0).status, run.work(0).cost_usd) == (WorkStatus.PAUSED, 0.25)
     assert (run.task(0, 0).query.status, run.task(0, 0).query.begun) == (QueryStatus.PENDING, True)
@@ -71,7 +71,7 @@ def test_a_question_is_cut_to_what_a_person_can_read() -> None:
     run, sent = queried()
     run.hear(ask(sent, "x" * 10_000, *("y" * 1_000 for _ in range(100))))
     run.succeed(commands.StopAgent)
-    assert run.workflow.question == Question(task_id="wf-1-w1-t1", text="x" * 4_000, choices=("y" * 200,) * 20)
+    assert run.workflow.question == RunQuestion(task_id="wf-1-w1-t1", text="x" * 4_000, choices=("y" * 200,) * 20)
     assert run.workflow.reason == "x" * 4_000
 
 
@@ -79,7 +79,7 @@ def test_a_task_may_petition_fifty_times_and_the_next_one_again() -> None:
     run, sent = queried()
     for number in range(60):
         run.hear(petition(sent, f"petition-{number}"))
-    assert run.ignored == "wf-1-w1-t1 has made 50 petitions already, which is the limit"
+    assert run.ignored == "wf-1-w1-t1 has reached the limit of 50 petitions"
     assert [each.id for each in run.work(0).petitions] == [f"petition-{number}" for number in range(50)]
     run.hear(*succeed(sent))
     run.hear(petition(run.take(commands.SendQuery), "another"))
@@ -90,7 +90,7 @@ def test_a_petition_that_is_too_large_is_ignored_with_the_limit() -> None:
     run, sent = queried()
     large = said(sent, answers.AgentPetitioned, petition_id="p", kind="github.comment", body={"text": "x" * 64_000})
     run.hear(large)
-    assert run.ignored == "the body of a petition has more than 64000 bytes, which is the limit"
+    assert run.ignored == "the body of a petition exceeds the limit of 64000 bytes"
     assert run.work(0).petitions == []
 
 
@@ -148,7 +148,7 @@ def test_a_question_after_the_stop_was_confirmed_comes_too_late() -> None:
     run.do(pause)
     run.succeed(commands.StopAgent)
     run.hear(ask(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is UNKNOWN and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is UNKNOWN and does not expect this answer"
     assert run.workflow.question is None
 
 
@@ -188,7 +188,7 @@ def test_a_petition_after_the_answer_to_its_query_is_ignored() -> None:
     run, sent = queried()
     run.hear(*succeed(sent))
     run.hear(petition(sent))
-    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
     assert run.work(0).petitions == []
 
 
@@ -202,7 +202,7 @@ def test_a_petition_made_while_the_report_is_written_is_kept() -> None:
     assert type(petition(writing)) in commands.COMMANDS[commands.GenerateReport].answers
     run.hear(*succeed(writing))
     run.hear(petition(writing, "too-late"))
-    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and awaits no such answer"
+    assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
     assert len(run.work(0).petitions) == 1
 
 

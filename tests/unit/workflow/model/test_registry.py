@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from kingdom.errors import IllegalTransition, Misconfigured
-from kingdom.workflow.model import commands, events
-from kingdom.workflow.model.git import Git
-from kingdom.workflow.model.mcp import McpServer, Transport
-from kingdom.workflow.model.operations import create, start
-from kingdom.workflow.model.refs import GitRef, McpServerRef, merge_refs
-from kingdom.workflow.model.template import WorkflowTemplate
-from kingdom.workflow.model.workflow import Workflow
+from kingdom.workflow.model.messages import commands, events
+from kingdom.workflow.model.references import GitRef, McpServerRef, merge_refs
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.steps.operations import create, start
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, NOON, Run, task, template, work
 
 APP_DEV = GitRef(git_id="git-app", base_branch="dev")
@@ -26,7 +26,7 @@ def git(**more: object) -> Git:
 
 
 def server() -> McpServer:
-    return McpServer(id="mcp-tools", name="tools", transport=Transport.STDIO, command=("tools", "--stdio"))
+    return McpServer(id="mcp-tools", name="tools", transport=McpTransport.STDIO, command=("tools", "--stdio"))
 
 
 def test_a_workflow_is_a_copy_that_does_not_know_its_template() -> None:
@@ -51,7 +51,7 @@ def test_a_template_made_from_a_workflow_makes_the_same_workflow() -> None:
 
 def test_templates_say_what_happened_to_them() -> None:
     known = template()
-    assert known.created() == events.WorkflowTemplateCreated(template_id="tpl")
+    assert known.created_event() == events.WorkflowTemplateCreated(template_id="tpl")
     updated, said = known.update(template(work("only"), id="ignored"))
     assert (updated.id, len(updated.works), said) == ("tpl", 1, events.WorkflowTemplateUpdated(template_id="tpl"))
     deleted, gone = updated.delete()
@@ -110,13 +110,13 @@ def test_a_workflow_names_the_mcp_servers_it_uses() -> None:
 
 def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_go_on_by_itself() -> None:
     run = Run()
-    assert not run.workflow.is_using
+    assert not run.workflow.uses_resources
     run.do(start)
-    assert run.workflow.is_using
+    assert run.workflow.uses_resources
     failed = run.fork()
     failed.fail(commands.PrepareResources)
-    assert not failed.workflow.is_using
-    assert not run.finish().is_using
+    assert not failed.workflow.uses_resources
+    assert not run.finish().uses_resources
 
 
 def test_what_is_in_use_cannot_be_deleted() -> None:
@@ -132,7 +132,7 @@ def test_what_is_in_use_cannot_be_deleted() -> None:
 
 
 def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
-    assert server().registered() == events.McpServerRegistered(mcp_server_id="mcp-tools")
+    assert server().registered_event() == events.McpServerRegistered(mcp_server_id="mcp-tools")
     with pytest.raises(IllegalTransition, match="mcp server mcp-tools is IN USE"):
         server().unregister(["wf-1"])
     gone, said = server().unregister([])
@@ -140,10 +140,10 @@ def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
 
 
 def test_an_mcp_server_needs_what_its_transport_needs() -> None:
-    with pytest.raises(Misconfigured, match="speaks SSE and needs a url"):
-        McpServer(id="m", name="m", transport=Transport.SSE)
-    with pytest.raises(Misconfigured, match="speaks STDIO and needs a command"):
-        McpServer(id="m", name="m", transport=Transport.STDIO, url="http://localhost")
+    with pytest.raises(Misconfigured, match="uses SSE and needs a url"):
+        McpServer(id="m", name="m", transport=McpTransport.SSE)
+    with pytest.raises(Misconfigured, match="uses STDIO and needs a command"):
+        McpServer(id="m", name="m", transport=McpTransport.STDIO, url="http://localhost")
 
 
 @pytest.mark.parametrize(

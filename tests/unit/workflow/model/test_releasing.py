@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.machine import WorkflowStatus, WorkTreeStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import delete, prepare, release, release_left, start
-from kingdom.workflow.model.stale import why_stale
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import delete, prepare, release, release_remaining_trees, start
+from kingdom.workflow.model.steps.stale_commands import why_stale
 from tests.unit.workflow.model.host import fail
 from tests.unit.workflow.model.scene import APP, LIB, Run, started, task, template, work
 
@@ -33,10 +33,10 @@ def test_a_release_that_failed_is_remembered_with_its_reason_and_awaited_no_more
     assert (tree.status, tree.releasing, tree.error) == (WorkTreeStatus.PENDING_RELEASE, False, "disk full")
     assert why_stale(run.workflow, command) == "attempt 1 of ReleaseWorkTree is over"
     run.hear(fail(command, "late"))
-    assert run.ignored == f"nobody waits for the release of WorkTree {tree.id}"
+    assert run.ignored == f"no release of WorkTree {tree.id} is in progress"
 
 
-@pytest.mark.parametrize("operation", [release, delete, release_left])
+@pytest.mark.parametrize("operation", [release, delete, release_remaining_trees])
 def test_a_release_that_failed_can_be_asked_for_again(operation: Any) -> None:
     run = not_released()
     run.do(operation)
@@ -49,7 +49,7 @@ def test_what_is_left_of_a_deleted_run_can_be_released() -> None:
     run = not_released()
     run.do(delete)
     run.hear(fail(run.take(commands.ReleaseWorkTree), "disk still full"))
-    run.do(release_left)
+    run.do(release_remaining_trees)
     run.succeed(commands.ReleaseWorkTree)
     assert run.workflow.work_trees[0].status is WorkTreeStatus.RELEASED
 

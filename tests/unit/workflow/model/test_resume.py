@@ -3,11 +3,11 @@
 import pytest
 
 from kingdom.errors import IllegalTransition, NotFound
-from kingdom.workflow.model import commands
-from kingdom.workflow.model.events import WorkflowResumed
-from kingdom.workflow.model.machine import QueryStatus, ReportStatus, WorkflowStatus, WorkStatus
-from kingdom.workflow.model.modify import Modification, modify
-from kingdom.workflow.model.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom, pause, resume
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.messages.events import WorkflowResumed
+from kingdom.workflow.model.status import QueryStatus, ReportStatus, WorkflowStatus, WorkStatus
+from kingdom.workflow.model.steps.modify import Modification, modify
+from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom, pause, resume
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, started, task, template, work
 
 REPORTED = template(*(work(name, task(report=True), task()) for name in ("analyse", "build", "check")))

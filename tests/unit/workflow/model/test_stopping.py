@@ -3,8 +3,8 @@
 import pytest
 
 from kingdom.errors import IllegalTransition
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import (
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.status import (
     AgentStatus,
     QueryStatus,
     ReportStatus,
@@ -12,7 +12,7 @@ from kingdom.workflow.model.machine import (
     WorkflowStatus,
     WorkStatus,
 )
-from kingdom.workflow.model.operations import (
+from kingdom.workflow.model.steps.operations import (
     Auto,
     Continue,
     FromBase,
@@ -87,7 +87,7 @@ def test_an_agent_can_be_stopped_while_it_starts() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_a_pause_waits_until_what_is_being_finished_has_its_checkpoint(kind: type[commands.Command]) -> None:
+def test_a_pause_waits_until_what_is_being_finished_has_its_checkpoint(kind: type[commands.HostCommand]) -> None:
     run = querying()
     run.until(kind)
     run.do(pause)
@@ -127,7 +127,7 @@ def test_pausing_twice_changes_nothing() -> None:
     run = querying()
     run.do(pause)
     assert run.do(pause) == []
-    assert run.ignored == "this is wanted already: somebody paused it"
+    assert run.ignored == "this was already requested: somebody paused it"
     assert run.commanded() == ["SendQuery", "StopAgent"]
 
 
@@ -182,7 +182,7 @@ def test_cancel_during_a_checkpoint_keeps_the_completed_work_and_its_checkpoint(
     run = querying()
     run.until(commands.TakeCheckpoint)
     run.do(cancel)
-    order: list[type[commands.Command]] = [commands.TakeCheckpoint, commands.InterruptAgent]
+    order: list[type[commands.HostCommand]] = [commands.TakeCheckpoint, commands.InterruptAgent]
     for kind in order if checkpoint_first else reversed(order):
         run.succeed(kind)
     assert run.workflow.status is WorkflowStatus.CANCELLED
@@ -237,7 +237,7 @@ def test_only_a_resume_at_the_gate_passes_it() -> None:
     run.finish()
     assert run.status() is WorkflowStatus.PAUSED
     run.do(resume, Continue())
-    assert (run.status(), run.workflow.gate) == (WorkflowStatus.AWAITING, "wf-1-w1")
+    assert (run.status(), run.workflow.gate_work_id) == (WorkflowStatus.AWAITING, "wf-1-w1")
     run.do(resume, Auto())
     run.succeed(commands.RollBack)
     assert run.take(commands.StartAgent).work_id == "wf-1-w2"
@@ -276,7 +276,7 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
     run.succeed(commands.StopAgent)
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
-    run.hear(reconciled(run.take(commands.SendQuery), answers.Finding.UNFINISHED))
+    run.hear(reconciled(run.take(commands.SendQuery), answers.TranscriptFinding.UNFINISHED))
     again = run.take(commands.SendQuery)
     assert (again.continues, again.reply) == (True, "green")
     run.do(pause)
@@ -291,7 +291,7 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
 def test_an_agent_that_ends_without_a_word_fails_the_run() -> None:
     run = querying()
     run.hear(*succeed(agent_of("wf-1-w1")))
-    assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without a word")
+    assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without an answer")
 
 
 def test_an_agent_that_breaks_after_its_work_was_verified_does_no_harm() -> None:

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
-from kingdom.workflow.model import answers, commands
-from kingdom.workflow.model.machine import WORK, WORKFLOW, WorkflowStatus
-from kingdom.workflow.model.modify import Modification, WorkChange, modify
-from kingdom.workflow.model.operations import (
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.resources.template import OverBudget, RunPolicy
+from kingdom.workflow.model.run.workflow import GO_ON, Placement
+from kingdom.workflow.model.status import WORK, WORKFLOW, WorkflowStatus
+from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
+from kingdom.workflow.model.steps.operations import (
     Auto,
     Continue,
     FromBase,
@@ -21,10 +23,8 @@ from kingdom.workflow.model.operations import (
     resume,
     start,
 )
-from kingdom.workflow.model.placement import place
-from kingdom.workflow.model.step import Moving, Step
-from kingdom.workflow.model.template import OverBudget, Policy
-from kingdom.workflow.model.workflow import GO_ON, Placement
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import HasStatus, Step
 from tests.unit.workflow.model.host import (
     agent_of,
     ask,
@@ -48,14 +48,14 @@ class WatchedStep(Step):
 
     moves: ClassVar[set[tuple[str, str, str]]] = set()
 
-    def move(self, thing: Moving, to: Any, of: str) -> None:
-        before = thing.status
-        super().move(thing, to, of)
-        self.moves.add((thing.machine.name, before, to))
+    def transition(self, part: HasStatus, to: Any, part_id: str) -> None:
+        before = part.status
+        super().transition(part, to, part_id)
+        self.moves.add((part.machine.name, before, to))
 
-    def derive(self) -> None:
+    def update_work_statuses(self) -> None:
         before = {work.id: work.status for work in self.workflow.works}
-        super().derive()
+        super().update_work_statuses()
         for each in self.workflow.works:
             if before[each.id] is not each.status:
                 self.moves.add((WORK.name, before[each.id], each.status))
@@ -76,7 +76,7 @@ class Walk:
             work("two", task(), task(report=True), pause_after=gate, git_refs=(LIB,)),
             work("three", task()),
         )
-        policy = Policy(
+        policy = RunPolicy(
             retries=choose([0, 0, 1]),
             budget_usd=choose([None, None, 0.6]),
             over_budget=choose(list(OverBudget)),
@@ -94,7 +94,7 @@ class Walk:
             if not isinstance(command, commands.SendQuery):
                 self._hear(succeed(command))
             elif command.reconcile:
-                self._hear([reconciled(command, self.choose(list(answers.Finding)))])
+                self._hear([reconciled(command, self.choose(list(answers.TranscriptFinding)))])
             else:
                 asked = [[ask(command)], [petition(command), ask(command)]]
                 held_up = [
@@ -144,13 +144,13 @@ class Walk:
         except (IllegalTransition, Misconfigured, NotFound):
             assert self.run.workflow.document() == before
 
-    def _pick(self) -> commands.Command:
+    def _pick(self) -> commands.HostCommand:
         """Hosts keep the order of one stream; stopping overtakes."""
         control = [command for command in self.run.open if command.stream.endswith(".control")]
         others = [command for command in self.run.open if command not in control][:1]
         command = self.choose(control + others)
         self.run.open.remove(command)
-        assert isinstance(command, commands.Command)
+        assert isinstance(command, commands.HostCommand)
         return command
 
     def _hear(self, heard: list[answers.HostAnswer]) -> None:

@@ -1,74 +1,81 @@
 -- name: claim
--- Leases that were settled whole are closed on the way, if their settlements are still there: a server that failed over
--- may have lost some, and then the lease must stay to be reaped. Of each settling transaction one event is the witness.
--- A suspect comes alone. Rows are stamped by their place, which spares a walk down the primary key for each: what is
--- locked stays there until the statement ends.
-WITH closed AS (
+-- Lease due events of an unordered stream: no event is in two leases, and each claim gets a token of its own.
+-- A suspect comes alone.
+WITH closed_leases AS (
+  -- Close leases whose events are all settled. Each settling transaction left one event as witness: if a failover lost
+  -- a settlement, its witness is still PROCESSING, and the lease must stay for the reaper.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
-c AS MATERIALIZED (
+due AS MATERIALIZED (
   SELECT id, ctid AS place, crash_count FROM kingdom.outbox_event
    WHERE stream = %(stream)s AND processed_at IS NULL AND status = 'PENDING'
+     -- The watermark skips dead row versions at the front of the index.
      AND next_retry_at <= statement_timestamp() AND next_retry_at >= %(watermark)s::timestamptz
      AND NOT EXISTS (SELECT FROM kingdom.outbox_pause WHERE stream = %(stream)s)
    ORDER BY next_retry_at, id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
-s AS MATERIALIZED (
-  SELECT * FROM c WHERE CASE WHEN (SELECT crash_count FROM c LIMIT 1) > 0 THEN id = (SELECT id FROM c LIMIT 1)
-                             ELSE crash_count = 0 END),
-l AS (
+chosen AS MATERIALIZED (
+  SELECT * FROM due WHERE CASE WHEN (SELECT crash_count FROM due LIMIT 1) > 0 THEN id = (SELECT id FROM due LIMIT 1)
+                               ELSE crash_count = 0 END),
+new_lease AS (
   INSERT INTO kingdom.outbox_lease (worker, ids, expires_at)
-  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM s HAVING count(*) > 0 RETURNING token)
-UPDATE kingdom.outbox_event o
-   SET status = 'PROCESSING', lease_token = (SELECT token FROM l), attempt_count = attempt_count + 1,
+  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM chosen HAVING count(*) > 0
+  RETURNING token)
+UPDATE kingdom.outbox_event event
+   SET status = 'PROCESSING', lease_token = (SELECT token FROM new_lease), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- WHERE o.ctid = ANY(ARRAY(SELECT place FROM s)) AND o.status = 'PENDING'
-RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
-  o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
-  o.crash_count, o.lease_token, o.cancel_requested, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
+ -- By ctid, which saves an index lookup per row. A locked row keeps its ctid until the statement ends.
+ WHERE event.ctid = ANY(ARRAY(SELECT place FROM chosen)) AND event.status = 'PENDING'
+RETURNING {delivery_columns};
 
 -- name: claim_ordered
--- Some heads, each with a run of its followers up to the first that is suspect, delayed or not PENDING; runs of one are
--- read off the heads themselves. Followers are not locked: one that an operator takes away meanwhile is not stamped.
-WITH closed AS (
+-- Lease some heads of an ordered stream, each with a run of followers: no two leases hold events of one key.
+-- A run ends before the first follower that is a suspect, delayed or not PENDING. A suspect head comes alone.
+WITH closed_leases AS (
+  -- As in claim.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
-h AS MATERIALIZED (
+heads AS MATERIALIZED (
   SELECT id, ctid AS place, stream, partition_key, ordered, crash_count FROM kingdom.outbox_event
    WHERE stream = %(stream)s AND processed_at IS NULL AND status = 'PENDING'
      AND next_retry_at <= statement_timestamp() AND next_retry_at >= %(watermark)s::timestamptz
      AND NOT EXISTS (SELECT FROM kingdom.outbox_pause WHERE stream = %(stream)s)
    ORDER BY next_retry_at, id LIMIT %(heads)s::int FOR UPDATE SKIP LOCKED),
--- A head that was claimed and given back since the snapshot is locked in a version that the stamp cannot see: it waits
--- for the next claim, and so do its followers.
-v AS MATERIALIZED (
-  SELECT h.* FROM h CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_event x WHERE x.ctid = h.place LIMIT 1) seen),
-s AS MATERIALIZED (
-  SELECT * FROM v WHERE CASE WHEN (SELECT crash_count FROM v LIMIT 1) > 0 THEN id = (SELECT id FROM v LIMIT 1)
-                             ELSE crash_count = 0 END),
-z AS MATERIALIZED (
+-- A head that was claimed and released after the snapshot is locked in a newer row version, which the UPDATE below
+-- cannot see. It waits for the next claim, and so do its followers.
+visible AS MATERIALIZED (
+  SELECT heads.* FROM heads
+   CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_event e WHERE e.ctid = heads.place LIMIT 1) seen),
+chosen AS MATERIALIZED (
+  SELECT * FROM visible
+   WHERE CASE WHEN (SELECT crash_count FROM visible LIMIT 1) > 0 THEN id = (SELECT id FROM visible LIMIT 1)
+              ELSE crash_count = 0 END),
+run_length AS MATERIALIZED (
   SELECT CASE WHEN coalesce(max(crash_count), 0) > 0 THEN 1
-              ELSE (%(limit)s::int + count(*) - 1) / greatest(count(*), 1) END AS run FROM s),
-r AS MATERIALIZED (
-  SELECT f.id, f.place FROM s CROSS JOIN LATERAL (
-    SELECT y.id, y.place FROM (
-      SELECT e.id, e.place,
-             bool_and(e.status = 'PENDING' AND (e.due AND e.crash_count = 0 OR e.id = s.id)) OVER (ORDER BY e.id) AS ok
-        FROM (SELECT i.id, i.ctid AS place, i.status, i.crash_count,
-                     coalesce(i.not_before <= statement_timestamp(), true) AS due
-                FROM kingdom.outbox_event i
-               WHERE i.stream = s.stream AND i.partition_key = s.partition_key AND i.ordered
-                 AND i.processed_at IS NULL AND i.id >= s.id
-               ORDER BY i.id LIMIT (SELECT CASE WHEN run > 1 THEN run ELSE 0 END FROM z)) e) y
-     WHERE y.ok
-    UNION ALL SELECT s.id, s.place WHERE NOT s.ordered OR (SELECT run FROM z) = 1) f
+              ELSE (%(limit)s::int + count(*) - 1) / greatest(count(*), 1) END AS events FROM chosen),
+-- Followers are not locked: the UPDATE below skips one that an operator changes meanwhile.
+runs AS MATERIALIZED (
+  SELECT member.id, member.place FROM chosen CROSS JOIN LATERAL (
+    SELECT checked.id, checked.place FROM (
+      SELECT queued.id, queued.place,
+             bool_and(queued.status = 'PENDING' AND (queued.due AND queued.crash_count = 0 OR queued.id = chosen.id))
+               OVER (ORDER BY queued.id) AS unbroken
+        FROM (SELECT e.id, e.ctid AS place, e.status, e.crash_count,
+                     coalesce(e.not_before <= statement_timestamp(), true) AS due
+                FROM kingdom.outbox_event e
+               WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND e.ordered
+                 AND e.processed_at IS NULL AND e.id >= chosen.id
+               -- A run of one event does not read any follower.
+               ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM run_length)) queued) checked
+     WHERE checked.unbroken
+    UNION ALL
+    SELECT chosen.id, chosen.place WHERE NOT chosen.ordered OR (SELECT events FROM run_length) = 1) member
    LIMIT %(limit)s::int),
-l AS (
+new_lease AS (
   INSERT INTO kingdom.outbox_lease (worker, ids, expires_at)
-  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM r HAVING count(*) > 0 RETURNING token)
-UPDATE kingdom.outbox_event o
-   SET status = 'PROCESSING', lease_token = (SELECT token FROM l), attempt_count = attempt_count + 1,
+  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM runs HAVING count(*) > 0
+  RETURNING token)
+UPDATE kingdom.outbox_event event
+   SET status = 'PROCESSING', lease_token = (SELECT token FROM new_lease), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- WHERE o.ctid = ANY(ARRAY(SELECT place FROM r)) AND o.status = 'PENDING'
-RETURNING o.id, o.event_id, o.event_type, o.schema_version, o.occurred_at, o.trace_id, o.owner_id, o.partition_key,
-  o.ordered, o.aggregate_type, o.aggregate_id, o.attributes, o.payload_json, o.attempt_count, o.max_attempts,
-  o.crash_count, o.lease_token, o.cancel_requested, o.created_at, nullif(o.next_retry_at, 'infinity') AS due_at;
+ WHERE event.ctid = ANY(ARRAY(SELECT place FROM runs)) AND event.status = 'PENDING'
+RETURNING {delivery_columns};

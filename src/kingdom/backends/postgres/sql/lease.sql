@@ -1,47 +1,50 @@
 -- name: hold
--- First statement of a reaction: the lease row is locked before any event or key row, everywhere. An event that is
--- still behind another of its key, though that one was settled, tells of a server that has lost the settlement.
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
+-- Lock a lease and return its events that are still owned. A lease is always locked before events and keys.
+-- `behind` marks an event that still waits behind another of its key: a failover has lost the settlement of that one.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
- WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING';
+ WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING';
 
 -- name: fence
--- The same lock for leases that were not held before; one sorted pass.
+-- Lock the leases that a transaction settles without holding them, in one sorted pass against deadlocks.
 SELECT token FROM kingdom.outbox_lease WHERE token = ANY(%(tokens)s::bigint[]) ORDER BY token FOR KEY SHARE;
 
 -- name: close_leases
--- As every claim does.
+-- Close leases whose events are all settled, as every claim does.
 DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
   SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'));
 
 -- name: renew
+-- Extend leases that still exist, and return the events that an operator has cancelled in them.
 UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::interval, renewed_at = clock_timestamp()
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
--- Only counts: whoever claims a quarantined event settles it as DEAD. The first loss makes a suspect, which then runs
--- alone in its process; only leases lost so count against it. Followers stay at infinity.
-WITH x AS MATERIALIZED (
+-- Delete expired leases and requeue their events. Followers of a head keep waiting behind it.
+-- The first loss makes an event a suspect, which then runs alone. After that, only leases of this one event count
+-- against it. Nothing becomes DEAD here: the next claim decides that.
+WITH expired AS MATERIALIZED (
   SELECT token, ids FROM kingdom.outbox_lease
    WHERE token >= %(low)s AND expires_at < statement_timestamp() ORDER BY token LIMIT 20 FOR UPDATE SKIP LOCKED),
-g AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(ARRAY(SELECT token FROM x))),
-u AS (
-UPDATE kingdom.outbox_event
-   SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
-       last_error_message = 'the lease expired: its worker died or stalled',
-       next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at ELSE clock_timestamp() END,
-       crash_count = crash_count + CASE WHEN lease_token = ANY(
-         ARRAY(SELECT token FROM x WHERE cardinality(ids) = 1)) OR crash_count = 0 THEN 1 ELSE 0 END
- WHERE id = ANY(ARRAY(SELECT unnest(ids) FROM x)) AND lease_token = ANY(ARRAY(SELECT token FROM x))
-   AND status = 'PROCESSING'
-RETURNING stream)
-SELECT (SELECT count(*) FROM x) AS leases, (SELECT count(*) FROM u) AS events, ARRAY(SELECT DISTINCT stream FROM u) AS streams;
+deleted AS (DELETE FROM kingdom.outbox_lease WHERE token = ANY(ARRAY(SELECT token FROM expired))),
+requeued AS (
+  UPDATE kingdom.outbox_event
+     SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
+         last_error_message = 'the lease expired: its worker died or stalled',
+         next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at ELSE clock_timestamp() END,
+         crash_count = crash_count + CASE WHEN lease_token = ANY(
+           ARRAY(SELECT token FROM expired WHERE cardinality(ids) = 1)) OR crash_count = 0 THEN 1 ELSE 0 END
+   WHERE id = ANY(ARRAY(SELECT unnest(ids) FROM expired)) AND lease_token = ANY(ARRAY(SELECT token FROM expired))
+     AND status = 'PROCESSING'
+  RETURNING stream)
+SELECT (SELECT count(*) FROM expired) AS leases, (SELECT count(*) FROM requeued) AS events,
+       ARRAY(SELECT DISTINCT stream FROM requeued) AS streams;
 
 -- name: reap_orphans
--- Events in flight without a lease, which only a damaged store has. Nobody claims them, so they come to the front of
--- what is due: a look at the first of each stream finds them, however long the backlog is. The rest of an orphaned run
--- lies behind its head.
+-- Requeue events that are in flight without a lease, which only happens after a server lost transactions.
+-- No claim takes them, so they move to the front of the due events: the first 100 of each stream contain them.
 WITH RECURSIVE streams AS (
+  -- A loose index scan: one lookup per stream, however many events wait.
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
   SELECT (SELECT e.stream FROM kingdom.outbox_event e WHERE e.processed_at IS NULL AND e.stream > s.stream
@@ -55,12 +58,13 @@ heads AS MATERIALIZED (
 orphans AS MATERIALIZED (
   SELECT id, lease_token FROM heads
   UNION
+  -- The rest of an orphaned run waits behind its head.
   SELECT follower.id, follower.lease_token FROM heads CROSS JOIN LATERAL (
     SELECT e.id, e.lease_token, e.status FROM kingdom.outbox_event e
      WHERE heads.ordered AND e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
        AND e.processed_at IS NULL AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
    WHERE follower.status = 'PROCESSING' AND follower.lease_token = heads.lease_token),
-given_back AS (
+requeued AS (
   UPDATE kingdom.outbox_event
      SET status = 'PENDING', updated_at = now(), last_error_code = 'lease_lost',
          last_error_message = 'in flight without a lease: the server has lost transactions',
@@ -68,11 +72,11 @@ given_back AS (
    WHERE id = ANY(ARRAY(SELECT id FROM orphans)) AND status = 'PROCESSING'
      AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
   RETURNING stream)
-SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM given_back;
+SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM requeued;
 
--- name: mend_clock
--- A row that was written in the future proves that the clock was set back since. Its wait begins anew, and so does its
--- lease; a moment that somebody asked for stays. Of each stream the next thousand are looked at, whatever else waits.
+-- name: repair_clock
+-- Restart the waits of events and leases after the clock was set back: nothing waits longer than it was meant to.
+-- A row that was written in the future proves the change of the clock. A time that a caller chose stays.
 WITH RECURSIVE streams AS (
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
@@ -83,21 +87,24 @@ late AS MATERIALIZED (
     SELECT e.id, e.updated_at FROM kingdom.outbox_event e
      WHERE e.stream = s.stream AND e.processed_at IS NULL
        AND e.next_retry_at > statement_timestamp() AND e.next_retry_at < 'infinity'
+     -- Bounded per stream: later calls find the rest.
      ORDER BY e.next_retry_at, e.id LIMIT 1000) next
    WHERE next.updated_at > statement_timestamp() + interval '1 s'),
-leases AS (
+repaired_leases AS (
   UPDATE kingdom.outbox_lease
      SET expires_at = clock_timestamp() + (expires_at - renewed_at), renewed_at = clock_timestamp()
+   -- `token > 0` is always true, and makes the planner use the primary key.
    WHERE token > 0 AND renewed_at > statement_timestamp() + interval '1 s'),
-mended AS (
+repaired_events AS (
   UPDATE kingdom.outbox_event
      SET next_retry_at = greatest(not_before, clock_timestamp() + (next_retry_at - updated_at)),
          updated_at = clock_timestamp()
    WHERE id = ANY(ARRAY(SELECT id FROM late)) AND status = 'PENDING'
      AND updated_at > statement_timestamp() + interval '1 s'
   RETURNING stream)
-SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM mended;
+SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams
+  FROM repaired_events;
 
 -- name: lowest_lease
--- Tokens only grow, so where no lease is left the next look starts where this one did.
+-- Return where the next reap starts. Tokens only grow, so without any lease it starts where the last one did.
 SELECT coalesce(min(token), %(low)s) AS token FROM kingdom.outbox_lease WHERE token >= %(low)s;

@@ -1,17 +1,20 @@
--- name: freeze
+-- name: begin_snapshot
+-- Read everything that follows in this transaction from one snapshot.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
--- name: take_time
--- A move reads whole tables and may wait for a slow disk on the other side; moments are written in one zone.
+-- name: remove_timeouts
+-- Remove the time limits of the session: an export reads whole tables and may wait for a slow disk. Times are in UTC.
 SELECT set_config('idle_in_transaction_session_timeout', '0', true), set_config('statement_timeout', '0', true),
        set_config('lock_timeout', '10s', true), set_config('enable_seqscan', 'on', true),
        set_config('TimeZone', 'UTC', true);
 
 -- name: in_flight
+-- Count the events in flight and their leases: an export with any would lose work.
 SELECT count(*) AS events, count(DISTINCT lease_token) AS leases FROM kingdom.outbox_event
  WHERE processed_at IS NULL AND status = 'PROCESSING';
 
 -- name: census
+-- Count everything that an export contains.
 SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL) AS open_events,
        (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NOT NULL) AS dead_events,
        (SELECT count(*) FROM kingdom.outbox_archive) AS ended_events,
@@ -22,89 +25,93 @@ SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL) AS
        (SELECT count(*) FROM kingdom.log) AS log_entries;
 
 -- name: last_numbers
+-- Return the highest position and token that the store can have used.
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM kingdom.outbox_event_id_seq) AS last_position,
        (SELECT CASE WHEN is_called THEN ((last_value + 1) << 11) - 1 ELSE 0 END FROM kingdom.outbox_lease_number) AS last_token;
 
 -- name: export_live
--- When a dead event was due says nothing any more.
-SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
-       aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts, crash_count,
-       lease_token, cancel_requested, not_before, last_attempt_at, last_error_code, last_error_message, history,
-       created_at, processed_at, event_id_given,
+-- Export open and dead events by position.
+SELECT {archive_columns}, status, history, processed_at, cancel_requested, not_before,
+       -- The due time of a dead event has no meaning.
        CASE WHEN status = 'PENDING' THEN nullif(next_retry_at, 'infinity') END AS due_at
   FROM kingdom.outbox_event ORDER BY id;
 
 -- name: export_archive
-SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
-       aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts, crash_count,
-       lease_token, false AS cancel_requested, NULL AS not_before, last_attempt_at, last_error_code,
-       last_error_message, history, created_at, processed_at, event_id_given, NULL AS due_at
+-- Export ended events by position, with the columns of export_live.
+SELECT {archive_columns}, status, history, processed_at, false AS cancel_requested, NULL AS not_before, NULL AS due_at
   FROM kingdom.outbox_archive ORDER BY id;
 
 -- name: export_blocks
+-- Export the keys that a dead event blocks.
 SELECT stream, partition_key AS key, blocked_by FROM kingdom.outbox_key WHERE blocked_by IS NOT NULL ORDER BY 1, 2;
 
 -- name: export_records
+-- Export records by kind and id.
 SELECT kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at
   FROM kingdom.record ORDER BY kind, id;
 
 -- name: export_dedup_keys
+-- Export dedup keys by scope and key.
 SELECT scope, key, expires_at FROM kingdom.once_key ORDER BY scope, key;
 
 -- name: export_pauses
+-- Export paused streams by name.
 SELECT stream, reason, actor, since FROM kingdom.outbox_pause ORDER BY stream;
 
 -- name: export_log
+-- Export the log in its order.
 SELECT l.type, l.actor, l.data, l.at, l.trace_id, l.aggregate_type, l.aggregate_id, l.logged_at
   FROM kingdom.log l ORDER BY l.xid, l.seq;
 
--- name: close_store
--- Who writes waits until everything is in; who reads sees the empty store until then.
+-- name: lock_store
+-- Make writers wait until the import ends. Readers see the empty store until then.
 LOCK TABLE kingdom.outbox_lease, kingdom.record, kingdom.outbox_key, kingdom.outbox_event, kingdom.outbox_archive,
   kingdom.outbox_pause, kingdom.once_key, kingdom.log IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: import_live
-COPY kingdom.outbox_event (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-  partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts,
-  crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at, processed_at,
-  event_id_given, cancel_requested, not_before, next_retry_at) FROM STDIN;
+-- Import open and dead events.
+COPY kingdom.outbox_event ({archive_columns},
+    status, history, processed_at, cancel_requested, not_before, next_retry_at) FROM STDIN;
 
 -- name: import_archive
-COPY kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-  partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count, max_attempts,
-  crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at, processed_at,
-  event_id_given) FROM STDIN;
+-- Import ended events.
+COPY kingdom.outbox_archive ({archive_columns}, status, history, processed_at) FROM STDIN;
 
 -- name: import_blocks
+-- Import blocked keys.
 COPY kingdom.outbox_key (stream, partition_key, blocked_by) FROM STDIN;
 
 -- name: import_records
+-- Import records.
 COPY kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at) FROM STDIN;
 
 -- name: import_dedup_keys
+-- Import dedup keys.
 COPY kingdom.once_key (scope, key, expires_at) FROM STDIN;
 
 -- name: import_pauses
+-- Import paused streams.
 COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 
 -- name: import_log
--- Sequence and transaction are this store's own: a cursor of the old one means nothing here.
+-- Import the log. Entries get new cursors, so a cursor of the old store has no meaning here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
 
 -- name: adopt_log
--- An entry that is seen before its transaction has begun came with a dump, from a server that had counted further. No
--- reader has passed the number of this transaction, and the sequence keeps the order.
+-- Show log entries again that a dump brought from a server with higher transaction numbers: their transaction seems to
+-- be in the future. No reader is beyond the number of this transaction, and the sequence keeps the order.
 UPDATE kingdom.log SET xid = pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
 
--- name: rebuild_lines
--- One row per key with open events. A head that is not the first was passed by a redriven event, which comes next.
+-- name: rebuild_keys
+-- Create one key row per key with open events. If the head is not the first event, the first one was redriven behind
+-- the head, and comes next (`rewind`).
 INSERT INTO kingdom.outbox_key (stream, partition_key, rewind)
 SELECT stream, partition_key, CASE WHEN min(id) < min(id) FILTER (WHERE next_retry_at < 'infinity') THEN min(id) END
   FROM kingdom.outbox_event WHERE ordered AND processed_at IS NULL GROUP BY 1, 2
 ON CONFLICT (stream, partition_key) DO NOTHING;
 
--- name: go_on_counting
--- Positions and tokens only grow: behind what was ever given on either side.
+-- name: continue_numbers
+-- Continue positions and tokens above all that either store has used.
 SELECT setval('kingdom.outbox_event_id_seq', greatest(%(last_position)s::bigint, (SELECT max(id) FROM (
          SELECT id FROM kingdom.outbox_event UNION ALL SELECT id FROM kingdom.outbox_archive) x),
          (SELECT last_value FROM kingdom.outbox_event_id_seq))),

@@ -1,5 +1,6 @@
 -- name: stats
--- Streams by skipping along the index; counts stop at a limit; what is in flight is read from the leases.
+-- Return the backlog of each stream at a cost that does not grow with it: streams by a loose index scan, counts up to a
+-- limit, events in flight by their leases.
 WITH RECURSIVE open_streams AS (
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
@@ -14,7 +15,7 @@ names AS (
   SELECT stream FROM open_streams WHERE stream IS NOT NULL
   UNION SELECT stream FROM dead_streams WHERE stream IS NOT NULL
   UNION SELECT stream FROM kingdom.outbox_pause),
-flying AS MATERIALIZED (
+in_flight AS MATERIALIZED (
   SELECT e.stream, count(*) AS n
     FROM (SELECT token, unnest(ids) AS id FROM kingdom.outbox_lease) l
    CROSS JOIN LATERAL (SELECT o.stream FROM kingdom.outbox_event o
@@ -29,10 +30,11 @@ SELECT names.stream, p.reason AS paused, coalesce(f.n, 0) AS processing,
      WHERE e.stream = names.stream AND e.processed_at IS NULL AND e.status = 'PENDING'
        AND e.next_retry_at <= statement_timestamp()
      ORDER BY e.next_retry_at, e.id LIMIT 1), 0)::float8 AS oldest_pending_seconds
-  FROM names LEFT JOIN flying f USING (stream) LEFT JOIN kingdom.outbox_pause p USING (stream)
+  FROM names LEFT JOIN in_flight f USING (stream) LEFT JOIN kingdom.outbox_pause p USING (stream)
  ORDER BY names.stream;
 
 -- name: situations
+-- Return everything that explains why an event waits, runs or has ended, in each stream.
 SELECT e.event_id, e.stream, e.event_type AS type, e.status, e.attempt_count AS attempt, e.max_attempts, e.crash_count,
   statement_timestamp() AS now, nullif(e.next_retry_at, 'infinity') AS due_at, e.partition_key, e.processed_at,
   e.last_error_code AS error_code, e.last_error_message AS error_message,
@@ -58,17 +60,17 @@ SELECT a.event_id, a.stream, a.event_type, a.status, a.attempt_count, a.max_atte
 ORDER BY stream;
 
 -- name: pause
+-- Pause a stream, or change the reason of a pause, which keeps its beginning.
 INSERT INTO kingdom.outbox_pause AS p (stream, reason, actor) VALUES (%(stream)s, %(reason)s, %(actor)s)
 ON CONFLICT (stream) DO UPDATE SET reason = excluded.reason, actor = excluded.actor;
 
 -- name: resume
+-- Resume a stream; return nothing if it is not paused.
 DELETE FROM kingdom.outbox_pause WHERE stream = %(stream)s RETURNING stream;
 
 -- name: dead_of_stream
--- Not every column: the time of one that died while it waited in its line is infinite, which no driver can read.
-SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, aggregate_type,
-       aggregate_id, attributes, payload_json, attempt_count, last_error_code, last_error_message, history, created_at,
-       processed_at
+-- Find dead letters of one stream by position.
+SELECT {dead_letter_columns}
   FROM kingdom.outbox_event
  WHERE processed_at IS NOT NULL AND stream = %(stream)s AND id > %(after)s
    AND (%(type)s::text IS NULL OR event_type = %(type)s) AND (%(code)s::text IS NULL OR last_error_code = %(code)s)
@@ -76,9 +78,8 @@ SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, 
  ORDER BY id LIMIT %(limit)s::int;
 
 -- name: dead_of_any
-SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, aggregate_type,
-       aggregate_id, attributes, payload_json, attempt_count, last_error_code, last_error_message, history, created_at,
-       processed_at
+-- Find dead letters of all streams by position.
+SELECT {dead_letter_columns}
   FROM kingdom.outbox_event
  WHERE processed_at IS NOT NULL AND id > %(after)s
    AND (%(type)s::text IS NULL OR event_type = %(type)s) AND (%(code)s::text IS NULL OR last_error_code = %(code)s)
@@ -86,23 +87,26 @@ SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id, 
  ORDER BY id LIMIT %(limit)s::int;
 
 -- name: dead_by_positions
--- Read without a lock first, so that key rows are locked before event rows, as everywhere.
+-- Find dead letters by position, without a lock: key rows are always locked before event rows.
 SELECT id, event_id, stream, partition_key, ordered FROM kingdom.outbox_event
  WHERE id = ANY(%(positions)s::bigint[]) AND status = 'DEAD' ORDER BY id;
 
 -- name: patch
+-- Replace the payload of a dead letter, and keep the old one in its history.
 UPDATE kingdom.outbox_event
    SET payload_json = %(payload)s::jsonb, updated_at = now(),
        history = coalesce(history, '[]') || jsonb_build_object('what', 'patched', 'at', now(),
          'actor', %(actor)s::text, 'payload', payload_json)
  WHERE event_id = %(event_id)s AND stream = %(stream)s AND status = 'DEAD' RETURNING id;
 
--- name: lock_line
+-- name: lock_key
+-- Lock the row of a key, creating it if needed. A new row has turn 0.
 INSERT INTO kingdom.outbox_key AS q (stream, partition_key) VALUES (%(stream)s, %(key)s)
 ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1 RETURNING turn, blocked_by, rewind;
 
 -- name: revive
--- A new round: attempts from zero, the old round kept in the history. In a line it waits until it is placed.
+-- Start a new round of a dead letter: attempts from zero, the old round in its history. In an ordered stream it waits
+-- until it is promoted.
 UPDATE kingdom.outbox_event
    SET status = 'PENDING', processed_at = NULL, attempt_count = 0, crash_count = 0, cancel_requested = false,
        updated_at = now(),
@@ -113,12 +117,13 @@ UPDATE kingdom.outbox_event
          'code', last_error_code, 'message', last_error_message)
  WHERE id = %(id)s AND status = 'DEAD' RETURNING id;
 
--- name: line_front
+-- name: first_open
+-- Return the first open event of a key.
 SELECT id FROM kingdom.outbox_event
  WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 1;
 
 -- name: demote_head
--- Answers nothing where the head runs, or was claimed just now.
+-- Let the head of a key wait again; return nothing if it runs or was claimed just now.
 UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
  WHERE status = 'PENDING' AND id = (
    SELECT id FROM kingdom.outbox_event
@@ -126,56 +131,60 @@ UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
       AND next_retry_at < 'infinity' ORDER BY id LIMIT 1) RETURNING id;
 
 -- name: promote
+-- Make a waiting event the head of its key.
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = %(id)s AND next_retry_at = 'infinity';
 
 -- name: rewind
+-- Remember the lowest redriven event of a key: the settlement of the run in flight continues there.
 UPDATE kingdom.outbox_key SET rewind = least(rewind, %(id)s::bigint) WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: unblock
+-- Clear the block and the rewind of a key.
 UPDATE kingdom.outbox_key SET rewind = NULL, blocked_by = NULL WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: block
+-- Block a key, and record the dead event that blocks it.
 UPDATE kingdom.outbox_key SET blocked_by = %(id)s WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: drop_key
+-- Delete the row of a key without open events.
 DELETE FROM kingdom.outbox_key WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: discard
-WITH d AS (DELETE FROM kingdom.outbox_event WHERE id = %(id)s AND status = 'DEAD' RETURNING *),
-a AS (
-  INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, status, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
-    event_id_given)
-  SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, 'DISCARDED', attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message,
+-- Archive a dead letter as DISCARDED, with the reason in its history.
+WITH discarded AS (DELETE FROM kingdom.outbox_event WHERE id = %(id)s AND status = 'DEAD' RETURNING *),
+archived AS (
+  INSERT INTO kingdom.outbox_archive ({archive_columns}, status, history)
+  SELECT {archive_columns}, 'DISCARDED',
     coalesce(history, '[]') || jsonb_build_object('what', 'discarded', 'at', now(), 'actor', %(actor)s::text,
-      'reason', %(reason)s::text), created_at, event_id_given
-  FROM d)
-SELECT id FROM d;
+      'reason', %(reason)s::text)
+  FROM discarded)
+SELECT id FROM discarded;
 
 -- name: open_event
+-- Return an open event of a stream.
 SELECT id, stream, partition_key, ordered, status, lease_token FROM kingdom.outbox_event
  WHERE event_id = %(event_id)s AND stream = %(stream)s AND processed_at IS NULL;
 
 -- name: cancel_waiting
+-- End a waiting event as DEAD, and say whether it was a head.
 UPDATE kingdom.outbox_event
    SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = now(), last_error_code = 'cancelled',
        last_error_message = 'cancelled by ' || %(actor)s::text
  WHERE id = %(id)s AND status = 'PENDING' RETURNING next_retry_at < 'infinity' AS was_head;
 
 -- name: cancel_running
--- Told to the worker at its next renewal, and kept on the event in case that the worker gives it back before.
-WITH l AS (
+-- Ask the worker to stop, which sees it at its next renewal. The event keeps the request in case it is released before.
+WITH owner_lease AS (
   UPDATE kingdom.outbox_lease SET cancelled = array_append(array_remove(cancelled, %(id)s::bigint), %(id)s::bigint)
    WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) RETURNING token)
 UPDATE kingdom.outbox_event SET cancel_requested = true
- WHERE id = %(id)s AND status = 'PROCESSING' AND lease_token = (SELECT token FROM l) RETURNING id;
+ WHERE id = %(id)s AND status = 'PROCESSING' AND lease_token = (SELECT token FROM owner_lease) RETURNING id;
 
 -- name: pins
--- A role that may not see the age of others' sessions is told of them all the same.
+-- Return what keeps old row versions alive: sessions, replication slots and prepared transactions, oldest first.
+-- A session whose age this role may not see is returned too.
 SELECT what, coalesce(age_seconds, 0) AS age_seconds,
        CASE WHEN age_seconds IS NULL THEN 'of unknown age: grant pg_monitor to see more' ELSE detail END AS detail FROM (
   SELECT format('session %%s of %%s', pid, usename) AS what,
@@ -194,14 +203,16 @@ SELECT what, coalesce(age_seconds, 0) AS age_seconds,
  ORDER BY held DESC NULLS LAST, age_seconds DESC;
 
 -- name: remove_once_keys
+-- Delete a batch of expired dedup keys.
 DELETE FROM kingdom.once_key WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.once_key WHERE expires_at < now() ORDER BY expires_at LIMIT 5000))
   AND expires_at < now() RETURNING 1;
 
 -- name: remove_records
--- Open and dead events need their records, however old these are; an earlier version may have ended one too early.
+-- Delete a batch of old ended records, except those that open or dead events need.
 DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
+     -- An earlier version may have ended a record too early.
      AND doc @> %(final_when)s
      AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(doc -> %(kept_for)s::text) AS needed_by
                        JOIN kingdom.outbox_event ON event_id = needed_by::uuid)
@@ -209,13 +220,16 @@ DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   AND ended_at < now() - %(keep)s::interval RETURNING 1;
 
 -- name: lost_token
+-- Return a row if the server is below a token that this process has seen: it has lost transactions.
 SELECT last_value FROM kingdom.outbox_lease_number WHERE last_value < %(seen)s::bigint >> 11;
 
 -- name: lock_tokens
+-- Let only one process raise the tokens at a time.
 SELECT pg_advisory_xact_lock(%(lock)s::bigint);
 
--- name: lift_tokens
--- After that lock. Far above, since others take numbers meanwhile.
+-- name: raise_tokens
+-- Raise tokens above the clock and above all that this process has seen. The caller holds lock_tokens.
+-- 1000 more, because other processes take numbers meanwhile.
 SELECT CASE WHEN last_value < least_number THEN setval('kingdom.outbox_lease_number', least_number + 1000) END
   FROM kingdom.outbox_lease_number CROSS JOIN (
     SELECT greatest(%(seen)s::bigint >> 11, (extract(epoch FROM clock_timestamp()) * 1024)::bigint) AS least_number) l;

@@ -1,58 +1,49 @@
 -- name: publish
--- Unordered copies; answers the numbers of the rows that were there already.
-WITH w AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
-    n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
-    trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
-    attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz, event_id_given boolean)),
-i AS (
-  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given,
-    next_retry_at)
-  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given,
-    greatest(clock_timestamp(), not_before)
-  FROM w ORDER BY n
+-- Insert copies into unordered streams, and return the numbers of those that their stream already has.
+WITH copies AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+inserted AS (
+  INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
+  SELECT {publish_columns}, greatest(clock_timestamp(), not_before)
+  FROM copies ORDER BY n
   ON CONFLICT (stream, event_id) DO NOTHING
   RETURNING stream, event_id)
-SELECT w.n FROM w WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);
+SELECT copies.n FROM copies
+ WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
 
 -- name: publish_ordered
--- One statement. The upsert takes all key rows in sorted order, those of the settled events too. A row that it had to
--- make belongs to a key without open events, whose first event becomes the head; all others wait at infinity. A row
--- that was there is locked and not written: a hot key leaves no row versions behind while something pins xmin.
-WITH w AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
-    n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
-    trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
-    attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz, event_id_given boolean)),
-k AS (
-  INSERT INTO kingdom.outbox_key AS q (stream, partition_key)
-  SELECT stream, partition_key FROM w
+-- Insert copies into ordered streams, and return the numbers of those that their stream already has: each key has
+-- exactly one head. A new key row means a key without open events, whose first event becomes the head. All other
+-- events wait at infinity.
+WITH copies AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+-- Lock all key rows in one sorted pass against deadlocks, also those of the events that this transaction settles.
+new_keys AS (
+  INSERT INTO kingdom.outbox_key AS existing (stream, partition_key)
+  SELECT stream, partition_key FROM copies
   UNION SELECT * FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[])
   ORDER BY 1, 2
-  ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn WHERE false
+  -- WHERE false: lock an existing row without writing it, so that a busy key leaves no dead row versions.
+  ON CONFLICT (stream, partition_key) DO UPDATE SET turn = existing.turn WHERE false
   RETURNING stream, partition_key),
-u AS MATERIALIZED (
-  SELECT w.*, k.stream IS NOT NULL AS fresh FROM w
-    LEFT JOIN k ON k.stream = w.stream AND k.partition_key = w.partition_key COLLATE "C"
+new_copies AS MATERIALIZED (
+  SELECT copies.*, new_keys.stream IS NOT NULL AS has_new_key FROM copies
+    LEFT JOIN new_keys
+      ON new_keys.stream = copies.stream AND new_keys.partition_key = copies.partition_key COLLATE "C"
     LEFT JOIN LATERAL (SELECT true AS known FROM kingdom.outbox_event e
-                        WHERE e.stream = w.stream AND e.event_id = w.event_id LIMIT 1) e ON true
+                        WHERE e.stream = copies.stream AND e.event_id = copies.event_id LIMIT 1) e ON true
    WHERE e.known IS NULL),
-i AS (
-  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
-    event_id_given, next_retry_at)
-  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, true, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before,
-    event_id_given, CASE WHEN fresh AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
+inserted AS (
+  INSERT INTO kingdom.outbox_event ({publish_columns}, ordered, next_retry_at)
+  SELECT {publish_columns}, true,
+    CASE WHEN has_new_key AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
          THEN greatest(clock_timestamp(), not_before) ELSE 'infinity' END
-  FROM u ORDER BY n)
-SELECT w.n FROM w WHERE w.n NOT IN (SELECT n FROM u);
+  FROM new_copies ORDER BY n)
+SELECT copies.n FROM copies WHERE copies.n NOT IN (SELECT n FROM new_copies);
 
 -- name: withdraw_known
--- Takes back what was just published under an id that has ended. After the insert, since who settles the first one of
--- an id holds its row, or its key, until it lies in the archive: only then does the insert go on, and this one sees it.
+-- Delete just published copies whose id has already ended in their stream: an id that a publisher chose is handled
+-- once. The insert waits for a settlement of the same id, so this later statement sees the archived event.
 WITH given AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(n int, event_id uuid, stream text)),
 known AS MATERIALIZED (
@@ -63,7 +54,8 @@ DELETE FROM kingdom.outbox_event e USING known WHERE e.event_id = known.event_id
 RETURNING known.n, e.ordered AND e.next_retry_at < 'infinity' AS was_head;
 
 -- name: promote_fronts
--- A head that was withdrawn was the first of a key that had no open event: what is left of the key came with it.
+-- Promote the first open event of each key whose head was withdrawn. That head was new in this transaction, so the
+-- other open events of the key are new as well.
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = ANY(ARRAY(
    SELECT front.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS line(stream, key) CROSS JOIN LATERAL (
@@ -72,7 +64,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
       ORDER BY e.id LIMIT 1) front));
 
 -- name: drop_idle_keys
--- After a publish of nothing but duplicates: a key without open events keeps no row.
+-- Delete the key rows that a publish of duplicates has created: a key without open events has no row.
 DELETE FROM kingdom.outbox_key q
  WHERE (q.stream, q.partition_key) IN (SELECT * FROM unnest(%(streams)s::text[], %(keys)s::text[]))
    AND q.blocked_by IS NULL
@@ -80,27 +72,23 @@ DELETE FROM kingdom.outbox_key q
                      AND e.partition_key = q.partition_key AND e.ordered AND e.processed_at IS NULL);
 
 -- name: stage
+-- Create the table for a large publish by COPY. Each transaction finds it empty.
 CREATE TEMPORARY TABLE IF NOT EXISTS outbox_staged (
-  n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
-  trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
-  attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz, event_id_given boolean)
+  {publish_types})
   ON COMMIT DELETE ROWS;
 
 -- name: copy_stage
-COPY pg_temp.outbox_staged (n, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-  partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given)
+-- Fill that table.
+COPY pg_temp.outbox_staged (n, {publish_columns})
   FROM STDIN;
 
 -- name: publish_stage
-WITH i AS (
-  INSERT INTO kingdom.outbox_event (event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given,
-    next_retry_at)
-  SELECT event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id,
-    partition_key, aggregate_type, aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given,
-    greatest(clock_timestamp(), not_before)
+-- Insert the staged copies, as publish does.
+WITH inserted AS (
+  INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
+  SELECT {publish_columns}, greatest(clock_timestamp(), not_before)
   FROM pg_temp.outbox_staged ORDER BY n
   ON CONFLICT (stream, event_id) DO NOTHING
   RETURNING stream, event_id)
-SELECT w.n FROM pg_temp.outbox_staged w
- WHERE (w.stream, w.event_id) NOT IN (SELECT stream, event_id FROM i);
+SELECT copies.n FROM pg_temp.outbox_staged copies
+ WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);

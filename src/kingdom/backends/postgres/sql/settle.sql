@@ -1,132 +1,141 @@
 -- name: isolation
+-- Return the isolation level of the current transaction.
 SHOW transaction_isolation;
 
 -- name: lock_keys
--- The one sorted pass over key rows for a transaction that publishes nothing ordered.
--- LATERAL keeps it a walk along the primary key, however many keys there are.
+-- Lock the key rows of settled events in one sorted pass, in a transaction that publishes nothing ordered.
+-- LATERAL makes the planner look up each key in the primary key.
 SELECT 1 FROM (SELECT stream, key FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[]) AS u(stream, key)
-                GROUP BY 1, 2 ORDER BY 1, 2) o
+                GROUP BY 1, 2 ORDER BY 1, 2) wanted
  CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_key q
-                      WHERE q.stream = o.stream AND q.partition_key = o.key COLLATE "C" FOR UPDATE) l;
+                      WHERE q.stream = wanted.stream AND q.partition_key = wanted.key COLLATE "C" FOR UPDATE) locked;
 
 -- name: done
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
-d AS (
+-- Archive finished events that the lease still owns, and return their ids.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+finished AS (
   DELETE FROM kingdom.outbox_event
-   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING *),
-a AS (
-  INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
-    event_id_given)
-  SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
-    event_id_given
-  FROM d)
-SELECT id FROM d;
+   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+  RETURNING *),
+archived AS (
+  INSERT INTO kingdom.outbox_archive ({archive_columns}, history)
+  SELECT {archive_columns}, history FROM finished)
+SELECT id FROM finished;
 
 -- name: done_ordered
--- After the key rows were locked by an earlier statement: this one needs the fresh snapshot to find the next of a key.
--- Normally that is the next one above; after a redrive it is the rest of the run in flight, then the first that waits.
--- What is still behind another of its key is refused, here and below: the server has lost the settlement of that one.
-WITH f AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
-d AS (
+-- Archive finished events of ordered streams that the lease still owns, promote the next event of each key, and return
+-- the ids. An earlier statement has locked the key rows: this one needs a newer snapshot to see the next events.
+WITH fenced_lease AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+finished AS (
   DELETE FROM kingdom.outbox_event
-   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING *),
-a AS (
-  INSERT INTO kingdom.outbox_archive (id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
-    event_id_given)
-  SELECT id, event_id, stream, event_type, schema_version, occurred_at, trace_id,
-    owner_id, partition_key, ordered, aggregate_type, aggregate_id, attributes, payload_json, attempt_count,
-    max_attempts, crash_count, lease_token, last_attempt_at, last_error_code, last_error_message, history, created_at,
-    event_id_given
-  FROM d),
-k AS MATERIALIZED (SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM d GROUP BY 1, 2),
-n AS MATERIALIZED (
-  SELECT q.key, q.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
-    CASE WHEN q.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
-    FROM k
+   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+  RETURNING *),
+archived AS (
+  INSERT INTO kingdom.outbox_archive ({archive_columns}, history)
+  SELECT {archive_columns}, history FROM finished),
+finished_keys AS MATERIALIZED (
+  SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM finished GROUP BY 1, 2),
+-- The next head of each key. Normally that is the next higher id. After a redrive (`rewind`) it is the rest of the run
+-- in flight, and then the lowest event that waits.
+next_heads AS MATERIALIZED (
+  SELECT key_row.place, key_row.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
+    CASE WHEN key_row.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
+    FROM finished_keys last
    CROSS JOIN LATERAL (
-      SELECT y.ctid AS key, y.rewind FROM kingdom.outbox_key y
-       WHERE y.stream = k.stream AND y.partition_key = k.partition_key LIMIT 1) q
+      SELECT q.ctid AS place, q.rewind FROM kingdom.outbox_key q
+       WHERE q.stream = last.stream AND q.partition_key = last.partition_key LIMIT 1) key_row
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
-       WHERE q.rewind IS NULL
-         AND e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id > k.id ORDER BY e.id LIMIT 1) next ON true
+       WHERE key_row.rewind IS NULL
+         AND e.stream = last.stream AND e.partition_key = last.partition_key AND e.ordered AND e.processed_at IS NULL
+         AND e.id > last.id ORDER BY e.id LIMIT 1) next ON true
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
-       WHERE q.rewind IS NOT NULL AND e.id = ANY((SELECT ids FROM f)::bigint[]) AND e.id > k.id
-         AND e.lease_token = (SELECT token FROM f) AND e.status = 'PROCESSING'
-         AND e.stream = k.stream AND e.partition_key = k.partition_key ORDER BY e.id LIMIT 1) flying ON true
+       WHERE key_row.rewind IS NOT NULL AND e.id = ANY((SELECT ids FROM fenced_lease)::bigint[]) AND e.id > last.id
+         AND e.lease_token = (SELECT token FROM fenced_lease) AND e.status = 'PROCESSING'
+         AND e.stream = last.stream AND e.partition_key = last.partition_key ORDER BY e.id LIMIT 1) flying ON true
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
-       WHERE q.rewind IS NOT NULL AND e.id >= least(q.rewind, k.id) AND e.status = 'PENDING'
-         AND e.stream = k.stream AND e.partition_key = k.partition_key AND e.ordered AND e.processed_at IS NULL
+       WHERE key_row.rewind IS NOT NULL AND e.id >= least(key_row.rewind, last.id) AND e.status = 'PENDING'
+         AND e.stream = last.stream AND e.partition_key = last.partition_key AND e.ordered AND e.processed_at IS NULL
        ORDER BY e.id LIMIT 1) waiting ON true),
-p AS (
+promoted AS (
   UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
-   WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
-g AS (DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE id IS NULL))),
-r AS (UPDATE kingdom.outbox_key SET rewind = NULL WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE rewound AND id IS NOT NULL)))
-SELECT d.id FROM d JOIN k USING (stream, partition_key) WHERE k.due < 'infinity';
+   WHERE id = ANY(ARRAY(SELECT id FROM next_heads WHERE id IS NOT NULL))),
+idle_keys AS (
+  DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE id IS NULL))),
+rewound_keys AS (
+  UPDATE kingdom.outbox_key SET rewind = NULL
+   WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL)))
+SELECT finished.id FROM finished JOIN finished_keys USING (stream, partition_key)
+ -- An event that still waits behind another is not returned, so the transaction fails: the server has lost the
+ -- settlement of the event before it.
+ WHERE finished_keys.due < 'infinity';
 
 -- name: dead
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
+-- End an event as DEAD if the lease still owns it.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
    SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = now(),
        last_error_code = %(code)s, last_error_message = %(message)s
- WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
+ WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING' RETURNING id;
 
 -- name: dead_ordered
--- Policy skip promotes the next of the key, the rest of its run being given back already; policy block leaves the key
--- row as a barrier that names its cause.
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
-d AS (
+-- End an event of an ordered stream as DEAD if the lease still owns it. Policy `skip` promotes the next event of the
+-- key, whose run is already released. Policy `block` stops the key and records the event that blocks it.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+dead AS (
   UPDATE kingdom.outbox_event
      SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = now(),
          last_error_code = %(code)s, last_error_message = %(message)s
-   WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' AND next_retry_at < 'infinity'
+   WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+     -- Refuse an event that still waits behind another: the server has lost a settlement.
+     AND next_retry_at < 'infinity'
   RETURNING id, stream, partition_key),
-n AS MATERIALIZED (
-  SELECT q.key, q.rewind IS NOT NULL AS rewound, next.id FROM d
+next_heads AS MATERIALIZED (
+  SELECT key_row.place, key_row.rewind IS NOT NULL AS rewound, next.id FROM dead
    CROSS JOIN LATERAL (
-      SELECT y.ctid AS key, y.rewind FROM kingdom.outbox_key y
-       WHERE y.stream = d.stream AND y.partition_key = d.partition_key LIMIT 1) q
+      SELECT q.ctid AS place, q.rewind FROM kingdom.outbox_key q
+       WHERE q.stream = dead.stream AND q.partition_key = dead.partition_key LIMIT 1) key_row
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
-       WHERE e.stream = d.stream AND e.partition_key = d.partition_key AND e.ordered AND e.processed_at IS NULL
-         AND e.id >= least(q.rewind, d.id) AND e.status = 'PENDING' ORDER BY e.id LIMIT 1) next ON true
+       WHERE e.stream = dead.stream AND e.partition_key = dead.partition_key AND e.ordered AND e.processed_at IS NULL
+         AND e.id >= least(key_row.rewind, dead.id) AND e.status = 'PENDING' ORDER BY e.id LIMIT 1) next ON true
    WHERE %(skip)s),
-p AS (
+promoted AS (
   UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
-   WHERE id = ANY(ARRAY(SELECT id FROM n WHERE id IS NOT NULL))),
-g AS (DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE id IS NULL))),
-r AS (UPDATE kingdom.outbox_key SET rewind = NULL WHERE ctid = ANY(ARRAY(SELECT key FROM n WHERE rewound AND id IS NOT NULL))),
-b AS (
-  UPDATE kingdom.outbox_key q SET blocked_by = d.id FROM d
-   WHERE NOT %(skip)s AND q.stream = d.stream AND q.partition_key = d.partition_key)
-SELECT id FROM d;
+   WHERE id = ANY(ARRAY(SELECT id FROM next_heads WHERE id IS NOT NULL))),
+idle_keys AS (
+  DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE id IS NULL))),
+rewound_keys AS (
+  UPDATE kingdom.outbox_key SET rewind = NULL
+   WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL))),
+blocked_keys AS (
+  UPDATE kingdom.outbox_key q SET blocked_by = dead.id FROM dead
+   WHERE NOT %(skip)s AND q.stream = dead.stream AND q.partition_key = dead.partition_key)
+SELECT id FROM dead;
 
--- name: again
--- Retry (undo 0) and defer (undo 1); the handler came through, so the event is no suspect any more. A moment that was
--- asked for is kept apart from a wait, which begins anew where the clock is set back.
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
+-- name: reschedule
+-- Requeue an event after a retry (undo 0) or a deferral (undo 1), if the lease still owns it.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
+   -- The handler answered, so the event is no longer a suspect.
    SET status = 'PENDING', attempt_count = attempt_count - %(undo)s, crash_count = 0, updated_at = now(),
        next_retry_at = coalesce(%(until)s::timestamptz, clock_timestamp() + %(after)s::interval),
+       -- Only a time that the handler chose: repair_clock restarts a wait, but keeps a chosen time.
        not_before = coalesce(%(until)s::timestamptz, not_before),
        last_error_code = %(code)s, last_error_message = %(message)s
- WHERE id = %(id)s AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' AND next_retry_at < 'infinity'
+ -- Refuse an event that still waits behind another: the server has lost a settlement.
+ WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+   AND next_retry_at < 'infinity'
 RETURNING id;
 
 -- name: release
--- Not run: the attempt comes back, the place in the line stays. What was claimed was due, whatever the clock says now.
-WITH f AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
+-- Requeue events that did not run, in their old order and without a lost attempt.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
+       -- A claimed event was due, even if the clock was set back since.
        next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
                             ELSE least(next_retry_at, clock_timestamp()) END
- WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM f) AND status = 'PROCESSING' RETURNING id;
+ WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+RETURNING id;

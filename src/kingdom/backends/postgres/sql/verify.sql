@@ -1,12 +1,15 @@
 -- name: cut_connections
+-- Terminate up to `limit` random connections of one application.
 SELECT pg_terminate_backend(pid) FROM (
   SELECT pid FROM pg_stat_activity
    WHERE application_name = %(application)s AND datname = current_database() ORDER BY random() LIMIT %(limit)s::int) x;
 
 -- name: count_unfinished
+-- Count open events.
 SELECT count(*) AS events FROM kingdom.outbox_event WHERE processed_at IS NULL;
 
 -- name: stored_events
+-- Return all events, live and archived, in the order of their positions.
 SELECT event_id::text AS event_id, stream, partition_key, id AS position, status, lease_token AS token,
        last_error_code AS error_code FROM kingdom.outbox_event
 UNION ALL
@@ -14,21 +17,22 @@ SELECT event_id::text, stream, partition_key, id, status, lease_token, last_erro
 ORDER BY position;
 
 -- name: log_data
--- Not for readers that follow the log: it does not wait for transactions that are still open.
+-- Return the data of all log entries of one type. Unlike read_log, it does not wait for open transactions.
 SELECT data FROM kingdom.log WHERE type = %(type)s ORDER BY xid, seq;
 
 -- name: broken_invariants
--- One snapshot. A key has exactly one event with a finite time, its first, and one owner at most.
-WITH line AS MATERIALIZED (
+-- Describe violations in one snapshot: a key has exactly one head, which is its first open event, at most one lease,
+-- and a key row as long as it has open events or is blocked.
+WITH queues AS MATERIALIZED (
   SELECT stream, partition_key, min(id) AS first,
          min(id) FILTER (WHERE next_retry_at < 'infinity') AS head,
          count(*) FILTER (WHERE next_retry_at < 'infinity') AS heads,
          count(DISTINCT lease_token) FILTER (WHERE status = 'PROCESSING') AS owners
     FROM kingdom.outbox_event WHERE ordered AND processed_at IS NULL GROUP BY 1, 2),
 keyed AS MATERIALIZED (
-  SELECT coalesce(l.stream, q.stream) AS stream, coalesce(l.partition_key, q.partition_key) AS key,
-         l.first, l.head, l.heads, l.owners, q.turn, q.blocked_by, q.rewind
-    FROM line l FULL JOIN kingdom.outbox_key q ON q.stream = l.stream AND q.partition_key = l.partition_key)
+  SELECT coalesce(queues.stream, q.stream) AS stream, coalesce(queues.partition_key, q.partition_key) AS key,
+         queues.first, queues.head, queues.heads, queues.owners, q.turn, q.blocked_by, q.rewind
+    FROM queues FULL JOIN kingdom.outbox_key q ON q.stream = queues.stream AND q.partition_key = queues.partition_key)
 SELECT 'two heads' AS what, stream || '/' || key AS subject FROM keyed WHERE heads > 1
 UNION ALL SELECT 'no head', stream || '/' || key FROM keyed WHERE heads = 0 AND blocked_by IS NULL
 UNION ALL SELECT 'head is not the first', stream || '/' || key FROM keyed WHERE head <> first AND rewind IS NULL

@@ -1,0 +1,1 @@
+"""What a process keeps in memory about the events and records of a store."""

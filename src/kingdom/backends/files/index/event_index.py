@@ -1,0 +1,296 @@
+"""The index of events in the memory of one process.
+
+A process reads a stream from its directories once and applies every later journal entry to the index. So no claim ever
+lists a directory.
+"""
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+
+from msgspec.structs import replace
+
+from kingdom.backends.files.journal.entry import (
+    DAMAGED,
+    DEAD,
+    PENDING,
+    PROCESSING,
+    UNREADABLE,
+    EventRow,
+    JournalEntry,
+    Lease,
+    StreamPause,
+)
+
+Loader = Callable[[str], Iterable[EventRow]]
+# The heap of due times keeps outdated items until they reach its top. Above this share it is rebuilt.
+_STALE_SHARE = 4
+_HEAP_MIN = 1000
+
+
+class KeyQueue:
+    """The open events of one key in order. Only the head has a due time."""
+
+    __slots__ = ("blocked_by", "head", "in_flight", "open")
+
+    def __init__(self) -> None:
+        self.open: deque[int] = deque()
+        self.in_flight = 0
+        self.head: int | None = None
+        self.blocked_by: int | None = None
+
+
+class StreamIndex:
+    """The open and DEAD events of one stream."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: dict[int, EventRow] = {}
+        self.by_event: dict[str, int] = {}
+        self.queues: dict[str, KeyQueue] = {}
+        self.counts: Counter[str] = Counter()
+        self.dead: set[int] = set()
+        # Events whose file was unreadable when the stream was loaded, so that their key is not known.
+        self.unreadable: set[int] = set()
+        self._due: list[tuple[float, int]] = []
+
+    def put(self, row: EventRow) -> None:
+        """Store the current state of an event."""
+        old = self.rows.get(row.position)
+        self.rows[row.position] = row
+        if old is None:
+            self.by_event[row.event_id] = row.position
+        else:
+            self.counts[old.status] -= 1
+        self.counts[row.status] += 1
+        if row.status == DEAD:
+            self.dead.add(row.position)
+            self.unreadable.discard(row.position)
+        elif old is not None and old.status == DEAD:
+            self.dead.discard(row.position)
+        if row.status == PENDING and row.due is not None:
+            heappush(self._due, (row.due, row.position))
+            self._prune()
+        if row.key is not None:
+            self._update_queue(row.key, old, row)
+
+    def remove(self, position: int) -> None:
+        """Remove an event that has ended."""
+        old = self.rows.pop(position, None)
+        if old is None:
+            return
+        if self.by_event.get(old.event_id) == position:
+            del self.by_event[old.event_id]
+        self.counts[old.status] -= 1
+        self.dead.discard(position)
+        self.unreadable.discard(position)
+        if old.key is not None:
+            self._update_queue(old.key, old, None)
+
+    def pop_due(self, now: float, limit: int) -> list[EventRow]:
+        """Remove and return the due events by time and position. The caller puts back those that it does not claim."""
+        heap, last = self._due, None
+        found: list[EventRow] = []
+        while heap and heap[0][0] <= now and len(found) < limit:
+            due, position = heappop(heap)
+            row = self.rows.get(position)
+            # The event may have changed since, and the heap may contain it twice.
+            if row is not None and row.due == due and row.status == PENDING and position != last:
+                found.append(row)
+                last = position
+        return found
+
+    def _prune(self) -> None:
+        """Rebuild the heap when most of it is outdated. A process that only publishes would never pop those items."""
+        if len(self._due) > max(_HEAP_MIN, _STALE_SHARE * self.counts[PENDING]):
+            self._due = [(r.due, r.position) for r in self.rows.values() if r.status == PENDING and r.due is not None]
+            heapify(self._due)
+
+    def put_back(self, rows: Iterable[EventRow]) -> None:
+        """Put back popped rows that have not changed since."""
+        for row in rows:
+            if row.due is not None and self.rows.get(row.position) is row:
+                heappush(self._due, (row.due, row.position))
+
+    def oldest_due(self, now: float) -> EventRow | None:
+        """Return the event that the next claim would take first."""
+        found = self.pop_due(now, 1)
+        self.put_back(found)
+        return found[0] if found else None
+
+    def run_from(self, head: EventRow, limit: int, now: float) -> list[EventRow]:
+        """Return the head of a queue with the followers that can run directly after it."""
+        if head.key is None or limit <= 1 or head.crash_count:
+            return [head]
+        queue = self.queues[head.key]
+        start = 0 if queue.open[0] == head.position else queue.open.index(head.position)
+        run = [head]
+        for index in range(start + 1, min(start + limit, len(queue.open))):
+            row = self.rows[queue.open[index]]
+            if row.status != PENDING or row.crash_count or (row.not_before or 0) > now:
+                break
+            run.append(row)
+        return run
+
+    def next_head(self, key: str) -> EventRow | None:
+        """Return the new head of a queue without one: the first event in flight, or else the first open event."""
+        queue = self.queues.get(key)
+        if queue is None or queue.head is not None or queue.blocked_by is not None or not queue.open:
+            return None
+        if queue.in_flight:
+            return next(row for p in queue.open if (row := self.rows[p]).status == PROCESSING)
+        return self.rows[queue.open[0]]
+
+    def _update_queue(self, key: str, old: EventRow | None, new: EventRow | None) -> None:
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = KeyQueue()
+        position = (new or old).position  # type: ignore[union-attr] # one of the two is given
+        was, now = old is not None and old.status != DEAD, new is not None and new.status != DEAD
+        if now and not was:
+            _insert(queue.open, position)
+        elif was and not now:
+            if queue.open[0] == position:
+                queue.open.popleft()
+            else:
+                queue.open.remove(position)
+        queue.in_flight += _is_in_flight(new) - _is_in_flight(old)
+        if now and new is not None and new.due is not None:
+            queue.head = position
+        elif queue.head == position:
+            queue.head = None
+        if new is not None and new.blocks:
+            queue.blocked_by = position
+        elif queue.blocked_by == position:
+            queue.blocked_by = None
+        if not queue.open and queue.blocked_by is None:
+            del self.queues[key]
+
+
+class EventIndex:
+    """The indexes of all streams, with leases and pauses. A stream is loaded when it is first used."""
+
+    def __init__(self, load: Loader, now: float) -> None:
+        self._load = load
+        # The current time, by which loaded and applied rows become due.
+        self.now = now
+        self._streams: dict[str, StreamIndex] = {}
+        self.leases: dict[int, Lease] = {}
+        self.in_flight: dict[int, set[int]] = {}
+        self.pauses: dict[str, StreamPause] = {}
+        self.log_sequence = 0
+
+    def stream(self, name: str) -> StreamIndex:
+        """Return the index of a stream, loading it if needed."""
+        index = self._streams.get(name)
+        if index is None:
+            index = StreamIndex(name)
+            for row in sorted(self._load(name), key=lambda row: row.position):
+                index.put(_adjust_to_clock(row, self.now))
+                if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
+                    index.unreadable.add(row.position)
+            # Files do not say which event was promoted to head: that follows from their order.
+            for key in list(index.queues):
+                if (head := index.next_head(key)) is not None:
+                    head.due = max(min(head.created_at, self.now), head.not_before or 0)
+                    index.put(head)
+            self._streams[name] = index
+            for lease in self.leases.values():
+                if lease.stream == name:
+                    rows = (index.rows.get(position) for position in lease.positions)
+                    # An event that was released early may be in flight again under another lease.
+                    self.in_flight[lease.token] = {
+                        r.position for r in rows if r and r.status == PROCESSING and r.token == lease.token
+                    }
+        return index
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether a stream is completely loaded, so that using it reads no file."""
+        return name in self._streams and not self._streams[name].unreadable
+
+    def owns(self, stream: str, position: int, token: int) -> bool:
+        """Return whether an event is in flight under this token."""
+        row = self.stream(stream).rows.get(position)
+        return row is not None and row.token == token and row.status == PROCESSING and token in self.leases
+
+    def unload(self, name: str) -> None:
+        """Unload a stream, so that its directories are read again."""
+        self._streams.pop(name, None)
+
+    def unload_all(self) -> None:
+        """Unload all streams."""
+        self._streams.clear()
+
+    def apply(self, entry: JournalEntry) -> None:
+        """Apply a journal entry that another process has written."""
+        for lease in entry.leases:
+            self.add_lease(lease)
+        for row in entry.rows:
+            self.put(_adjust_to_clock(row, self.now))
+        for ended in entry.ended:
+            self.remove(ended.stream, ended.position)
+        for stream, position in entry.vanished:
+            self.remove(stream, position)
+        for token in entry.closed:
+            self.remove_lease(token)
+        for pause in entry.pauses:
+            self.pauses[pause.stream] = pause
+        for stream in entry.resumed:
+            self.pauses.pop(stream, None)
+        if entry.log:
+            self.log_sequence = entry.log.first + len(entry.log.lines) - 1
+
+    def put(self, row: EventRow) -> None:
+        """Store the current state of an event, if its stream is loaded."""
+        index = self._streams.get(row.stream)
+        if index is not None:
+            old = index.rows.get(row.position)
+            if old is not None and old.status == PROCESSING and (row.status != PROCESSING or row.token != old.token):
+                self._remove_from_lease(old)
+            index.put(row)
+
+    def remove(self, stream: str, position: int) -> None:
+        """Remove an event that has ended."""
+        index = self._streams.get(stream)
+        if index is not None:
+            old = index.rows.get(position)
+            if old is not None and old.status == PROCESSING:
+                self._remove_from_lease(old)
+            index.remove(position)
+
+    def _remove_from_lease(self, row: EventRow) -> None:
+        if (positions := self.in_flight.get(row.token)) is not None:
+            positions.discard(row.position)
+
+    def add_lease(self, lease: Lease) -> None:
+        """Add a lease. For a known lease only the cancelled events change."""
+        if lease.token not in self.leases:
+            self.in_flight[lease.token] = set(lease.positions)
+        self.leases[lease.token] = lease
+
+    def remove_lease(self, token: int) -> None:
+        """Remove a lease."""
+        self.leases.pop(token, None)
+        self.in_flight.pop(token, None)
+
+
+def _adjust_to_clock(row: EventRow, now: float) -> EventRow:
+    """Return a row with the same wait from now on, if the clock was set back after `due` was chosen."""
+    decided = row.created_at if row.due_set_at is None and row.error_code is None else row.due_set_at
+    if row.status != PENDING or row.due is None or decided is None or decided <= now:
+        return row
+    wait = max(row.due - decided, 0.0)
+    # A time that the publisher chose stays.
+    return replace(row, due=min(row.due, max(now + wait, row.not_before or 0)))
+
+
+def _insert(positions: deque[int], position: int) -> None:
+    if not positions or positions[-1] < position:
+        positions.append(position)
+    else:
+        positions.insert(bisect_left(positions, position), position)
+
+
+def _is_in_flight(row: EventRow | None) -> int:
+    return row is not None and row.status == PROCESSING

@@ -1,0 +1,93 @@
+"""Inspect a store of files without opening it."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import msgspec
+
+from kingdom.backends.files.journal.entry import Lease
+from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.system.processes import has_ended, holders_of
+from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, StoreLayout
+
+# Writers hold the store for milliseconds, so this is long.
+PATIENCE_SECONDS = 2.0
+_SLEEP_SECONDS = 0.05
+# Read at most this many event files: enough to notice a wrong owner or a failing disk.
+_EVENTS_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInspection:
+    """Processes that hold the store for long, leases of ended processes, and unreadable events.
+
+    `holders` is None if the store is free, and empty if the holder is not visible.
+    """
+
+    holders: list[int] | None
+    # The stream and the process id of each lease.
+    orphans: list[tuple[str, str]]
+    # The event files, and the error of the system for each.
+    unreadable: list[tuple[str, str]]
+
+
+def inspect_store(directory: Path) -> StoreInspection:
+    """Inspect the store of a directory, which may not exist."""
+    layout = StoreLayout(str(directory))
+    return StoreInspection(
+        holders=_holders(layout.lock),
+        orphans=list(_orphans(Path(layout.leases))),
+        unreadable=list(_unreadable(Path(layout.streams))),
+    )
+
+
+def _holders(path: str) -> list[int] | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _is_free(descriptor):
+            if time.monotonic() > deadline:
+                return holders_of(os.fstat(descriptor))
+            time.sleep(_SLEEP_SECONDS)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
+
+
+def _orphans(folder: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted(folder.glob("*.json")):
+        # The lease may end meanwhile. The store itself reports unreadable lease files.
+        with suppress(OSError, msgspec.DecodeError):
+            lease = msgspec.json.decode(read_file(str(file)), type=Lease)
+            if has_ended(lease.process):
+                yield lease.stream, lease.process.partition(":")[0]
+
+
+def _unreadable(streams: Path) -> Iterator[tuple[str, str]]:
+    files = chain.from_iterable(streams.glob(f"*/{status}/*.json") for status in STATUS_DIRECTORIES.values())
+    for file in islice(files, _EVENTS_MOST):
+        try:
+            read_file(str(file))
+        except FileNotFoundError:
+            # The event was handled meanwhile.
+            continue
+        except OSError as error:
+            yield str(file), os.strerror(error.errno or 0)

@@ -1,0 +1,1 @@
+"""The journal: one line per committed transaction."""

@@ -1,0 +1,41 @@
+"""Hints that a stream may have work, and the waiters for them."""
+
+import asyncio
+from collections.abc import Collection
+from datetime import timedelta
+
+
+class Hints:
+    """Wakes the waiters of one process. A hint is only a reason to look at the stream."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+        self._missed: set[str] = set()
+
+    def notify(self, streams: Collection[str]) -> None:
+        """Wake the waiters for these streams."""
+        for event, wanted in self._waiting.items():
+            if not wanted.isdisjoint(streams):
+                event.set()
+        # Keep a hint that comes while the worker is claiming, since the claim may have been too early to see the event.
+        self._missed |= set(streams).difference(*self._waiting.values())
+
+    def notify_all(self) -> None:
+        """Wake all waiters, because hints may have been lost."""
+        for event in self._waiting:
+            event.set()
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """Wait for a hint for one of the streams, or for `at_most`."""
+        if not self._missed.isdisjoint(streams):
+            self._missed.difference_update(streams)
+            return
+        event = asyncio.Event()
+        self._waiting[event] = frozenset(streams)
+        try:
+            async with asyncio.timeout(at_most.total_seconds()):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._waiting[event]

@@ -1,0 +1,241 @@
+"""Perform an effect: record the attempt, call, record the result. Before sending again, ask for proof."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from kingdom.bus.cancellation import fail_on_stray_cancellation
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.effects.effect import (
+    Absent,
+    Accepted,
+    Acked,
+    CallResult,
+    Effect,
+    Idempotency,
+    Present,
+    ReconcileResult,
+    Rejected,
+    Throttled,
+    Unclear,
+    Unknown,
+    make_storable,
+)
+from kingdom.bus.effects.ledger import EFFECTS, Ledger, second_id
+from kingdom.bus.effects.target_limiter import TargetLimiters
+from kingdom.bus.event import Event
+from kingdom.bus.log import LogEntry
+from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
+from kingdom.bus.port import Bus, Transaction
+from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
+
+_ACTOR = "bus"
+_STORE_PAUSE_SECONDS = 0.5
+_log = structlog.get_logger("kingdom.bus")
+
+
+async def perform(
+    bus: Bus, effect: Effect[Any], delivery: Delivery, event: Event[Any], limiters: TargetLimiters
+) -> Outcome:
+    """Advance an effect by one step, settle its delivery, and return the outcome."""
+    return await _EffectStep(bus, effect, delivery, event, limiters).run()
+
+
+async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
+    """Return the ledger of an effect on a target, or None if it was never tried."""
+    return _of_target(target, await _read_ledgers(transaction, target, key))
+
+
+async def close_effect(transaction: Transaction, target: str, key: str, result: Acked | Rejected) -> bool:
+    """Close an effect that its target has only accepted. Return False if it was closed before."""
+    ledger = await find_ledger(transaction, target, key)
+    if ledger is None:
+        raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
+    if ledger.record.state in EFFECTS.final:
+        return False
+    await transaction.put(ledger.answered(make_storable(result), Idempotency.NOTHING).conclude().record)
+    return True
+
+
+def require_held(transaction: Transaction, delivery: Delivery) -> None:
+    """Raise LeaseLost if another worker owns the delivery now."""
+    if delivery not in transaction.held:
+        raise LeaseLost([delivery.position])
+
+
+@dataclass(frozen=True, slots=True)
+class _EffectStep:
+    """One delivery of an effect: the context that every part of the step shares."""
+
+    bus: Bus
+    effect: Effect[Any]
+    delivery: Delivery
+    event: Event[Any]
+    limiters: TargetLimiters
+
+    async def run(self) -> Outcome:
+        """Bring the effect as far as it gets in this delivery."""
+        key = self.effect.key(self.event)
+        ledger = loaded = await self._load(key)
+        if ledger.finished:
+            return await self._settle(Done())
+        if known := ledger.unconcluded:
+            return await self._conclude(ledger, known)
+        if ledger.latest.state == "REJECTED":
+            ledger = ledger.reopened(self.effect.request(self.event))
+        if ledger.must_reconcile:
+            found = await self._reconcile(ledger)
+            if not isinstance(found, Ledger):
+                return found
+            ledger = found
+        limiter = self.limiters.of(self.effect.target)
+        if refusal := limiter.try_acquire():
+            wait, reason = refusal
+            return await self._settle(Defer.by(wait, reason), None if ledger is loaded else ledger)
+        ledger = await self._record_sent(ledger)
+        result = make_storable(await self._call(ledger))
+        limiter.record(result)
+        while True:
+            try:
+                return await self._settle_result(ledger, result)
+            except Unavailable as error:
+                # Only this process knows the result, so it waits for the store until its deadline or lease ends.
+                _log.warning("store unavailable, a result waits to be recorded", key=key, error=str(error))
+                await asyncio.sleep(_STORE_PAUSE_SECONDS)
+
+    async def _load(self, key: str) -> Ledger:
+        target = self.effect.target.name
+        async with self.bus.transaction() as transaction:
+            known = await _read_ledgers(transaction, target, key)
+        ledger = _of_target(target, known)
+        if ledger is None:
+            owner, taken = self.event.envelope.owner_id, bool(known)
+            ledger = Ledger.open(key, target, self.effect.request(self.event), owner, key_is_taken=taken)
+        return ledger.needed_by(self.event.envelope.event_id)
+
+    async def _reconcile(self, ledger: Ledger) -> Ledger | Outcome:
+        """Find out what happened to a call without a recorded end.
+
+        Return the outcome that was settled, or a ledger from which the call may be sent again.
+        """
+        async with self.bus.transaction(hold=[self.delivery]) as transaction:
+            require_held(transaction, self.delivery)
+        # Use the time before the question: the call may arrive between the target's look and its reply.
+        looked_at = transaction.held_at
+        found = make_storable(await self._ask_target(ledger))
+        target = self.effect.target
+        if isinstance(found, Present):
+            return await self._conclude(ledger.found(found), Acked(found.response))
+        if isinstance(found, Absent):
+            if wait := ledger.settles_in(target, looked_at):
+                return await self._settle(Defer.by(wait, "the target does not show the call yet, but still may"))
+            if again := ledger.taken_over(self.delivery.token, target.idempotency):
+                return again
+        return await self._leave_unclear(ledger, _why_unclear(found))
+
+    async def _ask_target(self, ledger: Ledger) -> ReconcileResult:
+        try:
+            with fail_on_stray_cancellation("reconcile"):
+                return await self.effect.reconcile(ledger.attempt(self.delivery.token))
+        except Exception as error:  # noqa: BLE001 - an error proves nothing about the call
+            return Unclear(f"{type(error).__name__}: {error}")
+
+    async def _call(self, ledger: Ledger) -> CallResult:
+        try:
+            with fail_on_stray_cancellation("the call"):
+                return await self.effect.call(ledger.attempt(self.delivery.token))
+        except Permanent as error:
+            return Rejected(str(error))
+        except Exception as error:  # noqa: BLE001 - after any error, the call may have gone out
+            return Unknown(f"{type(error).__name__}: {error}")
+
+    async def _record_sent(self, ledger: Ledger) -> Ledger:
+        async with self.bus.transaction(hold=[self.delivery]) as transaction:
+            require_held(transaction, self.delivery)
+            sent = ledger.sent(self.delivery.token, transaction.held_at)
+            return Ledger.read(await transaction.put(sent.record))
+
+    async def _record(self, ledger: Ledger) -> None:
+        async with self.bus.transaction(hold=[self.delivery]) as transaction:
+            require_held(transaction, self.delivery)
+            await transaction.put(ledger.record)
+
+    async def _settle(self, outcome: Outcome, ledger: Ledger | None = None) -> Outcome:
+        async with self.bus.transaction(hold=[self.delivery]) as transaction:
+            if ledger is not None:
+                await transaction.put(ledger.record)
+            await transaction.settle(self.delivery, outcome)
+        return outcome
+
+    async def _settle_result(self, ledger: Ledger, result: CallResult) -> Outcome:
+        if isinstance(result, Unknown):
+            return await self._leave_unclear(ledger, result.reason)
+        answered = ledger.answered(result, self.effect.target.idempotency)
+        if isinstance(result, Acked | Rejected):
+            return await self._conclude(answered, result)
+        return await self._settle(_outcome_of(result), answered)
+
+    async def _conclude(self, ledger: Ledger, result: Acked | Rejected) -> Outcome:
+        """Write the result and its consequences in one transaction. If that fails, write the result alone."""
+        try:
+            async with self.bus.transaction(hold=[self.delivery]) as transaction:
+                require_held(transaction, self.delivery)
+                with fail_on_stray_cancellation("conclude"):
+                    outcome = await self.effect.conclude(self.event, result, transaction)
+                await transaction.put(self._concluded(ledger, outcome).record)
+                await transaction.settle(self.delivery, outcome)
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception:
+            await self._record(ledger)
+            raise
+        return outcome
+
+    def _concluded(self, ledger: Ledger, outcome: Outcome) -> Ledger:
+        """Return the ledger after `conclude` has returned an outcome."""
+        match outcome:
+            case Done():
+                return ledger.conclude().done_for(self.event.envelope.event_id)
+            case Dead():
+                return ledger.conclude()
+        return ledger
+
+    async def _leave_unclear(self, ledger: Ledger, reason: str) -> Outcome:
+        """Retry later. At the last attempt, end DEAD with a log entry: a person must find out."""
+        outcome: Outcome = Retry(code="effect_unclear", message=reason)
+        async with self.bus.transaction(hold=[self.delivery]) as transaction:
+            await transaction.put(ledger.answered(Unknown(reason), Idempotency.NOTHING).record)
+            if self.delivery.attempt >= self.delivery.max_attempts:
+                outcome = Dead(reason, "effect_unclear")
+                data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
+                await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
+            await transaction.settle(self.delivery, outcome)
+        return outcome
+
+
+async def _read_ledgers(transaction: Transaction, target: str, key: str) -> list[Ledger]:
+    """Return the ledgers under both ids that an effect can have. The first id may belong to another target."""
+    ids = [(EFFECTS.name, key), (EFFECTS.name, second_id(target, key))]
+    await transaction.read_ahead(ids)
+    return [Ledger.read(record) for each in ids if (record := await transaction.get(*each))]
+
+
+def _of_target(target: str, ledgers: Sequence[Ledger]) -> Ledger | None:
+    return next((ledger for ledger in ledgers if ledger.document.target == target), None)
+
+
+def _outcome_of(result: Accepted | Throttled) -> Outcome:
+    match result:
+        case Accepted():
+            return Done()
+        case Throttled(after, reason):
+            return Defer.by(after, reason) if after else Retry(code="throttled", message=reason)
+
+
+def _why_unclear(found: Absent | Unclear) -> str:
+    if isinstance(found, Unclear):
+        return found.reason
+    return "the target does not show the call, but a stalled sender may still send it"

@@ -1,0 +1,140 @@
+"""Renew leases from a separate thread, so that no handler can starve the renewal."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.errors import KingdomError
+
+# A lease counts as lost when only this share of it is left.
+MARGIN_SHARE = 0.1
+# A failed renewal is tried again after this time, or after half the margin if that is shorter.
+_PAUSE_SECONDS = 0.5
+# A handler is cancelled at its deadline. If it still runs this much later it blocks the loop, so its lease is dropped.
+_DEADLINE_GRACE_SECONDS = 1.0
+_log = structlog.get_logger("kingdom.bus")
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease of this process, by the local monotonic clock, and the deadline of each running handler."""
+
+    token: int
+    length: timedelta
+    renewed_at: float
+    asked_at: float = 0.0
+    deadlines: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def lost_at(self) -> float:
+        """Return the time from which the lease counts as lost."""
+        return self.renewed_at + self.length.total_seconds() * (1 - MARGIN_SHARE)
+
+    @property
+    def due_at(self) -> float:
+        """Return the time of the next renewal: at half the lease, or shortly after a failed renewal."""
+        seconds = self.length.total_seconds()
+        return max(self.renewed_at + seconds / 2, self.asked_at + min(_PAUSE_SECONDS, seconds * MARGIN_SHARE / 2))
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether a handler still runs well after its deadline."""
+        return any(now > deadline + _DEADLINE_GRACE_SECONDS for deadline in list(self.deadlines.values()))
+
+
+class LeaseKeeper:
+    """Renews every lease at half its length, and reports lost leases and cancelled events.
+
+    The worker itself watches for expired leases, because this thread may hang in a renewal.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        on_lost: Callable[[frozenset[int]], None],
+        on_cancelled: Callable[[frozenset[int]], None],
+    ) -> None:
+        self._bus = bus
+        self._on_lost = on_lost
+        self._on_cancelled = on_cancelled
+        self._leases: dict[int, HeldLease] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stopped = False
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="kingdom-lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the thread is alive."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def keep(self, lease: HeldLease) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._leases[lease.token] = lease
+        self._changed.set()
+
+    def drop(self, token: int) -> None:
+        """Stop renewing a lease."""
+        with self._lock:
+            self._leases.pop(token, None)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            with self._lock:
+                leases = list(self._leases.values())
+            now = time.monotonic()
+            if leases:
+                try:
+                    self._renew_due(leases, now)
+                except Exception:  # noqa: BLE001 - no error may end the renewal
+                    _log.exception("leases not renewed, trying again")
+            next_due = min((lease.due_at for lease in leases), default=now + 60)
+            # Wake at least once a second to notice handlers past their deadline.
+            self._changed.wait(min(max(next_due - time.monotonic(), 0.01), 1.0))
+            self._changed.clear()
+
+    def _renew_due(self, leases: list[HeldLease], now: float) -> None:
+        overdue = {lease.token for lease in leases if lease.is_overdue(now)}
+        due = [lease for lease in leases if lease.token not in overdue and now >= lease.due_at]
+        lost = overdue | (self._renew(due) if due else set())
+        if lost:
+            for token in lost:
+                self.drop(token)
+            self._on_lost(frozenset(lost))
+
+    def _renew(self, due: list[HeldLease]) -> set[int]:
+        """Renew leases, and return the tokens that the store no longer knows."""
+        for lease in due:
+            lease.asked_at = time.monotonic()
+        try:
+            renewal = self._bus.renew({lease.token: lease.length for lease in due})
+        except KingdomError as error:
+            if not self._failing:
+                _log.warning("leases not renewed, trying again", leases=len(due), error=str(error))
+            self._failing = True
+            return set()
+        self._failing = False
+        for lease in due:
+            if lease.token in renewal.alive:
+                lease.renewed_at = lease.asked_at
+        if renewal.cancelled:
+            self._on_cancelled(renewal.cancelled)
+        return {lease.token for lease in due} - renewal.alive

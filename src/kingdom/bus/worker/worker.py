@@ -1,0 +1,387 @@
+"""The worker: one fetcher per process, local dispatch, lease renewal and a graceful stop."""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from kingdom.bus.cancellation import fail_on_stray_cancellation
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.port import Bus
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.bus.worker.execution import Execution, Unit, join_into_groups, split_into_runs
+from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
+from kingdom.errors import KingdomError, Misconfigured
+
+if TYPE_CHECKING:
+    from kingdom.bus.metrics import WorkerMetrics
+
+# Reactions that share a transaction. More would gain little and make a rerun more expensive.
+GROUP_SIZE = 32
+# A claim takes what this process can handle in about this time. Other workers get the rest.
+_CLAIM_SECONDS = 1.0
+_UNAVAILABLE_PAUSE_SECONDS = 1.0
+_GUARD_SECONDS_MIN = 0.01
+# After a stop, the last claim is abandoned after this time. Its events return when their lease ends.
+_LAST_CLAIM_SECONDS = 20.0
+_log = structlog.get_logger("kingdom.bus")
+
+
+class Runnable(Protocol):
+    """Something that runs in a process until it is stopped, such as a worker."""
+
+    async def run(self) -> None:
+        """Run until stopped."""
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask it to end; `at_once` cancels what it is doing."""
+
+
+class Worker:
+    """Handles the events of some streams until it is stopped."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        dispatcher: Dispatcher,
+        streams: Sequence[str],
+        *,
+        name: str | None = None,
+        concurrency: int = 16,
+        batch: int = 100,
+        poll: timedelta = timedelta(milliseconds=250),
+        grace: timedelta = timedelta(seconds=30),
+        metrics: "WorkerMetrics | None" = None,
+        timeout: Callable[[float], asyncio.Timeout] = asyncio.timeout,
+    ) -> None:
+        if not streams:
+            raise Misconfigured("a worker needs at least one stream")
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._bus = bus
+        self._streams = [bus.topology.stream(stream).name for stream in streams]
+        self._concurrency = concurrency
+        self._batch = batch
+        self._poll_seconds = poll.total_seconds()
+        self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
+        self._grace = grace
+        if metrics is None:
+            # Loaded only here, because a process that only publishes needs no metrics.
+            from kingdom.bus.metrics import WorkerMetrics  # noqa: PLC0415 - loaded on demand
+
+            metrics = WorkerMetrics()
+        self._metrics = metrics
+        self._execution = Execution(bus, dispatcher, self._metrics, timeout)
+        self._units: dict[Unit, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._lease_units: dict[int, int] = {}
+        self._keeper: LeaseKeeper | None = None
+        self._cutting_off = False
+
+    async def run(self) -> None:
+        """Work until `stop` is called, then finish running handlers and release the other deliveries."""
+        loop = asyncio.get_running_loop()
+        self._keeper = LeaseKeeper(
+            self._bus,
+            on_lost=lambda tokens: _from_thread(loop, self._lose, tokens),
+            on_cancelled=lambda positions: _from_thread(loop, self._cancel, positions),
+        )
+        self._keeper.start()
+        reaper = asyncio.create_task(self._reap_forever(), name="kingdom-reaper")
+        guard = asyncio.create_task(self._guard_leases(), name="kingdom-lease-guard")
+        try:
+            await self._fetch_until_stopped(reaper, guard)
+        finally:
+            reaper.cancel()
+            await asyncio.gather(reaper, return_exceptions=True)
+            await self._drain()
+            guard.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
+            # In a thread, because it may be in the middle of a renewal.
+            await asyncio.to_thread(self._keeper.stop)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the worker to end gracefully, or to cancel its handlers. A signal handler of the loop may call this."""
+        self._stopping.set()
+        self._changed.set()
+        if at_once:
+            self._cut_off()
+
+    async def _fetch_until_stopped(self, *background: asyncio.Task[None]) -> None:
+        """Fetch until a stop, then wait a limited time for the last claim.
+
+        The worker also stops if a background task ends, because events would be stuck without it.
+        """
+        fetching = asyncio.create_task(self._fetch_forever(), name="kingdom-fetcher")
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopped, *background}, return_when=asyncio.FIRST_COMPLETED)
+            broken = next((task for task in background if task.done() and not self._stopping.is_set()), None)
+            self._stopping.set()
+            self._cut_waiting_units()
+            done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
+            if not done:
+                _log.warning("the last claim did not return, abandoned")
+        finally:
+            stopped.cancel()
+            fetching.cancel()
+            await asyncio.wait({fetching, stopped})
+        if broken:
+            cause = None if broken.cancelled() else broken.exception()
+            raise KingdomError(
+                f"worker {self.name} stops because its {broken.get_name()} has ended; start the worker again"
+            ) from cause
+        if not fetching.cancelled():
+            fetching.result()
+
+    async def _fetch_forever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with fail_on_stray_cancellation("a claim"):
+                    found = await self._claim_round()
+                    if not found:
+                        await self._wait_for_hint()
+            except Exception as error:  # noqa: BLE001 - no error may end the fetching
+                _log_failure("claim", error)
+                await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
+
+    async def _claim_round(self) -> bool:
+        """Claim from every stream once, starting each round with another stream. Return whether events came."""
+        self._streams.append(self._streams.pop(0))
+        # A change from here on may be too late for these claims, so the wait after them must notice it.
+        self._changed.clear()
+        found = False
+        for stream in list(self._streams):
+            if self._has_room(stream) and not self._stopping.is_set():
+                found = await self._fetch(stream) or found
+        return found
+
+    async def _fetch(self, stream: str) -> bool:
+        """Claim from a stream and start the deliveries. Return whether there were any."""
+        asked_at = time.monotonic()
+        deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
+        if not deliveries:
+            return False
+        lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
+        suspect = deliveries[0].suspect
+        if suspect and self._units:
+            # If it were held while others run, it would be blamed for a crash that another one causes.
+            await self._execution.release(Unit(lease, deliveries, calls_outside=False))
+            await self._until_idle(unless_stopping=True)
+            return not self._stopping.is_set() and await self._fetch(stream)
+        self._start(lease, deliveries)
+        if suspect:
+            await self._until_idle(unless_stopping=True)
+        return True
+
+    def _start(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
+        if self._keeper:
+            self._keeper.keep(lease)
+        reacting: list[list[Delivery]] = []
+        calling: list[list[Delivery]] = []
+        for run in split_into_runs(deliveries):
+            (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
+        units = [
+            Unit(lease, group, calls_outside=False)
+            for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
+        ]
+        units += [Unit(lease, run, calls_outside=True) for run in calling]
+        self._lease_units[lease.token] = len(units)
+        for unit in units:
+            # Keep a reference, because the loop alone does not protect a waiting task from garbage collection.
+            self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
+        self._give_slots()
+
+    async def _run_unit(self, unit: Unit) -> None:
+        try:
+            unit.adopt_task()
+            await unit.slot.wait()
+            while True:
+                try:
+                    await self._execution.run(unit)
+                    break
+                except asyncio.CancelledError:
+                    if unit.lost or unit.cut_off or not unit.cancelled:
+                        raise
+                    # An operator cancelled the running event. Run the rest, which settles that event as DEAD.
+                    unit.uncancel()
+        except asyncio.CancelledError:
+            if not unit.lost:
+                await self._execution.release(unit)
+        except Exception:  # noqa: BLE001 - no error may end the worker
+            # This is a bug. The lease is no longer renewed, so its events return to their stream.
+            _log.exception("unit failed", deliveries=len(unit.open))
+        finally:
+            self._finished(unit)
+
+    def _finished(self, unit: Unit) -> None:
+        del self._units[unit]
+        token = unit.lease.token
+        self._lease_units[token] -= 1
+        if not self._lease_units[token]:
+            del self._lease_units[token]
+            if self._keeper:
+                self._keeper.drop(token)
+        self._give_slots()
+        if self._has_room(unit.stream):
+            self._changed.set()
+
+    def _give_slots(self) -> None:
+        """Start units in their order: as many as there are slots, and at least one of each stream.
+
+        So even many slow calls do not delay another stream.
+        """
+        running = Counter(unit.stream for unit in self._units if unit.slot.is_set())
+        count = running.total()
+        for unit in self._units:
+            if not unit.slot.is_set() and (count < self._concurrency or not running[unit.stream]):
+                unit.slot.set()
+                running[unit.stream] += 1
+                count += 1
+
+    async def _drain(self) -> None:
+        """Release units that have not started, wait for the others, and cancel those that take too long."""
+        self._cut_waiting_units()
+        try:
+            async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
+                await self._until_idle()
+        except TimeoutError:
+            self._cut_off()
+            await self._until_idle()
+
+    def _cut_waiting_units(self) -> None:
+        for unit in list(self._units):
+            if not unit.slot.is_set():
+                unit.cut()
+
+    def _cut_off(self) -> None:
+        """Cancel every handler and release its unsettled deliveries."""
+        _log.warning("handlers cancelled", units=len(self._units))
+        self._cutting_off = True
+        for unit in list(self._units):
+            unit.cut()
+
+    async def _guard_leases(self) -> None:
+        """Give up expired leases, even while their renewal hangs. It checks several times within the margin.
+
+        Ends only if the thread that renews the leases has died.
+        """
+        while self._keeper and self._keeper.is_running:
+            await asyncio.sleep(max(self._shortest_lease * MARGIN_SHARE / 4, _GUARD_SECONDS_MIN))
+            try:
+                self._give_up_expired()
+            except Exception as error:  # noqa: BLE001 - no error may end the guard
+                _log_failure("guarding leases", error)
+
+    def _give_up_expired(self) -> None:
+        now = time.monotonic()
+        if expired := frozenset(unit.lease.token for unit in self._units if unit.lease.lost_at <= now):
+            for token in expired:
+                if self._keeper:
+                    self._keeper.drop(token)
+            self._lose(expired)
+
+    async def _reap_forever(self) -> None:
+        # Checks the flag too, because a cancellation can be lost while waiting for a connection.
+        while not self._stopping.is_set():
+            try:
+                with fail_on_stray_cancellation("the reaper"):
+                    if count := await self._bus.reap():
+                        _log.warning("deliveries of lost leases returned", deliveries=count)
+            except Exception as error:  # noqa: BLE001 - without a reaper the events of lost leases would be stuck
+                _log_failure("reaping", error)
+            await self._pause(self._shortest_lease / 3)
+
+    def _lose(self, tokens: frozenset[int]) -> None:
+        for unit in list(self._units):
+            if unit.lease.token in tokens and not unit.lost:
+                unit.lost = True
+                for delivery in unit.open.values():
+                    self._metrics.lost(delivery)
+                unit.cancel()
+
+    def _cancel(self, positions: frozenset[int]) -> None:
+        for unit in list(self._units):
+            wanted = (positions & unit.open.keys()) - unit.cancelled
+            unit.cancelled |= wanted
+            if unit.running in wanted:
+                unit.cancel()
+
+    def _limit(self, stream: str) -> int:
+        # If other streams fill the slots, this stream still has one.
+        slots = 1 if self._is_full() else self._concurrency
+        seconds = self._metrics.seconds_per_event.get(stream)
+        if seconds is None:
+            return min(slots, self._batch)
+        affordable = int(_CLAIM_SECONDS / max(seconds, 1e-6)) * slots
+        return max(1, min(self._batch, max(affordable, self._concurrency - len(self._units))))
+
+    def _group_size(self, stream: str) -> int:
+        """Return how many reactions share a transaction. Slow reactions share it with fewer others."""
+        seconds = self._metrics.seconds_per_event.get(stream, 0.0)
+        return max(1, min(GROUP_SIZE, int(_CLAIM_SECONDS / max(seconds, 1e-6))))
+
+    def _is_full(self) -> bool:
+        return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
+
+    def _has_room(self, stream: str) -> bool:
+        """Return whether to claim more: the worker is not full, or has nothing of this stream."""
+        return not self._is_full() or all(unit.stream != stream for unit in self._units)
+
+    async def _until_idle(self, *, unless_stopping: bool = False) -> None:
+        while self._units and not (unless_stopping and self._stopping.is_set()):
+            await self._next_change()
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _wait_for_hint(self) -> None:
+        """Wait for a hint from the store, or for a unit to end, which may make the next event of its key due."""
+        at_most = timedelta(seconds=self._poll_seconds * _jitter())
+        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._changed.wait())}
+        if streams := [stream for stream in self._streams if self._has_room(stream)]:
+            waits.add(asyncio.create_task(self._bus.wait(streams, at_most)))
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds * _jitter()):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+
+def _jitter() -> float:
+    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
+
+
+def _log_failure(what: str, error: Exception) -> None:
+    """Log a failure after which the worker continues. Only a bug gets a traceback."""
+    if isinstance(error, KingdomError):
+        _log.warning(f"{what} failed, trying again", error=str(error))
+    else:
+        _log.error(f"{what} failed, trying again", exc_info=error)
+
+
+def _from_thread(
+    loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
+) -> None:
+    try:
+        loop.call_soon_threadsafe(call, argument)
+    except RuntimeError:
+        # The loop has ended, and the worker with it.
+        return

@@ -1,0 +1,78 @@
+"""The catalog of internal events, their conversion to log entries, and the page docs/internal-events.md."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import msgspec
+
+from kingdom.bus.log import LogEntry
+from kingdom.bus.port import Transaction
+from kingdom.chronicle.events import InternalEvent
+from kingdom.clock import utc_now
+
+CATALOG: Mapping[str, type[InternalEvent]] = {event.type: event for event in InternalEvent.__subclasses__()}
+
+_INTRODUCTION = """\
+# Internal events
+
+<!-- Written by `python -m kingdom.chronicle.catalog`; a test keeps it equal. -->
+
+The system logs these observations of itself. They trigger nothing. Each entry is logged in the transaction that
+causes it, so the entry exists if and only if the change happened. There are two exceptions, `recovery.log_rotated` and
+`recovery.files_cleaned`: they describe changes to files and are logged just after them, so a crash in between can lose
+the entry. An entry has `ts`, `type`, `actor` and `data`. With a file store the log is `logs/events.log`, one JSON
+object per line, one file per day. `kingdom bus tail` shows the log of any store.
+"""
+
+
+async def log_event(transaction: Transaction, event: InternalEvent, actor: str) -> None:
+    """Log an internal event in the transaction that causes it."""
+    await transaction.append(to_log_entry(event, actor, utc_now()))
+
+
+def to_log_entry(event: InternalEvent, actor: str, at: datetime) -> LogEntry:
+    """Return the log entry of an internal event."""
+    return LogEntry(
+        type=event.type,
+        actor=actor,
+        data=msgspec.to_builtins(event),
+        at=at,
+        aggregate_type=event.type.partition(".")[0],
+        aggregate_id=getattr(event, event.subject_field) if event.subject_field else "",
+    )
+
+
+def read_log_entry(entry: LogEntry) -> InternalEvent | None:
+    """Return the internal event of a log entry; None for another kind of entry or another version."""
+    kind = CATALOG.get(entry.type)
+    try:
+        return msgspec.convert(entry.data, kind) if kind else None
+    except msgspec.ValidationError:
+        return None
+
+
+def page() -> str:
+    """Return the documentation page."""
+    return "\n".join([_INTRODUCTION, *_tables()])
+
+
+def _tables() -> Iterator[str]:
+    category = ""
+    for name, event in CATALOG.items():
+        if name.partition(".")[0] != category:
+            category = name.partition(".")[0]
+            yield f"## {category}\n"
+            yield "| Type | Actor | What happened | Data |\n| --- | --- | --- | --- |"
+        fields = ", ".join(f"`{field.encode_name}`" for field in msgspec.structs.fields(event))
+        yield f"| `{name}` | {event.actor} | {event.__doc__} | {fields} |"
+        if name == _last_type(category):
+            yield ""
+
+
+def _last_type(category: str) -> str:
+    return [name for name in CATALOG if name.partition(".")[0] == category][-1]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

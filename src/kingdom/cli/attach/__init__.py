@@ -1,0 +1,1 @@
+"""`kingdom attach`: watch a run in tmux."""

@@ -1,0 +1,1 @@
+"""`kingdom bus …` and `kingdom storage …`: the event bus and its store."""

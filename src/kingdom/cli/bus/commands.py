@@ -1,0 +1,258 @@
+"""`kingdom bus …`: inspect and operate the event bus."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from kingdom import bootstrap
+from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
+from kingdom.bus.why import why as explain
+from kingdom.cli.bus import dead_letters, publish, tail, verify, work
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import DAYS_MAX, duration
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.output import format_duration, table, to_json_object
+from kingdom.cli.framework.watching import Watch, print_state, watch
+from kingdom.errors import NotFound
+from kingdom.views.bus import (
+    CancelResult,
+    ExplainedSituation,
+    MigrationResult,
+    PauseResult,
+    PinView,
+    ResumeResult,
+    RetentionResult,
+    StreamStatsView,
+)
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Use the event bus: publish, run workers, inspect, repair."
+)
+_Event = Annotated[UUID, typer.Argument(metavar="EVENT", help="The id of an event.")]
+_Stream = Annotated[str, typer.Argument(metavar="STREAM")]
+
+
+@command(app, "migrate", result=one(MigrationResult))
+async def migrate(
+    call: CommandCall,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be applied.")] = False,
+) -> None:
+    """Migrate the store to this version; safe to run repeatedly and concurrently.
+
+    Example: kingdom bus migrate --database-url postgresql://user@host/database
+
+    JSON: {schema, dryRun, migrations: [name]}.
+    """
+    settings = call.settings
+    act = bootstrap.pending_migrations if dry_run else bootstrap.migrate
+    names = await act(settings.direct_url, schema=settings.schema)
+    if call.output.json:
+        call.output.document(MigrationResult(schema=settings.schema, dry_run=dry_run, migrations=names))
+    verb = "Would apply" if dry_run else "Applied"
+    call.output.say(*(f"{verb} {name} to schema {settings.schema}." for name in names))
+    if not names:
+        what = settings.database_url if settings.is_files else f"Schema {settings.schema}"
+        call.output.say(f"{what} is up to date.")
+
+
+for _part in (publish, work):
+    app.add_typer(_part.app)
+
+
+@command(app, "stats", result=array(StreamStatsView))
+async def stats(
+    call: CommandCall,
+    *,
+    again: Watch = False,
+    interval: Annotated[str, typer.Option(help="The time between refreshes.")] = "2s",
+) -> None:
+    """Show every stream that has open or dead events, or is paused.
+
+    Example: kingdom bus stats --watch
+
+    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line,
+    whenever something changes. Counting stops at 10000.
+    """
+    pause = duration(interval).total_seconds()
+    async with call.operations() as operations:
+        look = operations.stats
+        if again:
+            await watch(call.output, look, _stats_view, _documents, relevant=_without_age, every_seconds=pause)
+        print_state(call.output, await look(), _stats_view, _documents)
+
+
+@command(app, "why", result=array(ExplainedSituation))
+async def why(call: CommandCall, event: _Event) -> None:
+    """Say why an event is not running, for each stream that has or had it.
+
+    Example: kingdom bus why 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
+
+    JSON: an array of {why, eventId, stream, type, status, attempt, maxAttempts, dueAt, …}.
+    """
+    async with call.operations() as operations:
+        situations = await operations.situations(event)
+    if not situations:
+        raise NotFound(f"there is no event {event}: it was never published, or it is no longer in the archive")
+    if call.output.json:
+        call.output.document([{"why": explain(each), **to_json_object(each)} for each in situations])
+    for each in situations:
+        call.output.say(f"{each.type} in {each.stream}: {explain(each)}")
+
+
+app.add_typer(tail.app)
+app.add_typer(dead_letters.app)
+
+
+@command(app, "pause", result=one(PauseResult))
+async def pause(
+    call: CommandCall,
+    stream: _Stream,
+    *,
+    reason: Annotated[str, typer.Option(help="The reason, which `why` and `stats` show.")],
+) -> None:
+    """Pause a stream for all workers; running handlers finish.
+
+    Example: kingdom bus pause orders --reason "payment provider is down"
+
+    JSON: {stream, reason, actor}.
+    """
+    async with call.operations(stream) as operations:
+        await operations.pause(stream, reason=reason, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(PauseResult(stream=stream, reason=reason, actor=call.settings.actor))
+    call.output.say(f"Stream {stream} is paused. Resume it: kingdom bus resume {stream}")
+
+
+@command(app, "resume", result=one(ResumeResult))
+async def resume(call: CommandCall, stream: _Stream) -> int | None:
+    """Resume a paused stream.
+
+    Example: kingdom bus resume orders
+
+    JSON: {stream, wasPaused}; the exit code is 1 if it was not paused.
+    """
+    async with call.operations(stream) as operations:
+        was_paused = await operations.resume(stream, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(ResumeResult(stream=stream, was_paused=was_paused))
+    if was_paused:
+        call.output.say(f"Stream {stream} is resumed.")
+        return None
+    call.output.note(f"Stream {stream} was not paused; `kingdom bus stats` shows the paused ones.")
+    return exit_code.FAILED
+
+
+@command(app, "cancel", result=one(CancelResult))
+async def cancel(
+    call: CommandCall, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
+) -> None:
+    """Cancel an event, which makes it dead: a waiting one at once, a running one at its worker's next renewal.
+
+    In an ordered stream a cancelled head blocks its key or is skipped, as the stream declares. Without --app it blocks
+    its key until it is redriven or discarded.
+
+    Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
+
+    JSON: {eventId, stream, result}, where result is cancelled or requested.
+    """
+    async with call.operations(stream) as operations:
+        result = await operations.cancel(event, stream, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(CancelResult(event_id=event, stream=stream, result=result))
+    if result == "cancelled":
+        call.output.say(
+            "It is dead now. Retry it with `kingdom bus redrive`, or discard it with `kingdom bus dead discard`."
+        )
+    else:
+        call.output.say("It is running: its worker cancels it at its next lease renewal.")
+
+
+@command(app, "retain", result=one(RetentionResult))
+async def retain(
+    call: CommandCall,
+    *,
+    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")] = 7,
+    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = 90,
+    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days to create partitions ahead.")] = 7,
+) -> None:
+    """Create partitions ahead and remove what is older than its retention; workers do this by themselves.
+
+    Records are removed by the retention of their kind, which --app declares.
+
+    Example: kingdom bus retain --archive-days 14
+
+    JSON: {partitionsMade, partitionsDropped, dedupKeysRemoved, recordsRemoved}.
+    """
+    retention = Retention(
+        archive=timedelta(days=archive_days), log=timedelta(days=log_days), partitions_ahead_days=ahead_days
+    )
+    async with call.operations() as operations:
+        report = await operations.retain(retention)
+    if call.output.json:
+        call.output.document(to_json_object(report))
+    call.output.say(
+        f"Created {report.partitions_made} partition(s) and dropped {report.partitions_dropped}; removed"
+        f" {report.dedup_keys_removed} dedup key(s) and {report.records_removed} record(s)."
+    )
+
+
+@command(app, "pins", result=array(PinView))
+async def pins(call: CommandCall) -> None:
+    """Show what prevents the database from removing old row versions, oldest first.
+
+    Example: kingdom bus pins
+
+    JSON: an array of {what, ageSeconds, detail}.
+    """
+    async with call.operations() as operations:
+        found = await operations.pins()
+    if call.output.json:
+        call.output.document([to_json_object(pin) for pin in found])
+    elif found:
+        call.output.table(
+            ("what", "age", "detail"), [(pin.what, format_duration(pin.age_seconds), pin.detail) for pin in found]
+        )
+    else:
+        call.output.say("Nothing holds back old row versions.")
+
+
+app.add_typer(verify.app)
+
+
+def _documents(rows: list[StreamStats]) -> list[dict[str, Any]]:
+    return [to_json_object(row) for row in rows]
+
+
+def _without_age(rows: list[StreamStats]) -> list[StreamStats]:
+    """Return the rows without their ages, which always change."""
+    return [replace(row, oldest_pending_seconds=0.0) for row in rows]
+
+
+def _stats_view(rows: list[StreamStats]) -> Table | Text:
+    if not rows:
+        return Text("No stream has open or dead events, and none is paused.")
+    return table(
+        ("stream", "pending", "processing", "dead", "oldest due", "paused"),
+        [
+            (
+                row.stream,
+                _count(row.pending),
+                row.processing,
+                _count(row.dead),
+                format_duration(row.oldest_pending_seconds) if row.oldest_pending_seconds else None,
+                row.paused,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _count(number: int) -> int | str:
+    return f"{COUNT_LIMIT}+" if number >= COUNT_LIMIT else number

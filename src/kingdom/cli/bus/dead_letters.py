@@ -1,0 +1,281 @@
+"""`kingdom bus dead …` and `kingdom bus redrive`: inspect, retry and discard dead letters."""
+
+import shlex
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+from rich.syntax import Syntax
+
+from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
+from kingdom.bus.redrive import RedrivePlan, find_dead_letters, redrive_all
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import payload
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.output import format_cell, to_json_object
+from kingdom.errors import Misconfigured, NotFound
+from kingdom.text import printable
+from kingdom.views.dead_letters import (
+    CONTENT_FIELDS,
+    DeadLetterDetails,
+    DeadLetterKey,
+    DiscardResult,
+    ListedDeadLetter,
+    RedriveResult,
+)
+
+app = typer.Typer()
+dead = typer.Typer(no_args_is_help=True, help="List, show, patch and discard dead letters.")
+app.add_typer(dead, name="dead")
+
+_Stream = Annotated[str | None, typer.Option("--stream", help="Only of this stream.")]
+_Type = Annotated[str | None, typer.Option("--type", help="Only of this type of event.")]
+_Code = Annotated[str | None, typer.Option("--code", help="Only with this error code.")]
+_Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of events.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+# The stream, the type and the error code that dead letters share.
+_Group = tuple[str, str, str | None]
+_LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
+
+
+@command(dead, "list", result=array(ListedDeadLetter))
+async def list_dead(
+    call: CommandCall,
+    *,
+    stream: _Stream = None,
+    event_type: _Type = None,
+    code: _Code = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
+    after: Annotated[int, typer.Option(help="Continue after this position.")] = 0,
+) -> None:
+    """List dead letters in the order of their publication.
+
+    Example: kingdom bus dead list --stream orders --code malformed
+
+    JSON: an array of {eventId, stream, type, partitionKey, attempt, errorCode, errorMessage, createdAt, diedAt,
+    position}; the next page begins with --after the last position.
+    """
+    which = DeadFilter(stream=stream, type=event_type, code=code, after=after)
+    async with call.operations(*([stream] if stream else [])) as operations:
+        # One more than requested shows whether there are more.
+        letters = await operations.dead_letters(which, limit + 1)
+    shown = letters[:limit]
+    if call.output.json:
+        call.output.document([_without_content(letter) for letter in shown])
+    elif shown:
+        call.output.table(
+            ("event", "stream", "type", "key", "attempts", "code", "error", "died"),
+            [[getattr(letter, name) for name in _LISTED] for letter in shown],
+        )
+        if len(letters) > limit:
+            given = {"stream": stream, "type": event_type, "code": code, "limit": limit, "after": shown[-1].position}
+            options = [word for name, value in given.items() if value for word in (f"--{name}", str(value))]
+            call.output.say(f"There are more: kingdom bus dead list {shlex.join(options)}")
+    else:
+        call.output.say("There are no dead letters that match.")
+
+
+@command(dead, "show", result=array(DeadLetterDetails))
+async def show(
+    call: CommandCall, event: Annotated[UUID, typer.Argument(metavar="EVENT")], *, stream: _Stream = None
+) -> None:
+    """Show a dead letter with its envelope and its history.
+
+    Example: kingdom bus dead show 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
+
+    JSON: an array with an object per stream that it is dead in: the fields of `dead list`, envelope and history.
+    """
+    async with call.operations() as operations:
+        letters = await _letters(operations, [event], stream)
+    if call.output.json:
+        call.output.document([to_json_object(letter) for letter in letters])
+        return
+    for letter in letters:
+        call.output.say(
+            f"{letter.type} {letter.event_id} in stream {letter.stream}",
+            f"It died at {format_cell(letter.died_at)} in attempt {letter.attempt} with {letter.error_code}:",
+            f"  {letter.error_message}",
+        )
+        content = {"envelope": letter.envelope, "history": list(letter.history)}
+        text = msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+        call.output.console.print(Syntax(printable(text), "json", background_color="default", word_wrap=True))
+        call.output.say(f"Redrive it: kingdom bus redrive {letter.event_id}")
+
+
+@command(dead, "patch", result=one(DeadLetterKey))
+async def patch(
+    call: CommandCall,
+    event: Annotated[UUID, typer.Argument(metavar="EVENT")],
+    *,
+    body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")],
+    stream: _Stream = None,
+) -> None:
+    """Replace the payload of a dead letter; its history keeps the old one. Redrive it afterwards.
+
+    Example: kingdom bus dead patch 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --payload '{"order": 7}'
+
+    JSON: {eventId, stream}.
+    """
+    fresh = payload(body)
+    async with call.operations() as operations:
+        letters = await _letters(operations, [event], stream)
+        if len(letters) > 1:
+            names = ", ".join(letter.stream for letter in letters)
+            raise Misconfigured(f"event {event} is dead in {names}: choose one with --stream")
+        await operations.patch(event, letters[0].stream, fresh, actor=call.settings.actor)
+    if call.output.json:
+        call.output.document(_key_of(letters[0]))
+    call.output.say(f"Patched in stream {letters[0].stream}. Redrive it: kingdom bus redrive {event}")
+
+
+@command(dead, "discard", result=one(DiscardResult))
+async def discard(
+    call: CommandCall,
+    events: _Events,
+    *,
+    reason: Annotated[str, typer.Option(help="The reason, which the archive and the log keep.")],
+    stream: _Stream = None,
+    yes: _Yes = False,
+) -> None:
+    """Discard dead letters permanently; keys that they blocked continue.
+
+    Example: kingdom bus dead discard 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --reason "test order"
+
+    JSON: {discarded: [{eventId, stream}]}.
+    """
+    async with call.operations() as operations:
+        letters = await _letters(operations, events, stream)
+        call.output.confirm(f"Discard {len(letters)} dead letter(s) permanently?", yes=yes)
+        done = [
+            _key_of(each)
+            for each in letters
+            if await operations.discard([each.position], reason=reason, actor=call.settings.actor)
+        ]
+    if call.output.json:
+        call.output.document(DiscardResult(discarded=done))
+    call.output.say(f"Discarded {len(done)} of {len(letters)} dead letter(s).")
+
+
+@command(app, "redrive", result=one(RedriveResult))
+async def redrive(  # noqa: PLR0913 - one parameter per option
+    call: CommandCall,
+    events: Annotated[list[UUID] | None, typer.Argument(metavar="[EVENT...]", help="Ids of events.")] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Redrive all that match the filters.")] = False,
+    stream: _Stream = None,
+    event_type: _Type = None,
+    code: _Code = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be redriven.")] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Events per second.")] = 50.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
+    stop_after: Annotated[int, typer.Option(min=0, help="Stop after this many died again; 0 never stops.")] = 1,
+    yes: _Yes = False,
+) -> int | None:
+    """Retry dead letters: each keeps its event, its place in the order and its history; its attempts start at zero.
+
+    Example: kingdom bus redrive 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
+
+    Example: kingdom bus redrive --all --stream orders --code unavailable --rate 10 --dry-run
+
+    JSON: {dryRun, matching, redriven, diedAgain, stopped, events: [{eventId, stream}]}. The exit code is 1 if it
+    stopped because events died again.
+    """
+    if everything == bool(events):
+        raise typer.BadParameter("name events, or add --all.")
+    which = DeadFilter(stream=stream, type=event_type, code=code)
+    async with call.operations(*([stream] if stream else [])) as operations:
+        named = [each for each in await _letters(operations, events or (), stream) if _matches(each, which)][:limit]
+
+        async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
+            for each in named:
+                yield each
+            if everything:
+                async for each in find_dead_letters(operations, which, limit, last):
+                    yield each
+
+        groups, last = Counter[_Group](), 0
+        async for letter in letters():
+            groups[letter.stream, letter.type, letter.error_code] += 1
+            last = letter.position
+        result = RedriveResult(dry_run=dry_run, matching=groups.total())
+        if groups and not dry_run:
+            if everything:
+                call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
+            plan = RedrivePlan(per_second=rate, stop_after_failures=stop_after or None)
+            # Events published since the confirmation are not redriven.
+            result = await _redrive_slowly(call, operations, letters(last), plan, result.matching)
+    _report(call, result, groups)
+    return exit_code.FAILED if result.stopped else None
+
+
+async def _redrive_slowly(
+    call: CommandCall, operations: Operations, letters: AsyncIterator[DeadLetter], plan: RedrivePlan, total: int
+) -> RedriveResult:
+    events: list[DeadLetterKey] = []
+    died_again, stopped = 0, False
+    with call.output.progress("Redriving", total) as advance:
+        async for step in redrive_all(operations, letters, plan, actor=call.settings.actor):
+            died_again = step.died_again
+            if step.letter is None:
+                stopped = True
+            else:
+                events.append(_key_of(step.letter))
+                advance()
+    return RedriveResult(
+        matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events)
+    )
+
+
+def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, int]) -> None:
+    if call.output.json:
+        call.output.document(result)
+    elif result.dry_run:
+        call.output.table(
+            ("stream", "type", "code", "dead letters"), [(*group, count) for group, count in groups.items()]
+        )
+        call.output.say(f"{result.matching} dead letter(s) would be redriven.")
+    elif result.stopped:
+        call.output.note(
+            f"Stopped after {len(result.events)} of {result.matching}: {result.died_again} died again."
+            " Fix the cause first, then continue; --stop-after allows more."
+        )
+    else:
+        again = f"; {result.died_again} died again" if result.died_again else ""
+        call.output.say(f"Redrove {len(result.events)} of {result.matching} dead letter(s){again}.")
+
+
+async def _letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
+    """Return the dead letters of events; raise an error if one has none."""
+    found: list[DeadLetter] = []
+    for event in events:
+        situations = await operations.situations(event)
+        where = [each.stream for each in situations if each.status == "DEAD" and stream in (None, each.stream)]
+        if not where:
+            known = ", ".join(f"{each.status} in {each.stream}" for each in situations)
+            raise NotFound(
+                f"event {event} is not a dead letter{f' of {stream}' if stream else ''}: "
+                + (
+                    f"it is {known}; see `kingdom bus why {event}`"
+                    if known
+                    else "there is no such event; `kingdom bus dead list` shows all dead letters"
+                )
+            )
+        for name in where:
+            found += await operations.dead_letters(DeadFilter(stream=name, event_id=event), 1)
+    return found
+
+
+def _matches(letter: DeadLetter, which: DeadFilter) -> bool:
+    return which.type in (None, letter.type) and which.code in (None, letter.error_code)
+
+
+def _key_of(letter: DeadLetter) -> DeadLetterKey:
+    return DeadLetterKey(event_id=letter.event_id, stream=letter.stream)
+
+
+def _without_content(letter: DeadLetter) -> dict[str, Any]:
+    return {name: value for name, value in to_json_object(letter).items() if name not in CONTENT_FIELDS}

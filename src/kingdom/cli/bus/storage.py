@@ -1,0 +1,118 @@
+"""`kingdom storage …`: move everything from one store to another through a file."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kingdom.bootstrap import transfer_of
+from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import AdvanceProgress
+from kingdom.clock import utc_now
+from kingdom.errors import Transient
+from kingdom.roles import KINDS
+from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.transfer import AnyItem, ItemCounts, Manifest, StoreTransfer
+from kingdom.views.storage import ExportResult, ImportResult
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Move everything to another store.")
+
+
+@command(app, "export", result=one(ExportResult))
+async def export(
+    call: CommandCall,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
+) -> None:
+    """Export the whole store to one file: events, records, dedup keys, pauses and the log.
+
+    First stop everything that uses the store: later writes are not in the file. The store is not changed, except that
+    expired leases are released first.
+
+    Example: kingdom storage export kingdom.jsonl.gz
+
+    JSON: {file, from, exported}, where exported has the number of openEvents, deadEvents, endedEvents, blockedKeys,
+    records, dedupKeys, pausedStreams and logEntries.
+    """
+    async with _opened(call, create=False) as store:
+        async with store.snapshot() as snapshot:
+            census = snapshot.manifest.census
+            with (
+                call.output.progress("Exporting", census.total) as advance,
+                new_archive(file, store.store, snapshot.manifest, utc_now()) as add,
+            ):
+                async for item in snapshot.items:
+                    add(item)
+                    advance()
+        changed = await _has_changed(store, snapshot.manifest)
+    if call.output.json:
+        call.output.document(ExportResult(file=str(file), source=store.store, exported=census))
+    else:
+        call.output.table(("what", "exported"), census.numbers().items())
+    call.output.say(f"Exported everything to {file}. Import it elsewhere: kingdom storage import {file}")
+    if changed:
+        call.output.note(
+            "The store changed during the export, and the file lacks that: stop what uses the store, and export again."
+        )
+
+
+@command(app, "import", result=one(ImportResult))
+async def import_(
+    call: CommandCall,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file that `export` wrote.")
+    ],
+) -> None:
+    """Import a whole file into an empty store, or nothing of it; open work continues there.
+
+    The whole file is checked before anything is written.
+
+    Example: kingdom storage import kingdom.jsonl.gz --database-url postgresql://user@host/database
+
+    JSON: {file, from, to, exported, imported}, the last two with the same numbers as `export` shows.
+    """
+    header = read_header(file)
+    exported = header.manifest.census
+    with call.output.progress("Checking", exported.total) as advance:
+        for _ in read_items(file):
+            advance()
+    async with _opened(call, create=True) as store:
+        with call.output.progress("Importing", exported.total) as advance:
+            imported = await store.take_in(_with_progress(read_items(file), advance), header.manifest)
+    if call.output.json:
+        names = {"file": str(file), "source": header.source, "target": store.store}
+        call.output.document(ImportResult(**names, exported=exported, imported=imported))
+    else:
+        call.output.table(("what", "exported", "imported"), _side_by_side(exported, imported))
+    call.output.say("Imported and counted everything. Log cursors start over; everything else continues where it was.")
+
+
+@asynccontextmanager
+async def _opened(call: CommandCall, *, create: bool) -> AsyncIterator[StoreTransfer]:
+    # The kinds decide where files are; without --app they are those of a court.
+    application = call.application() or replace(undeclared(), kinds=KINDS)
+    async with call.bus(application, create=create) as bus:
+        yield transfer_of(bus)
+
+
+async def _has_changed(store: StoreTransfer, since: Manifest) -> bool:
+    try:
+        async with store.snapshot() as now:
+            return now.manifest != since
+    except Transient:
+        # A process uses the store again.
+        return True
+
+
+async def _with_progress(items: Iterable[AnyItem], advance: AdvanceProgress) -> AsyncIterator[AnyItem]:
+    for item in items:
+        yield item
+        advance()
+
+
+def _side_by_side(exported: ItemCounts, imported: ItemCounts) -> list[tuple[str, int, int]]:
+    there = imported.numbers()
+    return [(name, number, there[name]) for name, number in exported.numbers().items()]

@@ -1,0 +1,116 @@
+"""`kingdom bus work`: run a worker process."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+import structlog
+import typer
+from prometheus_client import CollectorRegistry
+
+from kingdom.bootstrap import operations_of
+from kingdom.bus.app import Application
+from kingdom.bus.maintenance import run_retention, serving_metrics
+from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.worker import Worker
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.application import load_application
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.inputs import duration
+from kingdom.cli.framework.json_result import LOG_LINES
+from kingdom.cli.framework.long_running import (
+    LOOPBACK,
+    Level,
+    MetricsHost,
+    MetricsPort,
+    refuse_old_store,
+    stop_on_signals,
+)
+from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
+
+app = typer.Typer()
+# A worker needs connections beside those of its handlers.
+_SPARE_CONNECTIONS = 4
+_log = structlog.get_logger("kingdom.bus")
+
+
+@command(app, "work", result=LOG_LINES, json_flags=("--json-logs", "--json"))
+async def work(
+    call: CommandCall,
+    name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
+    *,
+    stream: Annotated[
+        list[str] | None, typer.Option(help="Only this stream; repeatable. Name the members of a family.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="The most events in one claim.")] = 100,
+    grace: Annotated[str, typer.Option(help="The time that running handlers get to finish.")] = "30s",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    log_level: Level = "info",
+) -> int | None:
+    """Handle the events of an application until SIGTERM or SIGINT.
+
+    The first signal stops it gracefully: running handlers finish, and other claimed events are released without using
+    up an attempt. The second signal cancels running handlers and releases their events too; the exit code is then 1.
+
+    Example: kingdom bus work orders:app --metrics-port 9100
+
+    Example: kingdom bus work orders:app --stream orders --concurrency 32 --json-logs
+
+    JSON: log lines, one object each, on standard error.
+    """
+    configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
+    chosen = name or call.settings.application
+    if chosen is None:
+        raise typer.BadParameter("name the application as MODULE:OBJECT, or set KINGDOM_APP.")
+    application = load_application(chosen)
+    streams = _streams(application, stream or ())
+    registry = CollectorRegistry()
+    await refuse_old_store(call.settings)
+    # A hung process may hold rows for about as long as its lease, and a handler must not outlive its lease.
+    idle_limit = max(application.topology.stream(each).lease for each in streams)
+    async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
+        worker = Worker(
+            bus,
+            application.dispatcher,
+            streams,
+            concurrency=concurrency,
+            batch=batch,
+            grace=duration(grace),
+            metrics=WorkerMetrics(registry),
+        )
+        refresh = partial(BacklogMetrics(registry).refresh, operations_of(bus), streams)
+        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            upkeep = asyncio.create_task(run_retention(operations_of(bus), application.retention))
+            try:
+                return await _run(worker, streams)
+            finally:
+                upkeep.cancel()
+                await asyncio.gather(upkeep, return_exceptions=True)
+
+
+def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
+    topology = application.topology
+    streams = [*dict.fromkeys(chosen)] or [each for each in topology.names() if not topology.stream(each).is_family]
+    for each in streams:
+        if topology.stream(each).is_family:
+            raise Misconfigured(f"{each!r} is a family of streams: name its members with --stream")
+    if not streams:
+        raise Misconfigured("the application declares only families of streams: name members with --stream")
+    return streams
+
+
+async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
+    def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
+        _log.info("worker stopping", worker=worker.name, at_once=at_once)
+        worker.stop(at_once=at_once)
+
+    received = stop_on_signals(stop)
+    _log.info("worker started", worker=worker.name, streams=list(streams))
+    await worker.run()
+    _log.info("worker ended", worker=worker.name, cut_off=received.again)
+    return exit_code.FAILED if received.again else None

@@ -1,0 +1,197 @@
+"""Ids from the store for completion: a few of each kind, read quickly and without creating a store."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+
+from kingdom.bootstrap import inspect_embedded, is_embedded, operations_of
+from kingdom.bus.operations import DeadFilter
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.cli.framework.command import CommandCall, undeclared
+from kingdom.cli.framework.output import CommandOutput
+from kingdom.cli.framework.workflow_ids import LAST, find_workflow, short
+from kingdom.cli.general.lookup import generals_directory
+from kingdom.court.package import Package
+from kingdom.court.package_files import load_packages
+from kingdom.court.petitions.decision import PETITIONS
+from kingdom.court.questions import QUESTIONS
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATES, WORKFLOWS
+
+_PATIENCE_SECONDS = 3.0
+_IDLE_LIMIT = timedelta(seconds=3)
+_PAGE, _PAGES_MAX = 100, 10
+# Sorts after every id with the same prefix.
+_LAST_CHARACTER = "\U0010ffff"
+_GENERALS, _DEAD, _STREAMS, _POINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
+# The sources of ids by the name of an argument or option; NOUN:NAME where it depends on the noun.
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "WORKFLOW": (WORKFLOWS.name, ASSIGNMENTS.name),
+    "RUN|TASK": (WORKFLOWS.name, ASSIGNMENTS.name),
+    "RUN|WORK|SOLDIER": (WORKFLOWS.name, ASSIGNMENTS.name),
+    "TASK|EVENT|RUN": (ASSIGNMENTS.name, EVENTS.name, WORKFLOWS.name),
+    "ID": (WORKFLOWS.name, ASSIGNMENTS.name, EVENTS.name, PETITIONS.name, TEMPLATES.name, GITS.name, _GENERALS, _DEAD),
+    "TEMPLATE": (TEMPLATES.name,),
+    "EVENT_ID": (EVENTS.name,),
+    "EVENT": (_DEAD,),
+    "PETITION": (PETITIONS.name,),
+    "STREAM": (_STREAMS,),
+    "--stream": (_STREAMS,),
+    "CHECKPOINT": (_POINTS,),
+    "base|CHECKPOINT": (_POINTS,),
+    "--general": (_GENERALS,),
+    "answer:TASK": (QUESTIONS.name,),
+    "answer:TEXT": (_CHOICES,),
+    "assignment:TASK": (ASSIGNMENTS.name,),
+    "workflow:TASK": (_TASKS,),
+    "git:NAME": (GITS.name,),
+    "mcp:NAME": (MCP_SERVERS.name,),
+    "host:NAME": (HOSTS.name,),
+    "general:NAME": (_GENERALS,),
+}
+_KINDS: dict[str, RecordKind] = {
+    kind.name: kind
+    for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, QUESTIONS)
+}
+# The meaning of `last` for each kind.
+_NEWEST = {
+    WORKFLOWS.name: "the newest run",
+    ASSIGNMENTS.name: "the newest assignment",
+    EVENTS.name: "the newest event",
+    QUESTIONS.name: "the newest question",
+}
+
+
+def sources_of(noun: str, named: Iterable[str]) -> tuple[str, ...]:
+    """Return the sources of ids for a parameter of a noun's command."""
+    keys = [key for name in named for key in (f"{noun}:{name}", name)]
+    return next((_SOURCES[key] for key in keys if key in _SOURCES), ())
+
+
+def live_ids(
+    noun: str, named: Iterable[str], given: Sequence[str], begun: str, shared: dict[str, str]
+) -> list[tuple[str, str]]:
+    """Return ids that begin with the typed text, each with its state."""
+    sources = sources_of(noun, named)
+    return asyncio.run(_look(sources, given, begun, shared)) if sources else []
+
+
+async def _look(
+    sources: Sequence[str], given: Sequence[str], begun: str, shared: dict[str, str]
+) -> list[tuple[str, str]]:
+    call = CommandCall(CommandOutput(json=False), shared)
+    found = [(package.name, package.general.description) for package in _generals(call)] if _GENERALS in sources else []
+    if set(sources) == {_GENERALS} or _needs_start(call.settings.database_url):
+        return found
+    # After the time limit, the ids found so far are offered.
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(_PATIENCE_SECONDS),
+            call.bus(undeclared(), create=False, idle_limit=_IDLE_LIMIT) as bus,
+        ):
+            # Where a run is accepted, `last` means the newest run.
+            last = WORKFLOWS.name if WORKFLOWS.name in sources else sources[0]
+            for source in sources:
+                if source in _KINDS:
+                    newest = _NEWEST.get(source, "") if source == last else ""
+                    found += [each async for each in _records(bus, _KINDS[source], begun, newest)]
+                elif source in _OTHERS:
+                    found += await _OTHERS[source](bus, given)
+    return found
+
+
+def _needs_start(url: str) -> bool:
+    """Return whether reading the store would start an embedded server."""
+    return is_embedded(url) and not inspect_embedded(url).has_keeper
+
+
+async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield ids of a kind with their states, and `last` if `newest` explains it; of questions only the open ones."""
+    states = [each for each in kind.directories if each != DELETED and not (kind is QUESTIONS and each in kind.final)]
+    async with bus.transaction() as transaction:
+        whole = await transaction.get(kind.name, begun) if begun else None
+        if whole and whole.state in states:
+            yield whole.id, whole.state.lower()
+        for state in states:
+            for record in await _last(
+                transaction, RecordQuery(kind=kind.name, state=state, after=begun, limit=_PAGE), begun
+            ):
+                yield record.id, state.lower()
+        # Only read the store if `last` is still a candidate.
+        searched = states if newest and LAST.startswith(begun) else []
+        if any([await transaction.find(RecordQuery(kind=kind.name, state=each, limit=1)) for each in searched]):
+            yield LAST, newest
+
+
+async def _last(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
+    """Return the records with the last ids of a prefix, which are the newest, without reading all of them."""
+    page = await _page(transaction, query, begun)
+    if len(page) < query.limit:
+        return page
+    last = await _last_id(transaction, query, begun, page[-1].id)
+    few: list[Record] = []
+    for length in range(len(last) - 1, len(begun) - 1, -1):
+        page = await _page(transaction, replace(query, after=last[:length]), begun)
+        if len(page) == query.limit:
+            break
+        few = page
+    for _ in range(_PAGES_MAX):
+        more = await _page(transaction, replace(query, after=page[-1].id), begun)
+        page = [*page, *more][-query.limit :]
+        if len(more) < query.limit:
+            return page
+    return few or page
+
+
+async def _last_id(transaction: Transaction, query: RecordQuery, begun: str, known: str) -> str:
+    """Return the last id with a prefix, starting from a known one: each query finds a later id or fixes a character."""
+    at = len(begun)
+    while at < len(known):
+        after = known[: at + 1] + _LAST_CHARACTER
+        later = await _page(transaction, replace(query, after=after, limit=1), begun)
+        known, at = (later[0].id, at) if later else (known, at + 1)
+    return known
+
+
+async def _page(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
+    # Ids with the prefix come first, then others.
+    return [record for record in await transaction.find(query) if record.id.startswith(begun)]
+
+
+async def _dead(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
+    letters = await operations_of(bus).dead_letters(DeadFilter(), _PAGE)
+    return [(str(each.event_id), f"{each.type} in {each.stream}: {each.error_code}") for each in letters]
+
+
+async def _streams(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
+    rows = await operations_of(bus).stats()
+    return [(row.stream, f"{row.pending} pending, {row.dead} dead") for row in rows]
+
+
+async def _choices(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the choices of the question in the previous argument."""
+    async with bus.transaction() as transaction:
+        ask = await transaction.get(QUESTIONS.name, given[0])
+    return [(choice, "") for choice in ask.doc["choices"]] if ask else []
+
+
+async def _points(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the checkpoints of the run in the previous argument."""
+    workflow = await find_workflow(bus, given[0])
+    return [(short(workflow, point.id), short(workflow, point.work_id)) for point in workflow.checkpoints]
+
+
+async def _tasks(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the tasks of the run in the previous argument."""
+    workflow = await find_workflow(bus, given[0])
+    return [(short(workflow, task.id), work.definition.name) for work in workflow.works for task in work.tasks]
+
+
+def _generals(call: CommandCall) -> Sequence[Package]:
+    return load_packages(generals_directory(call, "")).packages
+
+
+_OTHERS = {_DEAD: _dead, _STREAMS: _streams, _CHOICES: _choices, _POINTS: _points, _TASKS: _tasks}

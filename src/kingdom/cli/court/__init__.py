@@ -1,0 +1,1 @@
+"""Commands that show the court and the people's part in it: status, inbox, assignments, petitions."""

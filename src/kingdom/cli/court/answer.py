@@ -1,0 +1,98 @@
+"""`kingdom answer`: answer a question."""
+
+from difflib import get_close_matches
+from typing import Annotated
+
+import typer
+
+from kingdom.bus.port import Transaction
+from kingdom.cli.court.inbox import ANSWERS
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.workflow_ids import LAST, choose_id
+from kingdom.clock import utc_now
+from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, find_question, open_questions, submit_answer
+from kingdom.court.questions import HumanQuestion
+from kingdom.errors import NotFound, Permanent
+from kingdom.views.questions import AnswerResult
+from kingdom.workflow.records import run_transaction
+
+app = typer.Typer(add_completion=False)
+_SOURCE = "cli"
+_PREFIX = "task-"
+# The least number of characters of a petition's id.
+_TAIL_MIN = 6
+
+
+@command(app, "answer", result=one(AnswerResult))
+async def answer(
+    call: CommandCall,
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="The id in `kingdom inbox`, or its beginning or end; for a petition at least its last six characters."
+            " `last` is the newest question.",
+        ),
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer: one of the choices, or free text.")],
+    *,
+    person: Annotated[str, typer.Option("--as", help="The person who answers; by default your account name.")] = "",
+    words: Annotated[
+        bool, typer.Option("--words", help="Take TEXT as free text, even if it resembles a choice.")
+    ] = False,
+) -> None:
+    """Answer a question. If there are several answers, the first one counts.
+
+    Example: kingdom answer task-20260207-001 approve
+
+    Example: kingdom answer last "use the other branch" --as dana
+
+    JSON: {task_id, event_id, question}.
+    """
+    who = person or call.settings.actor.partition("@")[0]
+
+    async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, SubmissionResult]:
+        ask = await _ask(transaction, task)
+        if not words and (meant := _similar_choice(ask, text)):
+            choices = ", ".join(ask.choices)
+            raise Permanent(f"{text} is not one of {choices}; did you mean {meant}? For free text add --words")
+        now = utc_now()
+        given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
+        return ask, given, await submit_answer(transaction, given, now)
+
+    async with call.bus(ANSWERS, create=False) as bus:
+        ask, given, taken = await run_transaction(bus, act)
+    if taken.refusal:
+        raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
+    if call.output.json:
+        call.output.document(AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.text))
+    call.output.say(f"Answered {ask.id}: {ask.text} → {text}")
+
+
+async def _ask(transaction: Transaction, task: str) -> HumanQuestion:
+    """Return the question of an assignment or petition, or raise an error that lists the open ones."""
+    if ask := await find_question(transaction, task):
+        return ask
+    open_ones = {each.id: each for each in await open_questions(transaction)}
+    if not open_ones:
+        raise NotFound("there are no open questions: `kingdom inbox` shows them")
+    if task == LAST:
+        return list(open_ones.values())[-1]
+    unknown = f"{task} has no open question; these have one: {', '.join(open_ones)}"
+    meant = {each.id: each.general for each in open_ones.values() if not each.petition or _names(task, each)}
+    return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
+
+
+def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
+    """Return the choice that a text resembles, since it is more often a typo than free text."""
+    typed, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
+    if ask.exact or not typed or typed in choices:
+        return None
+    begun = [choice for choice in choices if choice.startswith(typed)]
+    return next((choices[near] for near in begun or get_close_matches(typed, choices, n=1)), None)
+
+
+def _names(text: str, ask: HumanQuestion) -> bool:
+    """Return whether a text names the petition, not only the assignment that its id begins with."""
+    return len(text) >= _TAIL_MIN and ask.id.endswith(text)

@@ -1,0 +1,95 @@
+"""`kingdom inbox`: list the questions that wait for a person."""
+
+import msgspec
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kingdom.bus.app import Application
+from kingdom.bus.port import Transaction
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import array
+from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.watching import Watch, identity, print_state, watch
+from kingdom.clock import utc_now
+from kingdom.court import records
+from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.envoy.answers import find_pending_answer, open_questions
+from kingdom.court.envoy.records import ENVOYS
+from kingdom.court.explain.timeline_builder import subject_of
+from kingdom.court.questions import QUESTIONS, HumanQuestion
+from kingdom.court.streams import TOPOLOGY
+from kingdom.views.questions import OpenQuestion
+
+app = typer.Typer(add_completion=False)
+# The records that an answer changes.
+ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, QUESTIONS, ENVOYS))
+
+
+@command(app, "inbox", result=array(OpenQuestion))
+async def inbox(call: CommandCall, *, again: Watch = False) -> None:
+    """List every question that waits for a person, the oldest first.
+
+    Example: kingdom inbox --watch
+
+    A question about a petition has the id of that petition.
+
+    JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default},
+    with an answer that the King has not processed yet, and a petition_id if there is a petition to approve; with
+    --watch one per line, whenever something changes.
+    """
+    async with call.bus(ANSWERS, create=False) as bus:
+
+        async def look() -> list[OpenQuestion]:
+            async with bus.transaction() as transaction:
+                asks = await open_questions(transaction, call.note_unreadable)
+                return [await _shown(call, transaction, ask) for ask in asks]
+
+        if again:
+            await watch(call.output, look, _view, identity)
+        print_state(call.output, await look(), _view, identity)
+
+
+def _view(asks: list[OpenQuestion]) -> RenderableType:
+    if not asks:
+        return Text("There are no open questions.")
+    now = utc_now()
+    rows = [
+        (
+            ask.task_id,
+            ask.general,
+            ask.about or None,
+            ask.question,
+            f"answered: {ask.answer}, waits for the King" if ask.answer else ", ".join(ask.choices) or None,
+            f"{format_duration((now - ask.asked_at).total_seconds())} ago",
+            f"{ask.due_at.astimezone():%b %d %H:%M}",
+        )
+        for ask in asks
+    ]
+    hint = "Answer with: kingdom answer TASK TEXT. More: kingdom show TASK"
+    return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
+
+
+async def _shown(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
+    assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
+    given = call.read(await find_pending_answer(transaction, ask), ExternalEvent)
+    return OpenQuestion(
+        task_id=ask.id,
+        general=ask.general,
+        about=_about(assignment) if assignment else "",
+        question=ask.text,
+        choices=ask.choices,
+        people=ask.people,
+        asked_at=ask.asked_at,
+        due_at=ask.due_at,
+        default=ask.default,
+        answer=given.payload["text"] if given else msgspec.UNSET,
+        petition_id=ask.petition or msgspec.UNSET,
+    )
+
+
+def _about(assignment: Assignment) -> str:
+    """Describe the event behind an assignment in one line."""
+    number = f"#{number}" if (number := assignment.payload.get("number")) else ""
+    return f"{assignment.type} {assignment.repo or ''}{number} {subject_of(assignment.payload)}".strip()

@@ -1,0 +1,212 @@
+"""`kingdom petition …`: list and show petitions."""
+
+from typing import Annotated, Any
+
+import typer
+
+from kingdom.bus.app import Application
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import RecordQuery, read_document
+from kingdom.bus.worker.dispatcher import Dispatcher
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import find_checkpoint, find_workflow
+from kingdom.court import records
+from kingdom.court.documents import Assignment
+from kingdom.court.general.context import root_id_of, run_id_of_root
+from kingdom.court.petitions.decision import PETITIONS, Petition, irreversible_petitions
+from kingdom.court.petitions.records import petitions_of, read_petition
+from kingdom.court.records import ASSIGNMENTS
+from kingdom.court.streams import TOPOLOGY
+from kingdom.errors import Ambiguous, NotFound
+from kingdom.views.petitions import ListedPetition, PetitionDetails
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import KINDS, WORKFLOWS, each_record
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="List and show what agents asked for and what was done outside.",
+)
+LEDGER = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, *records.KINDS, PETITIONS))
+_BASE = "base"
+# How many characters of the end of an id a table shows, and how many identify a petition.
+_TAIL = 8
+_TAIL_MIN = 6
+_STAYS = "git cannot undo it"
+
+
+@command(app, "list", result=array(ListedPetition))
+async def list_(
+    call: CommandCall,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|TASK", help="A run or assignment, by default all; `last` is the newest run.")
+    ] = "",
+    *,
+    after: Annotated[
+        str, typer.Option(metavar="base|CHECKPOINT", help="Only what a rollback to this checkpoint cannot undo.")
+    ] = "",
+    limit: Limit = 50,
+) -> None:
+    """List what agents asked for, in order: what was done outside, when, where, and who approved it.
+
+    Petitions of rolled back Works are marked, since git cannot undo their effects outside.
+
+    Example: kingdom petition list last
+
+    Example: kingdom petition list task-20260207-001 --after w1-c1
+
+    JSON: an array of {id, task_id, workflow_id, general, kind, target, state, reason, url, asked_at, expires_at,
+    decided_by, decided_at, granted_at, ended_at, left_behind}.
+    """
+    if after and not run:
+        raise typer.BadParameter("--after needs the run of the checkpoint.")
+    async with call.bus(LEDGER, create=False) as bus:
+        shown = await (_of_run(call, bus, run, after, limit) if run else _of_all(call, bus, limit))
+    if call.output.json:
+        call.output.document([ListedPetition(**_fields(petition, stays=stays)) for petition, stays in shown])
+    elif shown:
+        columns = ("petition", "what", "where", "state", "when", "agreed", "")
+        call.output.table(columns, [_row(petition, stays=stays) for petition, stays in shown])
+    else:
+        call.output.say("There are no petitions.")
+
+
+@command(app, "show", result=one(PetitionDetails))
+async def show(
+    call: CommandCall,
+    petition_id: Annotated[str, typer.Argument(metavar="PETITION", help="The id of a petition, or its end.")],
+) -> None:
+    """Show a petition with its content.
+
+    Example: kingdom petition show 3f9a01bc
+
+    JSON: the fields of `list`, with body, response and asked_as: [id].
+    """
+    async with call.bus(LEDGER, create=False) as bus, bus.transaction() as transaction:
+        petition = await find_petition(transaction, petition_id)
+        [(_, stays)] = await _marked(call, transaction, [petition])
+    entry = _fields(petition, stays=stays)
+    entry |= {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
+    if call.output.json:
+        call.output.document(PetitionDetails(**entry))
+        return
+    rows = [(name.replace("_", " "), value) for name, value in entry.items() if value not in ("", None, (), {})]
+    call.output.table(("petition", ""), [(name, _text(value)) for name, value in rows])
+
+
+async def find_petition(transaction: Transaction, text: str) -> Petition:
+    """Return a petition by its id or by the end of it."""
+    record = await transaction.get(PETITIONS.name, text)
+    if record:
+        return read_petition(record)
+    if len(text) < _TAIL_MIN:
+        raise NotFound(f"there is no petition {text!r}: write at least the last {_TAIL_MIN} characters of its id")
+    found = [
+        record
+        async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name))
+        if record.id.endswith(text)
+    ]
+    if not found:
+        raise NotFound(f"no petition ends in {text!r}: `kingdom petition list` shows all")
+    if len(found) > 1:
+        raise Ambiguous(f"{text!r} matches {', '.join(record.id for record in found)}: write more of the id")
+    return read_petition(found[0])
+
+
+async def note_left_behind(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
+    """Print a note for each effect outside that the rollback of a run does not undo."""
+    for words in await left_outside(bus, workflow):
+        call.output.note(words)
+
+
+async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
+    """Return a sentence for each effect outside that the rollback of a run does not undo."""
+    resumption = workflow.resumption
+    if resumption is None or not resumption.rolls_back:
+        return []
+    async with bus.transaction() as transaction:
+        petitions = await petitions_of(transaction, root_id_of(workflow.id))
+    return [
+        f"Git cannot undo this: {petition.kind} is {petition.state}, {petition.response.get('url') or petition.target}"
+        for petition in irreversible_petitions(petitions, _kept(workflow, resumption.checkpoint_id))
+    ]
+
+
+async def _of_run(call: CommandCall, bus: Bus, text: str, after: str, limit: int) -> list[tuple[Petition, bool]]:
+    async with bus.transaction() as transaction:
+        record = await transaction.get(ASSIGNMENTS.name, root_id_of(text))
+        root = read_document(record.doc, Assignment).root_id if record else root_id_of(text)
+        petitions = await petitions_of(transaction, root)
+        if petitions and not after:
+            return await _marked(call, transaction, petitions[-limit:])
+    workflow = await find_workflow(bus, run_id_of_root(root) if record or petitions else text)
+    async with bus.transaction() as transaction:
+        petitions = await petitions_of(transaction, root_id_of(workflow.id))
+        if not after:
+            return await _marked(call, transaction, petitions[-limit:])
+    point = None if after == _BASE else find_checkpoint(workflow, after).id
+    return [(petition, True) for petition in irreversible_petitions(petitions, _kept(workflow, point))[-limit:]]
+
+
+async def _of_all(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
+    async with bus.transaction() as transaction:
+        known = [record async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name))]
+        found = call.readable(known, Petition)
+        return await _marked(call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:])
+
+
+async def _marked(
+    call: CommandCall, transaction: Transaction, petitions: list[Petition]
+) -> list[tuple[Petition, bool]]:
+    """Return petitions, each with whether a rollback of its run left it behind."""
+    runs: dict[str, list[Petition]] = {}
+    for petition in petitions:
+        runs.setdefault(petition.workflow_id, []).append(petition)
+    left: set[str] = set()
+    for run_id, asked in runs.items():
+        if workflow := call.read(await transaction.get(WORKFLOWS.name, run_id), Workflow):
+            kept = [claim.id for work in workflow.works for claim in work.petitions]
+            left |= {petition.id for petition in irreversible_petitions(asked, kept)}
+    return [(petition, petition.id in left) for petition in petitions]
+
+
+def _kept(workflow: Workflow, checkpoint_id: str | None) -> list[str]:
+    """Return the petitions of the Works that a rollback to a checkpoint, or to the base, keeps."""
+    point = next((point for point in workflow.checkpoints if point.id == checkpoint_id), None)
+    undone = {work.id for work in workflow.works_after(point)}
+    return [claim.id for work in workflow.works if work.id not in undone for claim in work.petitions]
+
+
+def _fields(petition: Petition, *, stays: bool) -> dict[str, Any]:
+    names = ("workflow_id", "general", "kind", "target", "state", "reason")
+    times = ("expires_at", "decided_by", "decided_at", "granted_at", "ended_at")
+    return {
+        "id": petition.id,
+        "task_id": petition.root,
+        **{name: getattr(petition, name) for name in names},
+        "url": petition.response.get("url", ""),
+        "asked_at": petition.created_at,
+        **{name: getattr(petition, name) for name in times},
+        "left_behind": stays,
+    }
+
+
+def _row(petition: Petition, *, stays: bool) -> tuple[object, ...]:
+    outcome_text = petition.reason or petition.response.get("url") or petition.response.get("message_id") or ""
+    return (
+        petition.id[-_TAIL:],
+        petition.kind,
+        petition.target,
+        "awaits a person" if petition.awaits_person else petition.state,
+        petition.ended_at or petition.granted_at or petition.created_at,
+        None if petition.rejected else petition.decided_by or None,
+        f"{outcome_text}\n{_STAYS}".strip() if stays else outcome_text,
+    )
+
+
+def _text(value: object) -> object:
+    """Return a value for a table, with an object as lines instead of JSON."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {each}" for name, each in value.items() if each not in ("", 0))
+    return "\n".join(value) if isinstance(value, tuple) else value

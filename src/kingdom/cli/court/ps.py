@@ -1,0 +1,148 @@
+"""`kingdom ps`: list the runs and assignments that have not ended."""
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.cli.framework.command import CommandCall, Limit, command, undeclared
+from kingdom.cli.framework.json_result import array
+from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.watching import Watch, hidden, print_state, watch
+from kingdom.clock import utc_now
+from kingdom.court.documents import Assignment, EventStatus
+from kingdom.court.general.context import run_id_of
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.views.processes import ProcessEntry
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
+
+app = typer.Typer(add_completion=False)
+
+
+class _ProcessList(NamedTuple):
+    """The entries, and if there are none, whether events wait."""
+
+    entries: list[ProcessEntry]
+    events_wait: bool
+
+
+@command(app, "ps", result=array(ProcessEntry))
+async def ps(
+    call: CommandCall,
+    *,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Include those that have ended.")] = False,
+    limit: Limit = 50,
+    again: Watch = False,
+) -> None:
+    """List the runs and assignments that have not ended, the newest last; a run is below its assignment.
+
+    Example: kingdom ps --watch
+
+    JSON: an array of {id, kind, name, status, workflow_id, since, ended_at, cost_usd, why}, where kind is run or
+    assignment; with --watch one per line, whenever something changes.
+    """
+    async with call.bus(undeclared(), create=False) as bus:
+
+        async def look() -> _ProcessList:
+            async with bus.transaction() as transaction:
+                entries = (await _entries(call, transaction, every=every))[-limit:]
+                waiting = RecordQuery(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
+                needs_hint = not entries and not call.output.json
+                return _ProcessList(entries, events_wait=needs_hint and bool(await transaction.find(waiting)))
+
+        def view(seen: _ProcessList, dropped: int = 0) -> RenderableType:
+            return _view(seen.entries, events_wait=seen.events_wait, dropped=dropped)
+
+        def newest(seen: _ProcessList) -> RenderableType:
+            return view(seen, dropped=hidden(call.output.console, seen.entries, _view))
+
+        def document(seen: _ProcessList) -> object:
+            return seen.entries
+
+        if again:
+            await watch(call.output, look, newest, document)
+        print_state(call.output, await look(), view, document)
+
+
+async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[ProcessEntry]:
+    """Return the entries by age, each run after the newest assignment that it belongs to."""
+    assignments = call.readable(await _records(transaction, ASSIGNMENTS, every=every), Assignment)
+    runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
+    groups = [(workflow.created_at, [_of_run(workflow)]) for workflow in runs]
+    behind = {entries[0].id: entries for _, entries in groups}
+    for assignment in sorted(assignments, key=lambda one: one.turn, reverse=True):
+        entry = _of_assignment(assignment, behind)
+        if entry.workflow_id in behind:
+            behind[entry.workflow_id].insert(0, entry)
+        else:
+            groups.append((assignment.created_at, [entry]))
+    return [entry for _, entries in sorted(groups, key=lambda group: group[0]) for entry in entries]
+
+
+async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -> list[Record]:
+    wanted = [state for state in kind.directories if state != DELETED and (every or state not in kind.final)]
+    return [
+        record
+        for state in wanted
+        async for record in each_record(transaction, RecordQuery(kind=kind.name, state=state))
+    ]
+
+
+def _of_run(workflow: Workflow) -> ProcessEntry:
+    asks = f"asks: {workflow.question.text}" if workflow.question else ""
+    return ProcessEntry(
+        id=workflow.id,
+        kind="run",
+        name=workflow.name,
+        status=workflow.status,
+        workflow_id=workflow.id,
+        since=workflow.started_at or workflow.created_at,
+        ended_at=workflow.ended_at,
+        cost_usd=workflow.cost_usd,
+        why=asks or workflow.reason,
+    )
+
+
+def _of_assignment(assignment: Assignment, runs: dict[str, list[ProcessEntry]]) -> ProcessEntry:
+    run = run_id_of(assignment)
+    return ProcessEntry(
+        id=assignment.id,
+        kind="assignment",
+        name=f"{assignment.target_general}: {assignment.type}",
+        status=assignment.status,
+        workflow_id=run if run in runs else assignment.workflow_id,
+        since=assignment.started_at or assignment.created_at,
+        ended_at=assignment.ended_at,
+        cost_usd=assignment.cost_usd,
+        why=assignment.reason,
+    )
+
+
+def _view(entries: Sequence[ProcessEntry], *, events_wait: bool = False, dropped: int = 0) -> RenderableType:
+    """Return a table of the entries without the first `dropped` ones, or a hint if there are none."""
+    if not entries:
+        events = ", but events wait: kingdom status" if events_wait else ""
+        return Text(f"Nothing is running{events}. To see what has ended: kingdom ps --all")
+    now = utc_now()
+    above: set[str] = set()
+    rows = []
+    for entry in entries[dropped:]:
+        is_below = entry.kind == "run" and entry.id in above
+        above.add(entry.workflow_id)
+        rows.append(
+            (
+                f"└ {entry.id}" if is_below else entry.id,
+                entry.name,
+                entry.status,
+                format_duration(((entry.ended_at or now) - entry.since).total_seconds()),
+                f"${entry.cost_usd:.2f}",
+                entry.why or None,
+            )
+        )
+    older = f"{dropped} older one(s) do not fit on the screen. " if dropped else ""
+    return Group(table(("id", "what", "status", "for", "cost", "why"), rows), Text(f"{older}More: kingdom show ID"))

@@ -1,0 +1,59 @@
+"""`kingdom simulate`: show what other rules would have decided."""
+
+from typing import Annotated
+
+import typer
+
+from kingdom.bootstrap import operations_of
+from kingdom.cli.court.declarations import COURT, Rules, terms_of
+from kingdom.cli.framework import inputs
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.clock import utc_now
+from kingdom.court.king.simulation import RoutingDifference, RoutingSimulation
+from kingdom.court.king.simulation import simulate_routing as replay
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app, "simulate", result=one(RoutingSimulation))
+async def simulate(
+    call: CommandCall,
+    *,
+    since: Annotated[str, typer.Option(help="How far back: 12h, 7d.")] = "7d",
+    rules: Rules = "",
+) -> None:
+    """Route stored events by the rules in a directory, and show which decisions would change.
+
+    Nothing is changed. Events that are no longer in the store are only counted.
+
+    Example: kingdom simulate --since 7d --rules draft/generals
+
+    JSON: {since, differences: [{event_id, type, repo, change, before: [general], after: [general], considered}],
+    unchanged, forgotten}.
+    """
+    start = utc_now() - inputs.duration(since)
+    packages = terms_of(call, rules).packages()
+    async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
+        found = await replay(transaction, operations_of(bus), packages, start)
+    if call.output.json:
+        call.output.document(found)
+        return
+    if found.differences:
+        columns = ("event", "type", "repo", "what changes", "before", "after")
+        call.output.table(columns, [_row(each) for each in found.differences])
+    call.output.say(
+        f"{len(found.differences)} would change, {found.unchanged} would not,"
+        f" {found.forgotten} are no longer in the store."
+    )
+
+
+def _row(each: RoutingDifference) -> tuple[object, ...]:
+    return (
+        each.event_id,
+        each.type,
+        each.repo,
+        each.change,
+        ", ".join(each.before) or None,
+        ", ".join(each.after) or None,
+    )

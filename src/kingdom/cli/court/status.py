@@ -1,0 +1,75 @@
+"""`kingdom status`: show the state of the court and what needs a person."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+import typer
+
+from kingdom.bootstrap import directory_of, generals_directory_of, operations_of
+from kingdom.bus.port import Bus
+from kingdom.cli.court.declarations import COURT
+from kingdom.cli.court.status_view import status_view
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.watching import Watch, identity, print_state, watch
+from kingdom.court.heartbeat import ROLES
+from kingdom.court.king.context import KingContext
+from kingdom.court.package_files import load_packages
+from kingdom.court.status import CourtStatus, StatusSources, read_status
+from kingdom.realm import Realm
+from kingdom.settings import Settings
+
+app = typer.Typer(add_completion=False)
+
+
+@command(app, "status", result=one(CourtStatus))
+async def status(call: CommandCall, *, again: Watch = False) -> int | None:
+    """Show the state of the court: health, roles, money, slots, what waits and why, and what needs a person.
+
+    Exit codes: 0 everything works, 1 something needs a person; the output says what, and which command to use next.
+
+    Example: kingdom status --watch
+
+    JSON: {at, health: {level, reason, age_seconds}, roles: [{role, silent_seconds, is_well}], money: {spent, set_aside,
+    limit, status}, slots: [{scope, held, limit}], undecided, waiting: {count, by_priority, by_reason, absent},
+    assignments: {pending, in_progress, needs_human}, open_asks, dead_letters: {stream: count}, paused: {stream:
+    reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}], troubles: [{what, command}]};
+    counts stop at 1000; with --watch one per line, whenever something changes.
+    """
+    async with call.bus(COURT, create=False) as bus:
+        now = partial(look_now, bus, call.settings, call.realm)
+        if again:
+            await watch(call.output, now, status_view, identity, relevant=_without_ages)
+        court_status = await now()
+        print_state(call.output, court_status, status_view, identity)
+    return exit_code.FAILED if court_status.troubles else None
+
+
+async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()) -> CourtStatus:
+    """Return the state of the court; `running` are roles whose process runs, even without a heartbeat yet."""
+    # The Generals can change while --watch runs.
+    sources = await asyncio.to_thread(status_sources_of, settings, realm)
+    return await read_status(bus, operations_of(bus), replace(sources, running=running))
+
+
+def status_sources_of(settings: Settings, realm: Realm) -> StatusSources:
+    """Return the settings and Generals that the state of the court depends on."""
+    loaded = load_packages(generals_directory_of(settings, realm), accepts_strangers=realm.sentinel.accepts_strangers)
+    return StatusSources(
+        king=KingContext(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
+        settings=realm.chamberlain,
+        roles=ROLES,
+        store=directory_of(settings.database_url),
+        broken=loaded.broken,
+    )
+
+
+def _without_ages(court_status: CourtStatus) -> object:
+    """Return the state without the time and ages, which always change."""
+    health = msgspec.structs.replace(court_status.health, age_seconds=None)
+    roles = tuple(msgspec.structs.replace(role, silent_seconds=None) for role in court_status.roles)
+    return msgspec.structs.replace(court_status, at=datetime.min.replace(tzinfo=UTC), health=health, roles=roles)

@@ -1,0 +1,1 @@
+"""`kingdom demo`: the command and its display."""

@@ -1,0 +1,109 @@
+"""`kingdom demo`: run a whole court in a temporary directory, and play a story in it."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kingdom.cli.demo.display import DemoLines, DemoScreen, read_line
+from kingdom.cli.demo.view import end_view
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import storeless_command
+from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
+from kingdom.cli.framework.output import CommandOutput
+from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
+from kingdom.demo.demo_court import open_demo_court
+from kingdom.demo.report import DemoReport
+from kingdom.demo.scenario import Scenario
+from kingdom.log_output import configure_logs
+
+app = typer.Typer(add_completion=False)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@storeless_command(app, "demo", result=one(DemoReport))
+async def demo(
+    output: CommandOutput,
+    *,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Run without pauses, and answer the question automatically.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory at the end.")] = False,
+) -> int | None:
+    """See Kingdom work in two minutes: no keys, no network, nothing installed but git.
+
+    A whole court runs in a temporary directory, with stand-ins for GitHub, Jira and Slack and an agent that follows a
+    script. A review is requested, its agent asks you a question, the agent and the King are killed, and a run rolls
+    back to a checkpoint. Ctrl-C leaves nothing behind. Exit code 1 means that something was lost, repeated or not done.
+
+    Example: kingdom demo
+
+    Example: kingdom demo --fast --keep
+
+    JSON: the last line of standard output, {ok, seconds, directory, has_slack, question: {question, answer,
+    answered_by}, kills: [{what, pid, back_after_seconds}], checkpoints: [id], resumed_from, assignments: [{task_id,
+    general, status, cost_usd}], cost_usd, outside: {reviews, comments, pull_requests, ticket_comments, slack_messages},
+    places: [{path, what}], findings: [text]}; directory is null unless it is kept. The story is on standard error.
+    """
+    received = _cancel_on_signal()
+    directory = _new_directory()
+    try:
+        report = await _play(output, directory, fast=fast, keep=keep)
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        output.note(f"Stopped. Look into {directory}" if keep else "Stopped. Nothing is left behind.")
+        return BY_SIGNAL + received[0]
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+    if output.json:
+        output.document(report)
+    return None if report.ok else exit_code.FAILED
+
+
+async def _play(output: CommandOutput, directory: Path, *, fast: bool, keep: bool) -> DemoReport:
+    """Play the story in a court that ends with it, after a person has had time to look around."""
+    system_log = TextLog(log_path(directory / "realm", SYSTEM))
+    configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), drop_log_line])
+    is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
+    async with open_demo_court(directory) as court:
+        if output.console.is_terminal and not output.json:
+            stage: DemoScreen | DemoLines = DemoScreen(output.console, fast=fast or not is_person)
+        else:
+            stage = DemoLines(sys.stderr if output.json else sys.stdout)
+        with stage:
+            report = await Scenario(court, stage, person=court.settings.actor.partition("@")[0]).run()
+        looks_around = is_person and not fast and not keep
+        if not output.json:
+            output.console.print(end_view(report, directory if keep or looks_around else None))
+        if looks_around:
+            await read_line("\nEverything keeps running until you press Enter. ", None)
+    return report if keep else replace(report, directory=None)
+
+
+def _new_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="kingdom-demo-")).resolve()
+
+
+def _cancel_on_signal() -> list[int]:
+    """Cancel this task at the first signal and ignore later ones; return the list of received signals."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if task and not received:
+            task.cancel()
+        received.append(number)
+
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, stop, each)
+    return received

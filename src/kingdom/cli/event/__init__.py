@@ -1,0 +1,1 @@
+"""`kingdom event …`: events from outside."""

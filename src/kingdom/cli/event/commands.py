@@ -1,0 +1,222 @@
+"""`kingdom event …`: list, show, send and reroute events."""
+
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from kingdom.bootstrap import directory_of
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import RecordQuery, read_document
+from kingdom.cli.court.declarations import COURT, EventId, terms_of
+from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
+from kingdom.cli.framework import exit_code, inputs
+from kingdom.cli.framework.command import CommandCall, Limit, command
+from kingdom.cli.framework.json_result import array, one
+from kingdom.cli.framework.workflow_ids import resolve_id
+from kingdom.clock import utc_now
+from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Priority
+from kingdom.court.heartbeat import ROLES
+from kingdom.court.king import reactions
+from kingdom.court.king.outcomes import UNROUTED
+from kingdom.court.records import EVENTS, load, receive_event
+from kingdom.court.status import StatusSources
+from kingdom.errors import Permanent
+from kingdom.ids import new_id
+from kingdom.text import sentence
+from kingdom.workflow.records import each_record, run_transaction
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="List, show and send events from outside, and route them again."
+)
+_SOURCE = "cli"
+
+
+@command(app, "list", result=array(ExternalEvent))
+async def list_(
+    call: CommandCall,
+    *,
+    status: Annotated[EventStatus | None, typer.Option(help="Only those with this status.")] = None,
+    outcome: Annotated[str, typer.Option(help="Only those with this outcome, such as unrouted.")] = "",
+    limit: Limit = 50,
+) -> None:
+    """List events, the newest last.
+
+    Example: kingdom event list --status completed --outcome unrouted
+
+    JSON: an array of {id, type, source, repo, payload, priority, created_at, status, outcome, reason, key, routes}.
+    """
+    async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
+        records = [record async for record in each_record(transaction, RecordQuery(kind=EVENTS.name, state=status))]
+    found = [event for event in call.readable(records, ExternalEvent) if outcome in ("", event.outcome)]
+    events = sorted(found, key=lambda event: (event.created_at, event.id))[-limit:]
+    if call.output.json:
+        call.output.document(events)
+    elif events:
+        columns = ("id", "type", "repo", "priority", "status", "outcome", "generals")
+        call.output.table(columns, [_row(event) for event in events])
+    else:
+        call.output.say("There are no events that match. Send one: kingdom send --type TYPE")
+
+
+@command(app, "show", result=one(ExternalEvent))
+async def show(call: CommandCall, event_id: EventId) -> None:
+    """Show an event.
+
+    Example: kingdom event show evt-github-12345678-20260207100000
+
+    JSON: {id, type, source, repo, payload, priority, created_at, status, outcome, reason, key, routes}.
+    """
+    async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
+        _, event = await load(transaction, ExternalEvent, await resolve_id(transaction, EVENTS, event_id))
+    if call.output.json:
+        call.output.document(event)
+        return
+    document = msgspec.to_builtins(event)
+    call.output.table(("field", "value"), [(name, _text(value)) for name, value in document.items()])
+
+
+@command(app, "send", result=one(ExternalEvent))
+async def send(
+    call: CommandCall,
+    document: Annotated[
+        str, typer.Argument(metavar="[DOCUMENT]", help="The event as JSON: the text, @file, or - for standard input.")
+    ] = "",
+    *,
+    event_type: Annotated[str, typer.Option("--type", help="The type of the event, such as github.pr.comment.")] = "",
+    repo: Annotated[str, typer.Option(help="The repository, such as acme/app.")] = "",
+    payload: Annotated[str, typer.Option(help="The payload, a JSON object: the text, @file or -.")] = "",
+    priority: Annotated[Priority | None, typer.Option(help="The priority; by default normal.")] = None,
+    event_id: Annotated[str, typer.Option("--id", help="The id, evt-SOURCE-NAME; an id identifies one event.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it ends or asks a person; the exit code says which.")
+    ] = False,
+) -> int | None:
+    """Send an event to the court, as if it had happened outside.
+
+    Options override the fields of the document. An event with a known id is not sent again, so a script can repeat
+    this. With --wait the exit code is 0 if the event completed, 1 if it failed, and 4 if it waits for a person; notes
+    on standard error say what it waits for.
+
+    Example: kingdom event send --type github.pr.comment --repo acme/app --payload '{"number": 7}'
+
+    Example: kingdom event send @event.json
+
+    JSON: the event, as `show` prints it.
+    """
+    given: dict[str, Any] = {
+        "type": event_type,
+        "repo": repo,
+        "payload": inputs.payload(payload) if payload else None,
+        "priority": priority,
+        "id": event_id,
+    }
+    event = _event_of(document, given)
+    # A new store in a directory without a realm would never be read.
+    create = call.settings.store_is_named or call.settings.file is not None
+    async with call.bus(COURT, create=create) as bus:
+        event, is_new = await run_transaction(bus, partial(_receive, event=event, actor=call.settings.actor))
+        state = "waits for the King" if is_new else f"already exists ({event.status}) and was not sent again"
+        words = f"{event.id} {state}. To see its progress: kingdom why {event.id}"
+        if wait:
+            call.output.note(words)
+            return _report_end(call, await wait_for(call.output, bus, event.id, _status_sources(call)))
+    if call.output.json:
+        call.output.document(event)
+    call.output.say(words)
+    return None
+
+
+@command(app, "reroute", result=one(ExternalEvent))
+async def reroute(call: CommandCall, event_id: EventId) -> None:
+    """Have the King decide again about an event that no General accepted.
+
+    Example: kingdom event reroute evt-github-12345678-20260207100000
+
+    JSON: the event, as `show` prints it.
+    """
+
+    async def act(transaction: Transaction) -> ExternalEvent:
+        return await reactions.reroute_event(transaction, await resolve_id(transaction, EVENTS, event_id))
+
+    async with call.bus(COURT, create=False) as bus:
+        event = await run_transaction(bus, act)
+    if call.output.json:
+        call.output.document(event)
+    call.output.say(f"{event.id} waits for the King again.")
+
+
+def _event_of(document: str, given: dict[str, Any]) -> ExternalEvent:
+    """Return the event of a document and options; options override the document."""
+    if not document.isdigit() and EVENT_TYPE.fullmatch(document):
+        raise typer.BadParameter(f"{document!r} is not an event as JSON; did you mean --type {document}?")
+    fields = _defaults() | (inputs.payload(document) if document else {})
+    fields |= {name: value for name, value in given.items() if value}
+    if not fields["type"]:
+        raise typer.BadParameter("the type is missing: add --type, or a document with a type.")
+    fields["source"] = fields["source"] or _source(str(fields["id"]))
+    return ExternalEvent.read(fields).as_new()
+
+
+def _defaults() -> dict[str, Any]:
+    return {
+        "id": new_id(f"evt-{_SOURCE}"),
+        "type": "",
+        "source": "",
+        "repo": None,
+        "payload": {},
+        "priority": Priority.NORMAL,
+        "created_at": utc_now().isoformat(),
+        "status": EventStatus.PENDING,
+    }
+
+
+def _source(event_id: str) -> str:
+    """Return the source in an id such as evt-SOURCE-123."""
+    parts = event_id.split("-")
+    return parts[1] if event_id.startswith("evt-") and parts[1] else _SOURCE
+
+
+def _row(event: ExternalEvent) -> tuple[object, ...]:
+    generals = ", ".join(route.general for route in event.routes) or None
+    return (event.id, event.type, event.repo, event.priority, event.status, event.outcome or None, generals)
+
+
+async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str) -> tuple[ExternalEvent, bool]:
+    """Store an event unless its id exists; return the stored event and whether it is new."""
+    if await receive_event(transaction, event=event, actor=actor):
+        return event, True
+    record = await transaction.get(EVENTS.name, event.id)
+    if record is None:
+        raise Permanent(f"event {event.id} ended and is no longer stored: give the new event another id")
+    known = read_document(record.doc, ExternalEvent)
+    if (known.type, known.repo, known.payload) != (event.type, event.repo, event.payload):
+        raise Permanent(f"event {event.id} already exists with other content: give this event another id")
+    return known, False
+
+
+def _status_sources(call: CommandCall) -> StatusSources:
+    store = directory_of(call.settings.database_url)
+    return StatusSources(king=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
+
+
+def _report_end(call: CommandCall, end: EventEnd) -> int | None:
+    """Print how an event ended or which question it asks, and return the exit code."""
+    event = end.event
+    if call.output.json:
+        call.output.document(event)
+    if end.ask:
+        for line in how_to_answer(end.ask):
+            # The JSON document has no field for it.
+            (call.output.note if call.output.json else call.output.say)(line)
+        return exit_code.WAITING
+    reason = f", {event.reason}" if event.reason else ""
+    call.output.say(sentence(f"{event.id} ended: {event.outcome or event.status}{reason}"))
+    if event.outcome == UNROUTED:
+        call.output.say(f"To see which rules match what: kingdom why {event.id}")
+    return exit_code.FAILED if event.status is EventStatus.FAILED else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""`kingdom explain`: a timeline as text, HTML and SVG."""

@@ -1,0 +1,111 @@
+"""Commands that run until a signal: the first one stops them gracefully, the second one at once."""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NoReturn
+
+import structlog
+import typer
+
+from kingdom.bootstrap import pending_migrations
+from kingdom.bus.worker import Runnable
+from kingdom.errors import Misconfigured
+from kingdom.settings import Settings
+
+# A handler that blocks the loop cannot be cancelled, so after this time the process exits anyway.
+_LAST_WAIT_SECONDS = 5.0
+# A shell reports 128 plus the number of the signal that ended a process.
+BY_SIGNAL = 128
+# Leases, announcements and upkeep need connections beside those of the handlers.
+CONNECTIONS = 20
+_log = structlog.get_logger("kingdom.cli")
+
+Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="The least important level to log.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0 takes a free one.")
+]
+MetricsHost = Annotated[str, typer.Option(help="The address to serve metrics on.")]
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(slots=True)
+class ReceivedSignals:
+    """Count the signals that this process received."""
+
+    count: int = 0
+
+    @property
+    def again(self) -> bool:
+        """Return whether a second signal asked to end at once."""
+        return self.count > 1
+
+
+async def refuse_old_store(settings: Settings) -> None:
+    """Reject a store that lacks migrations."""
+    if missing := await pending_migrations(settings.database_url, schema=settings.schema):
+        raise Misconfigured(f"the store lacks {', '.join(missing)}: run `kingdom bus migrate` first")
+
+
+def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
+    """Call `stop` in the loop at every SIGTERM and SIGINT; its argument says whether to end at once."""
+    loop = asyncio.get_running_loop()
+    received = ReceivedSignals()
+
+    def receive(number: int, _frame: object) -> None:
+        # Not a handler of the loop, since a blocked loop would never run it.
+        received.count += 1
+        at_once = received.again
+        with suppress(RuntimeError):
+            # If the loop has just ended, there is nothing left to stop.
+            loop.call_soon_threadsafe(lambda: stop(at_once))
+        if at_once:
+            last = threading.Timer(_LAST_WAIT_SECONDS, os._exit, (BY_SIGNAL + number,))
+            last.daemon = True
+            last.start()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, receive)
+    return received
+
+
+async def run_until_stopped(parts: Sequence[Runnable], beside: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
+    """Run parts and the coroutines beside them until a signal; return whether a second signal cut them off.
+
+    When one part ends by itself, the others stop too, and its error is raised.
+    """
+
+    def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
+        _log.info("stopping", at_once=at_once)
+        for part in parts:
+            part.stop(at_once=at_once)
+
+    # Modules are loaded by now: collect the garbage of the start, and never scan the modules again.
+    gc.collect()
+    gc.freeze()
+    received = stop_on_signals(stop)
+    running = [asyncio.create_task(part.run()) for part in parts]
+    others = [asyncio.create_task(each) for each in beside]
+    try:
+        ended, _ = await asyncio.wait([*running, *others], return_when=asyncio.FIRST_COMPLETED)
+        for part in parts:
+            part.stop()
+        await asyncio.wait(running)
+    finally:
+        for task in (*running, *others):
+            task.cancel()
+        await asyncio.gather(*running, *others, return_exceptions=True)
+    for task in (*ended, *running):
+        task.result()
+    _log.info("ended", cut_off=received.again)
+    return received.again
+
+
+def drop_log_line(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:
+    """Drop every log line, for commands that draw on the whole screen."""
+    raise structlog.DropEvent

@@ -1,0 +1,185 @@
+"""Resolves the ids that people type: the beginning or end of an id is enough if it is unique."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
+from kingdom.clock import utc_now
+from kingdom.court.documents import Assignment
+from kingdom.court.general.context import run_id_of, run_ids_since
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.errors import Ambiguous, NotFound
+from kingdom.workflow.model.run.checkpoint import Checkpoint
+from kingdom.workflow.model.run.work import Task, Work
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
+
+RunId = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKFLOW",
+        help="The id of the run or of its assignment, or the beginning or end of it; `last` is the newest run.",
+    ),
+]
+LAST = "last"
+# The least number of characters of an id for what cannot be undone.
+CAREFUL = 4
+_PREFIX = "wf-"
+BEGINNINGS = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
+_SHOWN = 10
+# Of stopped runs only ids of this time are read if the newest run is in its second half. An older id cannot belong to
+# a newer run, since no assignment waits that long for its run.
+_RECENT = timedelta(days=28)
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
+    """Return the run with an id or a part of one; a deleted run needs its whole id."""
+    async with bus.transaction() as transaction:
+        record = await transaction.get(WORKFLOWS.name, text) or await _run_for(transaction, text)
+        if record is None and text == LAST:
+            record = await _newest(transaction)
+        if record is None:
+            if len(text.removeprefix(_PREFIX)) < at_least:
+                raise NotFound(
+                    f"{text!r} is too short to identify a run: write at least {at_least} characters of the id"
+                )
+            records = {found.id: found async for found in _existing_runs(transaction)}
+            record = records[choose_id(text, {key: found.state for key, found in records.items()})]
+    return Workflow.read(record.doc)
+
+
+async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
+    """Return the id of the event or assignment that begins with a text; `last` is the newest one.
+
+    A text without a match is returned as it is. There is no index for the ends of these many ids.
+    """
+    if await transaction.get(kind.name, text):
+        return text
+    if text == LAST:
+        newest = await _latest(each_record(transaction, RecordQuery(kind=kind.name)))
+        return newest.id if newest else text
+    prefix = BEGINNINGS[kind.name]
+    there: dict[str, str] = {}
+    for begun in (text, prefix + text):
+        page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_SHOWN + 1))
+        there |= {record.id: record.state for record in page if record.id.startswith(begun)}
+    return choose_id(text, there, prefix=prefix) if there else text
+
+
+async def _newest(transaction: Transaction) -> Record | None:
+    """Return the run that was created last; ids do not show it, since those of the court contain no time."""
+    now = utc_now()
+    recent = await _latest(_recent_runs(transaction, now - _RECENT))
+    if recent and age_key(recent)[0] > now - _RECENT / 2:
+        return recent
+    return await _latest(_existing_runs(transaction))
+
+
+async def _existing_runs(transaction: Transaction) -> AsyncIterator[Record]:
+    async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name)):
+        if record.state != DELETED:
+            yield record
+
+
+async def _recent_runs(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
+    """Yield every active run, and the stopped ones with ids since then."""
+    begins = run_ids_since(since)
+    for state in WORKFLOWS.directories:
+        stopped = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
+        for after, end in begins if stopped and state != DELETED else ():
+            async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=state, after=after)):
+                if record.id >= end:
+                    break
+                yield record
+        if not stopped:
+            async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=state)):
+                yield record
+
+
+async def _latest(records: AsyncIterator[Record]) -> Record | None:
+    newest = None
+    async for record in records:
+        if newest is None or age_key(record) > age_key(newest):
+            newest = record
+    return newest
+
+
+def age_key(record: Record) -> tuple[datetime, str]:
+    """Return a sort key by creation time for runs, events and assignments."""
+    made = record.doc.get("createdAt") or record.doc.get("created_at")
+    try:
+        return msgspec.convert(made, _Moment), record.id
+    except msgspec.ValidationError:
+        # An unreadable record must not count as the newest.
+        return datetime.min.replace(tzinfo=UTC), record.id
+
+
+async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
+    """Return the run of an assignment; a resumed assignment continues the run of its root."""
+    given = await transaction.get(ASSIGNMENTS.name, task_id)
+    if given is None:
+        return None
+    assignment = read_document(given.doc, Assignment)
+    run = await transaction.get(WORKFLOWS.name, run_id_of(assignment))
+    if run is None:
+        raise NotFound(f"assignment {task_id} is {assignment.status} and has no run: `kingdom explain {task_id}`")
+    return run
+
+
+def choose_id(text: str, there: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
+    """Return the only id that begins or ends with a text; `there` maps ids to states, by default of runs.
+
+    If there is none, the error says `unknown`.
+    """
+    found = [each for each in there if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
+    if not found:
+        raise NotFound(unknown or f"there is no workflow {text!r}: `kingdom workflow list` shows all")
+    if len(found) > 1:
+        newest = sorted(found, reverse=True)
+        named = ", ".join(f"{each} ({there[each]})" for each in newest[:_SHOWN])
+        more = " and more" if len(found) > _SHOWN else ""
+        raise Ambiguous(f"{text!r} matches {named}{more}: write more of the id")
+    return found[0]
+
+
+def short(workflow: Workflow, part_id: str) -> str:
+    """Return the id of a part without the prefix of its run."""
+    return part_id.removeprefix(f"{workflow.id}-")
+
+
+def find_work(workflow: Workflow, text: str) -> Work:
+    """Return a Work by its id, its short id such as `w2`, or its name."""
+    named = {work.id: work for work in workflow.works if text in {work.id, short(workflow, work.id)}}
+    named = named or {work.id: work for work in workflow.works if work.definition.name == text}
+    if len(named) != 1:
+        raise NotFound(_unknown(workflow, "work", text, (work.id for work in workflow.works)))
+    return next(iter(named.values()))
+
+
+def find_task(workflow: Workflow, text: str) -> Task:
+    """Return a Task by its id or its short id such as `w2-t1`."""
+    tasks = [task for work in workflow.works for task in work.tasks]
+    for task in tasks:
+        if text in {task.id, short(workflow, task.id)}:
+            return task
+    raise NotFound(_unknown(workflow, "task", text, (task.id for task in tasks)))
+
+
+def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
+    """Return a checkpoint, even an invalid one, by its id or its short id such as `w1-c1`."""
+    for checkpoint in workflow.checkpoints:
+        if text in {checkpoint.id, short(workflow, checkpoint.id)}:
+            return checkpoint
+    raise NotFound(_unknown(workflow, "checkpoint", text, (point.id for point in workflow.checkpoints)))
+
+
+def _unknown(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
+    has = ", ".join(short(workflow, each) for each in ids) or "none"
+    return f"workflow {workflow.id} has no unique {kind} {text!r}; it has: {has}"

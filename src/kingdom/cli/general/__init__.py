@@ -1,0 +1,1 @@
+"""`kingdom general …`: the Generals."""

@@ -1,0 +1,41 @@
+"""Finds the Generals that a command names."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kingdom.bootstrap import generals_directory_of
+from kingdom.cli.framework.command import CommandCall
+from kingdom.court.package import Package
+from kingdom.court.package_files import load_packages
+from kingdom.errors import Misconfigured, NotFound
+
+GeneralName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, such as gen-pr.")]
+GeneralsDirectory = Annotated[
+    str, typer.Option("--directory", help="The folder of the Generals; by default that of the settings or the store.")
+]
+
+
+def generals_directory(call: CommandCall, directory: str) -> Path:
+    """Return the given directory, or that of the Generals."""
+    return Path(directory) if directory else generals_directory_of(call.settings, call.part("generals"))
+
+
+def accepts_strangers(call: CommandCall) -> bool:
+    """Return whether events of any GitHub repository are accepted, so that Generals must name theirs."""
+    return call.part("sentinel").sentinel.accepts_strangers
+
+
+def named_package(call: CommandCall, name: str, directory: str) -> Package:
+    """Return a General by its name, or raise an error that lists all."""
+    place = generals_directory(call, directory)
+    loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
+    for package in loaded.packages:
+        if package.name == name:
+            return package
+    for broken in loaded.broken:
+        if broken.name == name:
+            raise Misconfigured(f"{name} is broken: {broken.reason}")
+    there = ", ".join(package.name for package in loaded.packages) or "none"
+    raise NotFound(f"there is no General {name!r} in {place}; there are: {there}; `kingdom general install` adds one")

@@ -1,0 +1,1 @@
+"""`kingdom logs`: the transcripts of a run's agents."""

@@ -1,0 +1,1 @@
+"""`kingdom show` and `kingdom why`: look up anything by its id."""

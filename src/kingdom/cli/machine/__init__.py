@@ -1,0 +1,1 @@
+"""Commands for the processes of a realm: roles, hosts and the tools of an agent."""

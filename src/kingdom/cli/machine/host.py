@@ -1,0 +1,64 @@
+"""`kingdom host …`: the machines that run agents."""
+
+from typing import Annotated
+
+import typer
+
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import find_host
+from kingdom.cli.framework.json_result import array, one
+from kingdom.workflow.hosts import known_hosts, retire_host
+from kingdom.workflow.model.resources.host import Host, HostStatus
+from kingdom.workflow.reactions import engine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines that run agents.")
+
+
+@command(app, "list", result=array(Host))
+async def list_(call: CommandCall) -> None:
+    """Show every host that is up or was lost recently, with the seconds of silence after which it counts as lost.
+
+    Example: kingdom host list
+
+    JSON: an array of {id, status, slots, busy, epoch, leaseSeconds, instance, machine, directory}.
+    """
+    async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
+        hosts = await known_hosts(transaction)
+    if call.output.json:
+        call.output.document(hosts)
+    elif hosts:
+        columns = ("name", "status", "slots", "busy", "epoch", "lease", "machine")
+        call.output.table(columns, [_row(host) for host in hosts])
+    else:
+        call.output.say("No host has registered. Start one: kingdom role host")
+
+
+@command(app, "retire", result=one(Host))
+async def retire(
+    call: CommandCall,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a host.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Declare a host lost now, without waiting for its lease to expire, so that its runs can move to other hosts.
+
+    Do this only when the host no longer runs. A host that still runs works beside its successor until its next
+    heartbeat, and then starts over.
+
+    Example: kingdom host retire box --yes
+
+    JSON: {id, status, slots, busy, epoch, leaseSeconds, instance, machine, directory}.
+    """
+    async with call.bus(engine(), create=False) as bus:
+        host = await find_host(bus, name)
+        if host.status is HostStatus.UP:
+            call.output.confirm(f"Host {name} counts as up. Are you sure that it no longer runs?", yes=yes)
+            await retire_host(bus, host)
+            host = await find_host(bus, name)
+    if call.output.json:
+        call.output.document(host)
+    call.output.say(f"Host {name} is {host.status}.")
+
+
+def _row(host: Host) -> tuple[object, ...]:
+    return (host.id, host.status, host.slots, host.busy, host.epoch, f"{host.lease_seconds:g} s", host.machine)

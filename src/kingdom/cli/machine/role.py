@@ -1,0 +1,187 @@
+"""`kingdom role …`: one role in this process."""
+
+import logging
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import structlog
+import typer
+from prometheus_client import CollectorRegistry
+
+from kingdom import bootstrap
+from kingdom.bus.maintenance import serving_metrics
+from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.cli.court.status import look_now
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.json_result import LOG_LINES
+from kingdom.cli.framework.long_running import (
+    CONNECTIONS,
+    LOOPBACK,
+    Level,
+    MetricsHost,
+    MetricsPort,
+    refuse_old_store,
+    run_until_stopped,
+)
+from kingdom.cli.machine.standalone import run_standalone
+from kingdom.court.chamberlain.records import CHAMBERLAIN
+from kingdom.court.heartbeat import HeartbeatThread, heartbeats_in_files, heartbeats_in_records
+from kingdom.court.live_packages import LivePackages
+from kingdom.court.metrics import CourtMetrics
+from kingdom.court.streams import SINGLE_STREAMS
+from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, log_path, tee
+from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
+from kingdom.realm import read_realm
+from kingdom.roles import declared
+from kingdom.roles.context import RoleComponents, RoleContext
+from kingdom.soldiers.sandbox.sandbox import SandboxProfile
+from kingdom.soldiers.settings import AgentName, SoldierSettings
+
+app = typer.Typer(add_completion=False)
+CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
+RoleName = Literal[CourtRole, "engine", "host"]
+# These roles also write the log of assignments.
+_ASSIGNMENT_ROLES = frozenset({"king", "general"})
+_log = structlog.get_logger("kingdom.cli")
+
+
+@command(app, "role", result=LOG_LINES, json_flags=("--json-logs", "--json"))
+async def role(  # noqa: PLR0913 - one parameter per option
+    call: CommandCall,
+    name: Annotated[RoleName, typer.Argument(help="The role that this process plays.")],
+    *,
+    with_host: Annotated[bool, typer.Option("--host", help="engine: run agents too, in the same process.")] = False,
+    host_name: Annotated[
+        str, typer.Option("--name", help="host: its name; by default the name of this machine.", show_default=False)
+    ] = "",
+    slots: Annotated[int | None, typer.Option(min=1, help="host: how many agents run at a time; by default 3.")] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="host: the folder of checkouts and transcripts; by default soldiers/NAME in a store of files, or here."
+        ),
+    ] = None,
+    agent: Annotated[AgentName | None, typer.Option(help="host: which agent it runs; by default scripted.")] = None,
+    sandbox: Annotated[
+        SandboxProfile | None,
+        typer.Option(help="host: what agents may see: strict (default), dev (with the network) or off."),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    log_level: Level = "info",
+) -> int | None:
+    """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
+
+    The sentinel watches GitHub and Jira, the king decides, general carries out assignments, soldiers runs agents, the
+    envoy talks to people, and the chamberlain watches over the court. These roles follow kingdom.yaml.
+
+    engine and host run workflows without a court: the engine takes every run to its next step and watches the hosts,
+    a host runs agents. They follow the options marked `host:`, not kingdom.yaml; `engine --host` does both. When a host
+    stops, its agents end; their sessions go on when it is back under the same name. After half a minute without it,
+    runs whose repositories have a checkpoint remote go on elsewhere.
+
+    A second signal ends the process at once; the exit code is then 1.
+
+    Example: kingdom role king --config kingdom.yaml
+
+    Example: kingdom role engine --host
+
+    Example: kingdom role host --name box --slots 4
+
+    JSON: log lines, one object each, on standard error.
+    """
+    options = {"name": host_name or None, "slots": slots, "agent": agent, "sandbox": sandbox}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    level = logging.getLevelNamesMapping()[log_level.upper()]
+    match name:
+        case "engine" | "host":
+            configure_logs(json=call.output.json, level=level)
+            cut_off = await run_standalone(
+                call,
+                engine=name == "engine",
+                host=SoldierSettings(**given) if with_host or name == "host" else None,
+                directory=directory,
+                metrics_host=metrics_host,
+                metrics_port=metrics_port,
+            )
+        case _:
+            if given or directory or with_host:
+                raise Misconfigured(
+                    f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+                )
+            cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
+    return exit_code.FAILED if cut_off else None
+
+
+async def _play_court_role(
+    call: CommandCall, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
+) -> bool:
+    realm = read_realm(call.settings.file)
+    directory = bootstrap.data_directory_of(call.settings)
+    logs = [TextLog(log_path(directory, SYSTEM))]
+    if name in _ASSIGNMENT_ROLES:
+        logs.append(TextLog(log_path(directory, TASKS)))
+    configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
+    await refuse_old_store(call.settings)
+    application, registry = declared(realm), CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
+        refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
+        if name == CHAMBERLAIN:
+            look = partial(look_now, bus, call.settings, realm)
+            refreshes.append(partial(CourtMetrics(registry).refresh, look))
+        await stack.enter_async_context(serving_metrics(registry, *refreshes, host=metrics_host, port=metrics_port))
+        context = RoleContext(
+            bus=bus,
+            settings=call.settings,
+            realm=realm,
+            packages=LivePackages(
+                bootstrap.generals_directory_of(call.settings, realm),
+                accepts_strangers=realm.sentinel.accepts_strangers,
+            ),
+            metrics=WorkerMetrics(registry),
+            directory=directory,
+            stack=stack,
+        )
+        if bootstrap.directory_of(call.settings.database_url):
+            signs = heartbeats_in_files(directory, name)
+        else:
+            signs = heartbeats_in_records(lambda: call.bus(application), name)
+        components = _components_of(name, context)
+        await stack.enter_async_context(HeartbeatThread(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
+        _log.info("role started", role=name)
+        return await run_until_stopped(components.runnables, components.background)
+
+
+def _components_of(name: CourtRole, context: RoleContext) -> RoleComponents:
+    """Load a role and return what it runs; no other role is loaded with it."""
+    match name:
+        case "sentinel":
+            from kingdom.roles import sentinel
+
+            return sentinel.build(context)
+        case "king":
+            from kingdom.roles import king
+
+            return king.build(context)
+        case "general":
+            from kingdom.roles import general
+
+            return general.build(context)
+        case "soldiers":
+            from kingdom.roles import soldiers
+
+            return soldiers.build(context)
+        case "envoy":
+            from kingdom.roles import envoy
+
+            return envoy.build(context)
+        case "chamberlain":
+            from kingdom.roles import chamberlain
+
+            return chamberlain.build(context)

@@ -1,0 +1,60 @@
+"""The workflow engine and a soldier host without a court: they are described by options alone."""
+
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from kingdom.bootstrap import operations_of
+from kingdom.bus.maintenance import run_retention, serving_metrics
+from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.worker import Worker
+from kingdom.bus.worker.worker import Runnable
+from kingdom.cli.framework.command import CommandCall
+from kingdom.cli.framework.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
+from kingdom.errors import Misconfigured
+from kingdom.soldiers.settings import SoldierSettings
+from kingdom.workflow.reactions import engine as declared
+from kingdom.workflow.streams import ENGINE_STREAMS
+from kingdom.workflow.timers import run_timers
+
+_log = structlog.get_logger("kingdom.workflow")
+
+
+async def run_standalone(
+    call: CommandCall,
+    *,
+    engine: bool,
+    host: SoldierSettings | None,
+    directory: Path | None,
+    metrics_host: str,
+    metrics_port: int | None,
+) -> bool:
+    """Run the engine, a host or both until a signal; return whether a second signal cut them off."""
+    if host and host.agent == "command":
+        raise Misconfigured(
+            "`--agent command` needs a program, and options cannot name it: set soldiers.agent and soldiers.command"
+            " in kingdom.yaml, and start the host with `kingdom role soldiers`"
+        )
+    await refuse_old_store(call.settings)
+    application, registry = declared(), CollectorRegistry()
+    async with call.bus(application, connections=CONNECTIONS * (2 if engine and host else 1)) as bus:
+        operations, metrics = operations_of(bus), WorkerMetrics(registry)
+        parts: list[Runnable] = []
+        beside: list[Coroutine[Any, Any, None]] = []
+        if engine:
+            parts.append(Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics))
+        if host:
+            # Loaded only where agents run.
+            from kingdom.roles.soldiers import soldier_host
+
+            parts.append(soldier_host(bus, call.settings, host, directory, metrics=metrics))
+        refresh = partial(BacklogMetrics(registry).refresh, operations, ENGINE_STREAMS)
+        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            if engine:
+                beside = [run_timers(bus), run_retention(operations, application.retention)]
+                _log.info("engine started", streams=list(ENGINE_STREAMS), host=host is not None)
+            return await run_until_stopped(parts, beside)

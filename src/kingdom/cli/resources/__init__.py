@@ -1,0 +1,1 @@
+"""Commands for what runs use: templates, repositories and MCP servers."""

@@ -1,0 +1,1 @@
+"""Commands that set up a realm and check it: init, config, doctor."""

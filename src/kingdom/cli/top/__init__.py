@@ -1,0 +1,1 @@
+"""`kingdom top`: the live screen."""

@@ -1,0 +1,146 @@
+"""`kingdom top`: the court on one live screen."""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kingdom.bus.port import Bus
+from kingdom.cli.court.petition import left_outside
+from kingdom.cli.court.status import status_sources_of
+from kingdom.cli.explain.commands import timeline_of
+from kingdom.cli.explain.view import explain_view
+from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.hosts import host_of
+from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
+from kingdom.cli.logs.session_follower import SessionFollower, SessionFollowerView
+from kingdom.cli.logs.sessions import LogSubject
+from kingdom.cli.workflow.results import agent_text_view, differences
+from kingdom.cli.workflow.view import tree_view
+from kingdom.clock import utc_now
+from kingdom.court.status import StatusSources
+from kingdom.errors import Misconfigured
+from kingdom.log_output import configure_logs
+from kingdom.roles import declared
+from kingdom.soldiers.settings import SoldierSettings
+from kingdom.text import printable
+from kingdom.top.run_views import ReadContent, RunViews
+from kingdom.top.store_client import StoreClient
+from kingdom.workflow import lifecycle
+from kingdom.workflow.model.run.workflow import Workflow
+
+if TYPE_CHECKING:
+    from kingdom.top.app import Top
+
+app = typer.Typer(add_completion=False)
+# The Generals are read again after this time, since people edit them.
+_GENERALS_SECONDS = 5.0
+
+
+@command(app, "top", result=None)
+async def top(call: CommandCall) -> int | None:
+    """Watch the court on a live screen: runs, queues, questions and health, and act on them with single keys.
+
+    Press ? there for every key. It needs a terminal and the extra `top`: pip install 'kingdom[top]'.
+
+    Example: kingdom top
+
+    JSON: none; programs use `kingdom status --json` and `kingdom ps --json`.
+    """
+    if call.output.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misconfigured(
+            "a live screen needs a terminal: use `kingdom status --json` or `kingdom ps --watch` instead"
+        )
+    screen = _load_screen()
+    # Log lines would be written across the screen.
+    configure_logs(json=True, level=logging.ERROR, also=[drop_log_line])
+    seen: list[tuple[float, StatusSources]] = []
+
+    async def status_sources() -> StatusSources:
+        if not seen or time.monotonic() - seen[0][0] > _GENERALS_SECONDS:
+            seen[:] = [(time.monotonic(), await asyncio.to_thread(status_sources_of, call.settings, call.realm))]
+        return seen[0][1]
+
+    async with call.bus(declared(call.realm), create=False) as bus:
+        shown = screen(StoreClient(bus, call.settings.actor, status_sources), readers_of(bus, call.realm.soldiers))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Without this, a signal would leave the terminal in the state of the screen.
+            leave = partial(shown.exit, return_code=BY_SIGNAL + number)
+            asyncio.get_running_loop().add_signal_handler(number, leave)
+        await shown.run_async()
+    return shown.return_code
+
+
+def readers_of(bus: Bus, settings: SoldierSettings) -> RunViews:
+    """Return the views of a run for the screen, which are those of the commands."""
+
+    async def show(run_id: str) -> RenderableType:
+        run = await lifecycle.show(bus, run_id)
+        return tree_view(run, await host_of(bus, run), utc_now())
+
+    async def diff(run_id: str) -> RenderableType:
+        found = await differences(bus, settings, await lifecycle.show(bus, run_id))
+        parts: list[RenderableType] = []
+        for each in found:
+            suffix = "" if each.diff else ": no difference"
+            parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{suffix}"), style="bold"))
+            parts.append(agent_text_view(each.diff, "diff"))
+        return Group(*parts)
+
+    async def explain(about: str) -> RenderableType:
+        return explain_view(await timeline_of(bus, about), utc_now())
+
+    async def logs(run_id: str) -> ReadContent:
+        return await _transcript(bus, run_id)
+
+    async def outside(run: Workflow) -> Sequence[str]:
+        return await left_outside(bus, run)
+
+    return RunViews(show=show, diff=diff, explain=explain, logs=logs, left_outside=outside)
+
+
+async def _transcript(bus: Bus, run_id: str) -> ReadContent:
+    """Return a function that reads new lines of a run's sessions, beginning near their end."""
+    run = await lifecycle.show(bus, run_id)
+    follower, view = SessionFollower(bus, LogSubject(run)), SessionFollowerView(run)
+    waiting = await follower.look()
+    notes = [
+        Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
+        for session in follower.keep_tail()
+    ]
+    if not follower.sessions:
+        notes.append(Text("No agent has started yet; its messages will appear here.", style="dim"))
+    shown_places: set[str] = set()
+
+    async def more() -> Sequence[RenderableType]:
+        lines: list[RenderableType] = [*notes]
+        entries = [*waiting, *await follower.look()]
+        notes.clear()
+        waiting.clear()
+        async for news in follower.news(entries):
+            place = news.session.place
+            if place and place not in shown_places:
+                shown_places.add(place)
+                lines.append(Text(printable(f"From the store; the transcript is on {place}"), style="yellow"))
+            lines.extend(view.lines(news))
+        return lines
+
+    return more
+
+
+def _load_screen() -> "type[Top]":
+    try:
+        from kingdom.top.app import Top
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("textual"):
+            raise
+        raise Misconfigured("the live screen is an extra: pip install 'kingdom[top]'") from error
+    return Top

@@ -1,0 +1,1 @@
+"""`kingdom up`: run every role, and show their log."""

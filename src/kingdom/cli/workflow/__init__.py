@@ -1,0 +1,1 @@
+"""`kingdom workflow …`: runs."""

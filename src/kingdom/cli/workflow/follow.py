@@ -1,0 +1,111 @@
+"""Follows a run until it stops, for --wait."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+
+from rich.live import Live
+
+from kingdom.bootstrap import operations_of
+from kingdom.bus.log import LogCursor, LogEntry
+from kingdom.bus.operations import Operations
+from kingdom.bus.port import Bus
+from kingdom.cli.framework import exit_code
+from kingdom.cli.framework.command import CommandCall
+from kingdom.cli.framework.hosts import host_of
+from kingdom.cli.framework.long_running import BY_SIGNAL
+from kingdom.cli.workflow.view import log_line, tree_view
+from kingdom.clock import utc_now
+from kingdom.workflow.lifecycle import show
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.streams import ENGINE_STREAMS
+
+_CODES = {
+    WorkflowStatus.READY: 0,
+    WorkflowStatus.COMPLETED: 0,
+    WorkflowStatus.FAILED: exit_code.FAILED,
+    WorkflowStatus.CANCELLED: exit_code.FAILED,
+    WorkflowStatus.PAUSED: exit_code.WAITING,
+    WorkflowStatus.AWAITING: exit_code.WAITING,
+}
+_POLL_SECONDS = 0.2
+_PAGE = 500
+# When events wait longer than this, the process that handles them is probably not running.
+_UNHANDLED_SECONDS = 5.0
+_POLLS_PER_CHECK = 10
+
+
+async def follow(
+    call: CommandCall, bus: Bus, workflow_id: str, since: LogCursor, wanted: WorkflowStatus
+) -> tuple[Workflow, int]:
+    """Show the progress of a run until it stops; return it with its exit code.
+
+    Ending in the `wanted` status is no failure. Ctrl-C stops following, but not the run.
+    """
+    try:
+        workflow = await _show_progress(call, bus, workflow_id, since)
+    except asyncio.CancelledError:
+        if task := asyncio.current_task():
+            # Only following was cancelled.
+            task.uncancel()
+        call.output.note(f"{workflow_id} keeps running. To see it: kingdom workflow show {workflow_id}")
+        return await show(bus, workflow_id), BY_SIGNAL + signal.SIGINT
+    return workflow, 0 if workflow.status is wanted else _CODES[workflow.status]
+
+
+async def new_entries(operations: Operations, workflow_id: str, since: LogCursor) -> tuple[list[LogEntry], LogCursor]:
+    """Return the log entries of a run after a cursor, and the cursor of the last one."""
+    entries: list[LogEntry] = []
+    while page := await operations.read_log(since, _PAGE, workflow_id):
+        entries += [logged.entry for logged in page]
+        since = page[-1].cursor
+    return entries, since
+
+
+def _has_stopped(workflow: Workflow) -> bool:
+    """Return whether a run does nothing until a command asks for it."""
+    about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
+    return workflow.status in _CODES and not workflow.stop_request and not about_to_start
+
+
+async def _show_progress(call: CommandCall, bus: Bus, workflow_id: str, since: LogCursor) -> Workflow:
+    if call.output.json or not call.output.console.is_terminal:
+        async for workflow in _poll(call, bus, workflow_id):
+            entries, since = await new_entries(operations_of(bus), workflow_id, since)
+            call.output.say(*(log_line(workflow, entry) for entry in entries))
+        return workflow
+    with Live(console=call.output.console, auto_refresh=False) as live:
+        async for workflow in _poll(call, bus, workflow_id):
+            live.update(tree_view(workflow, await host_of(bus, workflow), utc_now()), refresh=True)
+    return workflow
+
+
+async def _poll(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
+    """Yield a run again and again until it stops; note once if a process seems to be missing."""
+    operations = operations_of(bus)
+    polls, warned = 0, False
+    while True:
+        workflow = await show(bus, workflow_id)
+        yield workflow
+        if _has_stopped(workflow):
+            return
+        polls += 1
+        if not warned and polls % _POLLS_PER_CHECK == 0 and (problem := await _find_missing(operations, workflow)):
+            call.output.note(problem)
+            warned = True
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _find_missing(operations: Operations, workflow: Workflow) -> str:
+    """Return which process is missing if no worker takes the events that a run waits for."""
+    host = workflow.placement.host if workflow.placement else ""
+    commands = {
+        **dict.fromkeys(ENGINE_STREAMS, "kingdom role engine"),
+        f"soldier.{host}": f"kingdom role host --name {host}",
+    }
+    for row in await operations.stats():
+        if row.stream in commands and not row.processing and row.oldest_pending_seconds > _UNHANDLED_SECONDS:
+            paused = f"it is paused: {row.paused}" if row.paused else f"is `{commands[row.stream]}` running?"
+            return f"No worker has taken events of {row.stream} for {row.oldest_pending_seconds:.0f} s: {paused}"
+    return ""

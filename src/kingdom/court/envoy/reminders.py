@@ -1,0 +1,109 @@
+"""Old questions: people are reminded once and warned once. Closed questions are cleaned up."""
+
+from datetime import datetime, timedelta
+from functools import partial
+from textwrap import shorten
+from zoneinfo import ZoneInfo
+
+import msgspec
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import RecordQuery
+from kingdom.court.documents import MessageType, Urgency
+from kingdom.court.envoy.answers import QUESTION_OVER, describe_end
+from kingdom.court.envoy.messenger import Messenger
+from kingdom.court.envoy.records import MessageThread, ShownQuestion, load_entries, remove_entry
+from kingdom.court.questions import QUESTIONS, WARNED_AFTER, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.records import ASSIGNMENTS, queue_message
+from kingdom.workflow.records import run_transaction
+
+_AT_ONCE = 50
+# The thread already shows the complete question.
+_SHOWN_MAX = 1500
+_LEFT_OVER_AFTER = timedelta(days=1)
+_log = structlog.get_logger("kingdom.court")
+
+
+async def send_reminders(transaction: Transaction, now: datetime, channel: str, zone: ZoneInfo) -> int:
+    """Queue reminders of old questions, and return how many. The King handles questions past their deadline."""
+    due = await transaction.find(
+        RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=_AT_ONCE)
+    )
+    reminded = 0
+    for record in due:
+        question = msgspec.convert(record.doc, HumanQuestion)
+        if question.due_at <= now:
+            continue
+        late = now >= question.asked_at + WARNED_AFTER
+        reminded_question = msgspec.structs.replace(
+            question, reminded_at=now, warned_at=now if late else question.warned_at
+        )
+        await save_question(transaction, reminded_question, record)
+        await queue_message(
+            transaction,
+            MessageType.THREAD_UPDATE,
+            _words(question, now, late=late),
+            channel=await _channel(transaction, question, channel),
+            thread=question.thread,
+            today=now.astimezone(zone).date(),
+            context={"task_id": question.thread, "reminder": True},
+            urgency=Urgency.URGENT if late else Urgency.HIGH,
+        )
+        reminded += 1
+    return reminded
+
+
+async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> None:
+    """Show how each closed question ended and remove it, then remove threads of assignments that are gone."""
+    async with bus.transaction() as transaction:
+        over = await _questions_over(transaction)
+    for assignment_id, (question, ending) in over.items():
+        if question.message_ts:
+            try:
+                await messenger.end_question(question, ending)
+            except Exception as error:  # noqa: BLE001 - the next round tries again
+                _log.warning("a closed question still looks open", task=assignment_id, error=str(error))
+                if now - question.created_at < _LEFT_OVER_AFTER:
+                    continue
+        await run_transaction(bus, partial(_forget_question, assignment_id=assignment_id, msg_id=question.msg_id))
+    await run_transaction(bus, lambda transaction: _forget_threads(transaction, now))
+
+
+async def _questions_over(transaction: Transaction) -> dict[str, tuple[ShownQuestion, str]]:
+    over = {}
+    for assignment_id, question in (await load_entries(transaction, ShownQuestion)).items():
+        found = await load_question(transaction, assignment_id)
+        if found is None or found[1].status is not QuestionStatus.OPEN:
+            over[assignment_id] = (question, describe_end(found[1]) if found else QUESTION_OVER)
+    return over
+
+
+async def _forget_question(transaction: Transaction, assignment_id: str, msg_id: str) -> None:
+    question = (await load_entries(transaction, ShownQuestion)).get(assignment_id)
+    # A newer question may have replaced it.
+    if question and question.msg_id == msg_id:
+        await remove_entry(transaction, ShownQuestion, assignment_id)
+
+
+async def _forget_threads(transaction: Transaction, now: datetime) -> None:
+    for assignment_id, thread in (await load_entries(transaction, MessageThread)).items():
+        is_old = now - thread.created_at >= _LEFT_OVER_AFTER
+        # While the assignment is stored, its last message may still be on its way to the thread.
+        if is_old and await transaction.get(ASSIGNMENTS.name, assignment_id) is None:
+            await remove_entry(transaction, MessageThread, assignment_id)
+
+
+async def _channel(transaction: Transaction, question: HumanQuestion, otherwise: str) -> str:
+    awaited = (await load_entries(transaction, ShownQuestion)).get(question.id)
+    return awaited.channel if awaited else otherwise
+
+
+def _words(question: HumanQuestion, now: datetime, *, late: bool) -> str:
+    days = (now - question.asked_at).days
+    since = f"{days} days" if days > 1 else "a day"
+    otherwise = "then it is refused" if question.petition else "then the work fails"
+    after = f"then the answer is {question.default!r}" if question.default else otherwise
+    begin = "Nobody has answered for" if late else "A question has waited for"
+    asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
+    return f"{begin} {since}: {asked}\nAnswer by {question.due_at.isoformat()}; {after}."

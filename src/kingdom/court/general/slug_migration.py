@@ -1,0 +1,155 @@
+"""Migrate Gits and memory of earlier versions from slugs to repositories.
+
+A slug is ambiguous: acme-web-app stands for acme/web-app and for acme-web/app.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import RecordQuery, read_documents
+from kingdom.court.documents import Assignment
+from kingdom.court.memory import list_legacy_files, migrate_legacy_file
+from kingdom.court.package import Package
+from kingdom.court.records import ASSIGNMENTS
+from kingdom.court.sentinel.settings import SentinelSettings, names_owner
+from kingdom.errors import KingdomError
+from kingdom.workflow.model.resources.git import Git, repo_of
+from kingdom.workflow.records import ACTIVE, GITS, each_record, load_resource, run_transaction, save_resource
+from kingdom.workflow.templates import slug
+
+_log = structlog.get_logger("kingdom.court")
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRepos:
+    """Known repositories, in lower case. Those that only events name are not `trusted` if events come from GitHub.
+
+    Strangers choose the names of their repositories, so they can choose one with the slug of a Git.
+    """
+
+    repos: frozenset[str]
+    trusted: frozenset[str]
+
+
+async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: SentinelSettings) -> None:
+    """Set the repository of Gits and memory of earlier versions where it is certain, and log the others.
+
+    Safe to repeat: a Git that has its repository is not changed.
+    """
+    files = [
+        (Path(package.directory), file)
+        for package in packages
+        for file in list_legacy_files(Path(package.directory), package.general.memory)
+    ]
+    async with bus.transaction() as transaction:
+        stored = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+        found = list(read_documents(stored, Git))
+        gits = [_with_address(git, sentinel.forge) for git in found]
+        is_done = not files and all(git.repo for git in gits)
+        assigned = frozenset() if is_done else await _assigned_repos(transaction)
+    known = _known_repos(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
+    gits = [git if git.repo else _with_slug(git, known) for git in gits]
+    for before, git in zip(found, gits, strict=True):
+        if git != before:
+            await _save_repo(bus, git)
+    _warn_of_duplicates(gits)
+    for directory, file in files:
+        _migrate_memory(directory, file, known)
+
+
+async def _assigned_repos(transaction: Transaction) -> frozenset[str]:
+    found = [record async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name))]
+    return frozenset(assignment.repo for assignment in read_documents(found, Assignment) if assignment.repo)
+
+
+def _known_repos(
+    packages: Iterable[Package], sentinel: SentinelSettings, own: Iterable[str], assigned: Iterable[str]
+) -> _KnownRepos:
+    globs = {glob.lower() for glob in _named_repos(packages, sentinel) if names_owner(glob)}
+    repos = {repo.lower() for repo in (*own, *assigned)} | {glob for glob in globs if not set(glob) & set("*?[")}
+    trusted = {repo.lower() for repo in own} | {
+        repo for repo in repos if sentinel.github is None or any(fnmatchcase(repo, glob) for glob in globs)
+    }
+    return _KnownRepos(frozenset(repos), frozenset(trusted))
+
+
+def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Iterator[str]:
+    """Yield the repositories that settings and packages name."""
+    yield from sentinel.github.repos if sentinel.github else ()
+    for general in (package.general for package in packages):
+        yield general.default_repo or ""
+        yield from (schedule.repo or "" for schedule in general.schedules)
+        yield from (glob for subscription in general.subscribes for glob in subscription.repos)
+
+
+def _with_address(git: Git, forge: str) -> Git:
+    return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, forge))
+
+
+def _with_slug(git: Git, known: _KnownRepos) -> Git:
+    """Return a Git with the one repository that its slug can stand for, or unchanged."""
+    address = git.url.removesuffix("/").removesuffix(".git").lower()
+    fitting = {repo for repo in known.repos if git.id == slug(repo) or address.endswith((f"/{repo}", f":{repo}"))}
+    if len(certain := fitting & known.trusted) == 1:
+        return msgspec.structs.replace(git, repo=certain.pop())
+    if fitting:
+        _log.warning(
+            "the repository of a Git is not certain, so no event uses it: name the right one under `repos`"
+            " of a General and start again, or delete the Git and create it with --repo",
+            git=git.id,
+            may_be=sorted(fitting),
+        )
+    return git
+
+
+async def _save_repo(bus: Bus, known: Git) -> None:
+    async def act(transaction: Transaction) -> bool:
+        record, git = await load_resource(transaction, Git, known.id)
+        if git.repo or record.state != ACTIVE:
+            return False
+        await save_resource(transaction, msgspec.structs.replace(git, repo=known.repo), record)
+        return True
+
+    if await run_transaction(bus, act):
+        _log.info("a Git of an earlier version now has its repository", git=known.id, repo=known.repo)
+
+
+def _warn_of_duplicates(gits: Iterable[Git]) -> None:
+    twins: dict[str, list[str]] = defaultdict(list)
+    for git in gits:
+        twins[git.repo.lower()].append(git.id)
+    for repo, (first, *others) in twins.items():
+        if repo and others:
+            _log.warning(
+                "several Gits have the same repository, and its events use the first: delete the others, or create"
+                ' them again with --repo ""',
+                repo=repo,
+                first=first,
+                others=others,
+            )
+
+
+def _migrate_memory(directory: Path, file: Path, known: _KnownRepos) -> None:
+    fitting = {repo for repo in known.repos if file.stem == f"repo-{slug(repo)}"}
+    if len(fitting) != 1 or not fitting <= known.trusted:
+        _log.warning(
+            "the repository of this memory is not certain, so no agent sees it: rename it to"
+            " repository-OWNER.NAME.md, or delete it",
+            file=str(file),
+            may_be=sorted(fitting),
+        )
+        return
+    (repo,) = fitting
+    try:
+        migrate_legacy_file(directory, file, repo)
+    except (KingdomError, OSError) as error:
+        _log.warning("cannot migrate memory of an earlier version", file=str(file), error=str(error))
+    else:
+        _log.info("memory of an earlier version now has its repository", file=str(file), repo=repo)

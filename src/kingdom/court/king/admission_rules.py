@@ -1,0 +1,124 @@
+"""Admission rules: how much new work health and budget allow. The strictest rule counts. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.court.documents import Priority
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.quota import Quota
+
+# Each priority counts as having waited this much longer. So old entries overtake, and none waits forever.
+HEAD_START: Mapping[Priority, timedelta] = {
+    Priority.HIGH: timedelta(hours=4),
+    Priority.NORMAL: timedelta(hours=1),
+    Priority.LOW: timedelta(),
+}
+_EPOCH_DIGITS = 14
+# What a reading means for people, by the resource that decides its level.
+_RESOURCES = {
+    "cpu_percent": "the machine is busy (CPU {} %)",
+    "memory_percent": "the machine is short of memory ({} % used)",
+    "disk_percent": "the disk is almost full ({} % used)",
+}
+
+
+class AdmissionLevel(IntEnum):
+    """Which priorities a rule admits, including entries that have waited long enough to count as such."""
+
+    EVERYTHING = 0
+    NORMAL = 1
+    HIGH = 2
+    NOTHING = 3
+
+
+class _HealthReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The health reading of the Chamberlain. Reject naive datetimes."""
+
+    level: str
+    at: Annotated[datetime, Meta(tz=True)]
+    reason: str = ""
+
+
+class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One admission rule at this moment, with its reason."""
+
+    name: str
+    level: AdmissionLevel
+    reason: str
+
+    def admits(self, rank: int, now: datetime) -> bool:
+        """Return whether an entry of this rank is admitted."""
+        match self.level:
+            case AdmissionLevel.EVERYTHING:
+                return True
+            case AdmissionLevel.NOTHING:
+                return False
+        least = Priority.HIGH if self.level is AdmissionLevel.HIGH else Priority.NORMAL
+        return rank <= rank_of(now, least)
+
+
+def rank_of(since: datetime, priority: Priority) -> int:
+    """Return the rank of an entry in milliseconds. The lowest rank comes first."""
+    return max(0, int((since - HEAD_START[priority]).timestamp() * 1000))
+
+
+def rank_text(rank: int) -> str:
+    """Return a rank as text that sorts like the number."""
+    return f"{rank:0{_EPOCH_DIGITS}d}"
+
+
+def strictest_rule(*rules: AdmissionRule) -> AdmissionRule:
+    """Return the strictest rule, the first one on a tie."""
+    return max(rules, key=lambda rule: rule.level)
+
+
+def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: KingSettings) -> AdmissionRule:
+    """Return the rule for the machine's health. Without any reading, everything is admitted."""
+    if reading is None:
+        return AdmissionRule(
+            name="health", level=AdmissionLevel.EVERYTHING, reason="the health has never been measured"
+        )
+    try:
+        seen = msgspec.convert(reading, _HealthReading)
+    except msgspec.ValidationError as error:
+        return AdmissionRule(
+            name="health", level=AdmissionLevel.NOTHING, reason=f"the health reading is invalid: {error}"
+        )
+    age = (now - seen.at).total_seconds()
+    if age > settings.health_stale_seconds:
+        return AdmissionRule(
+            name="health",
+            level=AdmissionLevel.NOTHING,
+            reason=f"the last health reading is {age:.0f} s old, which counts as orange",
+        )
+    level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(seen.level, AdmissionLevel.NOTHING)
+    return AdmissionRule(name="health", level=level, reason=_describe_health(seen))
+
+
+def _describe_health(reading: _HealthReading) -> str:
+    resource, _, percent = reading.reason.partition(": ")
+    if resource in _RESOURCES:
+        return _RESOURCES[resource].format(percent)
+    return f"health is {reading.level}" + (f" ({reading.reason})" if reading.reason else "")
+
+
+def budget_rule(money: Quota, settings: KingSettings) -> AdmissionRule:
+    """Return the rule for the money that is left today."""
+    share = money.spent / money.limit * 100
+    if share >= 100:  # noqa: PLR2004 - percent
+        level = AdmissionLevel.NOTHING
+    elif share >= Decimal(str(settings.critical_percent)):
+        level = AdmissionLevel.HIGH
+    elif share >= Decimal(str(settings.warning_percent)):
+        level = AdmissionLevel.NORMAL
+    else:
+        level = AdmissionLevel.EVERYTHING
+    return AdmissionRule(
+        name="budget", level=level, reason=f"${money.spent:.2f} of the daily ${money.limit:.2f} are spent"
+    )

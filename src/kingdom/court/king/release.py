@@ -1,0 +1,105 @@
+"""Release an assignment that has ended or waits for a person: free its slots, record its cost, end its event."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind
+from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, MessageType
+from kingdom.court.king.assignments import load_current_quota, quota_scopes
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.outcomes import update_event_status
+from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
+from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
+
+_OPEN = "open"
+# How much of an assignment's cost is already recorded, so that nothing is counted twice.
+BILLS = RecordKind(
+    name="bill",
+    directories={_OPEN: "state/king/bills", ENDED: "state/king/bills-ended"},
+    final=frozenset({ENDED}),
+    retention=timedelta(days=7),
+)
+_INACTIVE = frozenset({AssignmentStatus.NEEDS_HUMAN, *ASSIGNMENTS.final})
+
+
+async def release_assignment(transaction: Transaction, assignment_id: str, now: datetime, context: KingContext) -> None:
+    """Free the quotas of an assignment, record its cost, and update its event if the assignment has ended."""
+    record = await transaction.get(ASSIGNMENTS.name, assignment_id)
+    if record is None:
+        return
+    assignment = msgspec.convert(record.doc, Assignment)
+    ended = assignment.status in ASSIGNMENTS.final
+    held, root_id = quota_scopes(assignment), assignment.root_id
+    about_end = [(EVENTS.name, assignment.cause_id), (RESULTS.name, root_id)] if ended else []
+    await transaction.read_ahead([(BILLS.name, root_id), *((QUOTAS.name, scope) for scope in held), *about_end])
+    cost, first_end = await _update_bill(transaction, assignment, ended=ended)
+    for scope in held:
+        quota_record, quota = await load_current_quota(transaction, scope, now, context)
+        freed = quota.free(assignment_id).book(cost if scope == MONEY else Decimal(0))
+        if freed != quota:
+            await save_quota(transaction, freed, quota_record)
+    if ended:
+        await _end_event(transaction, assignment)
+    if first_end:
+        await _announce_end(transaction, assignment, now, context)
+
+
+async def release_forgotten(transaction: Transaction, now: datetime, context: KingContext) -> int:
+    """Release assignments that hold slots although they have ended or wait for a person. Return how many."""
+    _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
+    forgotten = 0
+    for holder in soldiers.holders:
+        record = await transaction.get(ASSIGNMENTS.name, holder)
+        if record and record.state in _INACTIVE:
+            await release_assignment(transaction, holder, now, context)
+            forgotten += 1
+    return forgotten
+
+
+async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
+    """Return the cost since the last call, and whether the assignment ends for the first time."""
+    root_id = assignment.root_id
+    bill = await transaction.get(BILLS.name, root_id)
+    booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)
+    cost = max(Decimal(str(round(assignment.cost_usd, 6))), booked)
+    first_end = ended and (bill is None or bill.state == _OPEN)
+    if cost != booked or first_end:
+        await transaction.put(
+            Record(
+                kind=BILLS.name,
+                id=root_id,
+                version=bill.version if bill else 0,
+                state=ENDED if ended else _OPEN,
+                doc={"task_id": root_id, "usd": str(cost)},
+            )
+        )
+    return cost - booked, first_end
+
+
+async def _end_event(transaction: Transaction, assignment: Assignment) -> None:
+    record = await transaction.get(EVENTS.name, assignment.cause_id)
+    if record and record.state not in EVENTS.final:
+        await update_event_status(transaction, record, msgspec.convert(record.doc, ExternalEvent), assignment)
+
+
+async def _announce_end(transaction: Transaction, assignment: Assignment, now: datetime, context: KingContext) -> None:
+    result = await transaction.get(RESULTS.name, assignment.root_id)
+    words = str(result.doc.get("summary") or "") if result else ""
+    words = words or assignment.reason
+    await queue_message(
+        transaction,
+        MessageType.THREAD_UPDATE,
+        f"{assignment.root_id} is {assignment.status}" + (f": {words}" if words else "."),
+        channel=context.channel(assignment.target_general),
+        thread=assignment.root_id,
+        today=context.day(now),
+        context={
+            "task_id": assignment.root_id,
+            "event_id": assignment.cause_id,
+            "general": assignment.target_general,
+            "status": assignment.status,
+        },
+    )

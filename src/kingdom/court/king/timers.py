@@ -1,0 +1,88 @@
+"""The King's timers: schedules, held events, overdue questions, admission."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.court.king.admission import AdmissionResult, admit, release_absent
+from kingdom.court.king.answers import close_overdue_questions
+from kingdom.court.king.context import KingContext
+from kingdom.court.king.release import release_forgotten
+from kingdom.court.king.schedules import fire_schedules
+from kingdom.court.king.waiting_queue import release_held
+from kingdom.errors import KingdomError
+from kingdom.workflow.records import run_transaction
+
+# How many entries one transaction releases. The rest follow in the next round.
+_LIMIT = 50
+# The due questions include those that only need a reminder.
+_ASKS_LIMIT = 500
+# How many admission transactions one round runs, so that the other timers get their turn.
+_ROUNDS_MAX = 200
+_log = structlog.get_logger("kingdom.court")
+
+
+async def run_timers(bus: Bus, context: KingContext) -> None:
+    """Run all timers until cancelled. Any number of Kings may do so."""
+    while True:
+        for timer in TIMERS:
+            try:
+                await timer(bus, context.clock(), context)
+            except Exception as error:  # noqa: BLE001 - one failing timer must not end the loop
+                expected = isinstance(error, KingdomError)
+                _log.warning(
+                    "a timer of the King failed, trying again",
+                    timer=timer.__name__,
+                    error=str(error),
+                    exc_info=None if expected else error,
+                )
+        await asyncio.sleep(context.settings.every_seconds)
+
+
+async def run_timers_once(bus: Bus, context: KingContext) -> None:
+    """Run every timer once."""
+    for timer in TIMERS:
+        await timer(bus, context.clock(), context)
+
+
+async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
+    """Release entries that nothing holds back: their time is over, their General is back, or a slot was not freed."""
+
+    async def act(transaction: Transaction) -> None:
+        await release_held(transaction, now, _LIMIT)
+        await release_absent(transaction, context)
+        await release_forgotten(transaction, now, context)
+
+    await run_transaction(bus, act)
+
+
+async def close_questions(bus: Bus, now: datetime, _: KingContext) -> None:
+    """Decide about questions that nobody answered in time."""
+
+    async def act(transaction: Transaction) -> None:
+        await close_overdue_questions(transaction, now, _ASKS_LIMIT)
+
+    await run_transaction(bus, act)
+
+
+async def admit_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
+    """Admit what there is room for."""
+
+    async def act(transaction: Transaction) -> AdmissionResult:
+        return await admit(transaction, now, context)
+
+    for _ in range(_ROUNDS_MAX):
+        if not (await run_transaction(bus, act)).has_more:
+            return
+
+
+# Each runs in its own transactions, so that a failure does not affect the others.
+TIMERS: tuple[Callable[[Bus, datetime, KingContext], Awaitable[object]], ...] = (
+    fire_schedules,
+    release_waiting,
+    close_questions,
+    admit_waiting,
+)

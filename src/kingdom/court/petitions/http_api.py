@@ -1,0 +1,88 @@
+"""Call an outside system over HTTP. Errors show whether a request may have been sent."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from kingdom.bus.effects.effect import CallResult, Rejected, Throttled, Unknown
+from kingdom.bus.effects.http_result import classify_response
+from kingdom.court.remote_http import PAUSE, HttpReply, read_reply
+from kingdom.errors import Transient
+from kingdom.text import with_reason
+
+LONGEST_CALL = timedelta(seconds=20)
+# The wait before the next call to an unreachable system.
+_UNREACHABLE_WAIT = timedelta(seconds=30)
+REASON_MAX = 500
+_T = TypeVar("_T")
+
+
+class Unreachable(Transient):
+    """Raised if there was no connection, so nothing was sent."""
+
+
+class HttpApi:
+    """An outside system with one URL and one authorization. Close it after use."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], longest_call: timedelta = LONGEST_CALL) -> None:
+        self.url = url.rstrip("/")
+        self.longest_call = longest_call
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, path: str, **parameters: str | int) -> HttpReply:
+        """Send a GET request. `path` may be a complete URL from an earlier reply."""
+        return await self._request("GET", path, params=parameters, allow_redirects=True)
+
+    async def send(self, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send a POST request."""
+        # A redirected POST would become a GET, and its success would mean nothing.
+        return await self._request("POST", path, data=msgspec.json.encode(body), allow_redirects=False)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session:
+            await self._session.close()
+            self._session = None
+
+    async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
+        if self._session is None:
+            # On a reused connection that died, it would be unclear whether a request arrived.
+            connector = aiohttp.TCPConnector(force_close=True)
+            limit = aiohttp.ClientTimeout(total=self.longest_call.total_seconds())
+            self._session = aiohttp.ClientSession(connector=connector, timeout=limit, headers=self._headers)
+        url = path if path.startswith(f"{self.url}/") else self.url + path
+        try:
+            async with self._session.request(method, url, **options) as answer:
+                return await read_reply(answer)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(str(error)) from error
+
+
+def unreachable(name: str, error: Unreachable) -> Throttled:
+    """Return the answer for a request that was not sent."""
+    return Throttled(_UNREACHABLE_WAIT, f"{name} cannot be reached: {error}")
+
+
+def answer_of(reply: HttpReply, name: str, words: str, response: Mapping[str, Any]) -> CallResult:
+    """Return the answer for an effect: the response of a success, or a reason for people."""
+    reason = with_reason(f"{name} answered {reply.status}", words)[:REASON_MAX]
+    match classify_response(reply.status, reply.headers, response):
+        case Rejected():
+            return Rejected(reason)
+        case Throttled(after):
+            return Throttled(after or PAUSE, reason)
+        case Unknown():
+            return Unknown(reason)
+        case answer:
+            return answer
+
+
+def require_body(reply: HttpReply, kind: type[_T], name: str) -> _T:
+    """Return the body of a reply if it has the expected type, or raise Transient."""
+    if not reply.ok or not isinstance(reply.body, kind):
+        raise Transient(f"{name} answered {reply.status} to a check of an earlier call")
+    return reply.body

@@ -1,0 +1,112 @@
+"""Receive petitions of agents and decide about them. Equal requests in one assignment are one petition."""
+
+from collections.abc import Collection, Mapping
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.court.documents import Assignment
+from kingdom.court.package import GeneralPolicy
+from kingdom.court.petitions.approval import request_approval
+from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, read_body
+from kingdom.court.petitions.decision import (
+    COUNTED,
+    PETITIONS,
+    Petition,
+    PetitionState,
+    RefusalDecision,
+    decide_petition,
+    petition_id_of,
+)
+from kingdom.court.petitions.granting import grant_petition, with_branches
+from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
+from kingdom.court.streams import petitions_due
+from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.messages.answers import AgentPetitioned
+from kingdom.workflow.model.run.workflow import Workflow
+
+
+async def handle_petition(
+    transaction: Transaction,
+    root: Assignment,
+    policy: GeneralPolicy,
+    workflow: Workflow,
+    request: AgentPetitioned,
+    *,
+    at: datetime,
+    channel: str = "",
+    today: date | None = None,
+    absent: Collection[str] = (),
+) -> Petition:
+    """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
+
+    A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
+    `grant_waiting_petitions`. A petition to an `absent` system is refused.
+    """
+    petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
+    record = await transaction.get(PETITIONS.name, petition.id)
+    before = read_petition(record) if record else None
+    askers = (
+        *(name for name in (before.asked_as if before else ()) if name != request.petition_id),
+        request.petition_id,
+    )
+    if before and (before.state in COUNTED or before.rejected):
+        return await save_petition(transaction, msgspec.structs.replace(before, asked_as=askers), record)
+    ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]
+    number = max((each.number for each in ahead), default=0) + 1
+    petition = msgspec.structs.replace(petition, asked_as=askers, number=number)
+    verdict = RefusalDecision(petition.reason) if petition.reason else decide_petition(petition, policy, ahead)
+    if isinstance(verdict, RefusalDecision):
+        return await refuse_petition(transaction, petition, record, verdict.reason)
+    if (system := petition.kind.partition(".")[0]) in absent:
+        reason = f"this realm does not use {system}: set sentinel.{system} in kingdom.yaml"
+        return await refuse_petition(transaction, petition, record, reason)
+    petition = await with_branches(transaction, petition, workflow)
+    if petition.reason:
+        return await refuse_petition(transaction, petition, record, petition.reason)
+    petition = msgspec.structs.replace(petition, expires_at=at + verdict.expires_after, commands=verdict.commands)
+    day = today or at.date()
+    if verdict.approval:
+        petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
+    granted = await grant_petition(transaction, petition, record, workflow, ahead, day)
+    if granted.state is PetitionState.REQUESTED:
+        # The condition may have been met during this transaction, and no other notice would follow.
+        await transaction.publish(petitions_due(petition.id, petition.root))
+    return granted
+
+
+def _parse_petition(
+    root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
+) -> Petition:
+    """Parse a petition of an agent. If it is invalid, the petition has the reason."""
+    origin, body, target, foreign, reason = _origin(root, channel), dict(raw), "", False, ""
+    if kind in KINDS:
+        try:
+            read = read_body(kind, raw, origin)
+            body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(origin)
+        except MalformedEvent as error:
+            reason = str(error)
+    return Petition(
+        id=petition_id_of(root.root_id, kind, body),
+        root=root.root_id,
+        general=root.target_general,
+        workflow_id=workflow_id,
+        kind=kind,
+        body=body,
+        target=target,
+        foreign=foreign,
+        reason=reason,
+        created_at=at,
+    )
+
+
+def _origin(root: Assignment, channel: str) -> AssignmentSubject:
+    number, ticket = root.payload.get("number"), root.payload.get("key")
+    return AssignmentSubject(
+        repo=root.repo or "",
+        number=number if isinstance(number, int) else 0,
+        ticket=ticket if isinstance(ticket, str) else "",
+        channel=channel,
+    )

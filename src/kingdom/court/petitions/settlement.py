@@ -1,0 +1,74 @@
+"""End petitions: performed or failed outside, withdrawn with their assignment, or overdue."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordQuery
+from kingdom.clock import utc_now
+from kingdom.court.petitions.approval import apply_answer
+from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
+from kingdom.court.petitions.records import read_petition, records_of, refuse_petition, save_petition
+from kingdom.court.questions import close_question
+from kingdom.court.streams import petition_settled
+
+
+async def settle_petition(
+    transaction: Transaction,
+    petition_id: str,
+    state: PetitionState,
+    *,
+    reason: str = "",
+    response: Mapping[str, Any] | None = None,
+) -> None:
+    """Store how a granted petition ended, and notify its General."""
+    record = await transaction.get(PETITIONS.name, petition_id)
+    if record is None:
+        # Its retention is over, and nothing waits for it any more.
+        return
+    ended = msgspec.structs.replace(
+        read_petition(record), state=state, reason=reason, response=dict(response or {}), unclear=False
+    )
+    await _save_settled(transaction, ended, record)
+
+
+async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:
+    """Refuse the waiting petitions of an assignment that has ended."""
+    for record, petition in await records_of(transaction, root_id):
+        if petition.state is PetitionState.REQUESTED:
+            await close_question(transaction, petition.id)
+            await refuse_petition(transaction, petition, record, reason)
+
+
+async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit: int = 100) -> int:
+    """End petitions that were not performed, approved or clarified in time, and return how many.
+
+    If the bus learns the outcome later, it is still stored.
+    """
+    overdue = await transaction.find(RecordQuery(kind=PETITIONS.name, due_by=now, limit=limit))
+    for record in overdue:
+        await _end_overdue(transaction, read_petition(record), record)
+    return len(overdue)
+
+
+async def _end_overdue(transaction: Transaction, petition: Petition, record: Record) -> None:
+    if petition.state is PetitionState.GRANTED:
+        reason = "its outcome was still unknown at the deadline: `kingdom bus dead list` shows what is known"
+        failed = msgspec.structs.replace(petition, state=PetitionState.FAILED, reason=reason, unclear=True)
+        await _save_settled(transaction, failed, record)
+        return
+    if petition.awaits_person:
+        await close_question(transaction, petition.id)
+        # An answer in time may not have been processed yet.
+        await apply_answer(transaction, petition, record)
+    else:
+        await refuse_petition(transaction, petition, record, TOO_LATE)
+    await transaction.publish(petition_settled(petition.id, petition.root))
+
+
+async def _save_settled(transaction: Transaction, ended: Petition, record: Record) -> None:
+    await save_petition(transaction, msgspec.structs.replace(ended, ended_at=utc_now()), record)
+    await transaction.publish(petition_settled(ended.id, ended.root))

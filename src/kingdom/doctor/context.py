@@ -1,0 +1,73 @@
+"""What the checks inspect: a realm, as far as its settings can be read."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from kingdom.bootstrap import directory_of
+from kingdom.clock import utc_now
+from kingdom.errors import Misconfigured
+from kingdom.realm import Realm
+from kingdom.settings import Settings
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext:
+    """A realm and its location; `file_error` and `environment_error` say why its settings cannot be read.
+
+    Unreadable settings have their defaults, so that every other check can still run.
+    """
+
+    settings: Settings
+    realm: Realm = field(default_factory=Realm)
+    file_error: str = ""
+    environment_error: str = ""
+    # KINGDOM_DATABASE_URL names another store than the file and takes precedence.
+    is_overridden: bool = False
+    clock: Callable[[], datetime] = utc_now
+    _results: dict[str, "asyncio.Future[Any]"] = field(default_factory=dict)
+
+    @property
+    def store_directory(self) -> Path | None:
+        """Return the directory of a file store, or None for a database or an invalid URL."""
+        try:
+            return directory_of(self.settings.database_url)
+        except Misconfigured:
+            return None
+
+    @property
+    def data_directory(self) -> Path:
+        """Return the directory of logs and checkouts."""
+        return self.store_directory or self.settings.beside / "realm"
+
+    async def once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
+        """Compute a value that several checks need, once for all of them."""
+        if name not in self._results:
+            self._results[name] = asyncio.ensure_future(compute())
+        result: _T = await asyncio.shield(self._results[name])
+        return result
+
+    def describe_source(self, *path: str) -> str:
+        """Return where the settings file takes a secret from, never the secret itself."""
+        value = self.read_value(*path)
+        if isinstance(value, str) and value.startswith("env:"):
+            return f"the environment variable {value.removeprefix('env:')}"
+        if isinstance(value, str) and value.startswith("file:"):
+            return f"the file {self.settings.beside / value.removeprefix('file:')}"
+        return f"{'.'.join(path)} of {self.settings.file}"
+
+    def read_value(self, *path: str) -> Any:
+        """Return the raw value at a path of the settings file."""
+        value: Any = {}
+        if self.settings.file is not None and not self.file_error:
+            value = yaml.safe_load(self.settings.file.read_text(encoding="utf-8"))
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value

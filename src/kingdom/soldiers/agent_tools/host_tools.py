@@ -1,0 +1,153 @@
+"""The tools of one agent on the host: they store results, ask people and make petitions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
+from kingdom.soldiers.agent_tools.calls import (
+    TOOLS,
+    AskHumanInput,
+    PetitionInput,
+    RememberInput,
+    ReportResultInput,
+    parse_tool_input,
+)
+from kingdom.soldiers.agent_tools.port import AgentQuestion, AgentTools, ToolReply
+from kingdom.soldiers.agent_tools.result_file import add_memory, write_result
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.text import sentence, with_reason
+from kingdom.workflow.verdicts import PetitionVerdict
+
+# Shorter than the tool timeout of any agent.
+PATIENCE = timedelta(seconds=20)
+_PETITIONS_MAX = 50
+
+_NO_TURN = "You have no prompt at the moment, so this call is not accepted: wait for your next prompt, and call again."
+_ASKED_ALREADY = "You have asked a person and must wait: end your turn now. The answer comes as your next prompt."
+_ASKED = (
+    "A person is asked. Stop here: end your turn now, without any further work. The answer comes as your next prompt."
+)
+_REPORTED = "Your result is stored. Unless there is more to do, end your turn; a later report replaces this one."
+_REMEMBERED = "It is kept, and becomes memory with your result."
+_NOTED = "It is noted and will be decided. Continue without it, and do not ask for the same again."
+_TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is the limit: this one is not accepted."
+
+
+@dataclass(slots=True)
+class _ToolTurn:
+    prompt_id: str
+    on_petition: Callable[[str, dict[str, Any]], None]
+    petitions: int = 0
+    question: AgentQuestion | None = None
+    # Whether the question is part of the reported result, which a later report may replace.
+    is_result: bool = False
+
+
+def petition_id(prompt_id: str, number: int) -> str:
+    """Return the id of the petition with this number, from 1, in the turn of a prompt."""
+    attempted, _, attempt = prompt_id.partition("#")
+    return f"{attempted}-a{attempt}-p{number}"
+
+
+class HostTools(AgentTools):
+    """Handles the tool calls of the agent in one WorkSpace.
+
+    `verdict` waits for the decision on a petition, by its id; if that takes too long, the agent continues without it.
+    Secrets are removed from all arguments.
+    """
+
+    def __init__(
+        self,
+        space: Path,
+        verdict: Callable[[str], Awaitable[PetitionVerdict | None]],
+        *,
+        patience: timedelta = PATIENCE,
+        redaction: Redaction = DEFAULT_REDACTION,
+    ) -> None:
+        self.tools = TOOLS
+        self._space = space
+        self._verdict = verdict
+        self._patience = patience
+        self._redaction = redaction
+        self._turn: _ToolTurn | None = None
+        # The prompt of the last turn, and the number of its petitions.
+        self._last_turn = ("", 0)
+
+    def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
+        """Accept calls for a new turn; the question of an earlier turn is forgotten."""
+        made, self._last_turn = self._last_turn, (prompt_id, 0)
+        # A prompt may be sent twice, such as after a loop; its petitions are numbered on.
+        self._turn = _ToolTurn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
+
+    def end(self) -> AgentQuestion | None:
+        """Stop accepting calls."""
+        turn, self._turn = self._turn, None
+        if turn:
+            self._last_turn = (turn.prompt_id, turn.petitions)
+        return turn.question if turn else None
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
+        """Handle a call of a tool."""
+        turn = self._turn
+        try:
+            # First of all, because others read the arguments, and some are published.
+            call = parse_tool_input(tool, self._redaction.value(arguments))
+            if turn is None:
+                return ToolReply(text=_NO_TURN, is_error=True)
+            if turn.question and not turn.is_result and not isinstance(call, RememberInput):
+                return ToolReply(text=_ASKED_ALREADY, is_error=True)
+            match call:
+                case ReportResultInput():
+                    write_result(self._space, call)
+                    turn.is_result = call.status == "needs_human"
+                    turn.question = AgentQuestion(text=call.question, choices=()) if turn.is_result else None
+                    return ToolReply(text=_ASKED if turn.is_result else _REPORTED)
+                case RememberInput():
+                    add_memory(self._space, call)
+                    return ToolReply(text=_REMEMBERED)
+                case AskHumanInput():
+                    text = f"{call.question}\n\n{call.context}" if call.context.strip() else call.question
+                    turn.question = AgentQuestion(text=text, choices=call.choices)
+                    return ToolReply(text=_ASKED)
+                case PetitionInput():
+                    return await self._petition(turn, call)
+        except (MalformedEvent, ProgramFailed, OSError, RecursionError) as error:
+            return ToolReply(text=str(error), is_error=True)
+
+    async def _petition(self, turn: _ToolTurn, call: PetitionInput) -> ToolReply:
+        if turn.petitions >= _PETITIONS_MAX:
+            return ToolReply(text=_TOO_MANY, is_error=True)
+        turn.on_petition(call.kind, call.body)
+        turn.petitions += 1
+        named = petition_id(turn.prompt_id, turn.petitions)
+        try:
+            async with asyncio.timeout(self._patience.total_seconds()):
+                verdict = await self._verdict(named)
+        except (TimeoutError, OSError, KingdomError):
+            # The petition is on its way; only its verdict is not known yet.
+            verdict = None
+        return _verdict_reply(verdict)
+
+
+def _verdict_reply(verdict: PetitionVerdict | None) -> ToolReply:
+    if verdict is None:
+        return ToolReply(text=_NOTED)
+
+    def explain(word: str) -> str:
+        return sentence(with_reason(word, verdict.reason))
+
+    match verdict.granted:
+        case True:
+            return ToolReply(
+                text=f"{explain('Granted')} It is allowed and will be done for you; do not ask for the same again."
+            )
+        case False:
+            return ToolReply(
+                text=f"{explain('Refused')} Nothing was done. Do not ask for the same again.", is_error=True
+            )
+        case None:
+            return ToolReply(text=f"{explain('It waits')} Continue without it, and do not ask for the same again.")

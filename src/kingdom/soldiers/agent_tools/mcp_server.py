@@ -1,0 +1,170 @@
+"""The tools as an MCP server over standard input and output, for agents that start such servers themselves.
+
+`python -m kingdom.soldiers.agent_tools.mcp_server URL` forwards every call to the host, at `http://HOST:PORT/voice` or
+`unix:SOCKET`: only the host knows which agent calls. It implements the part of MCP that tools need itself, because the
+MCP library takes longer to load than agents wait.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kingdom.errors import Misconfigured
+from kingdom.soldiers.agent_tools.calls import GUIDE, TOOLS
+from kingdom.soldiers.agent_tools.port import SERVER_NAME, ToolDefinition, ToolReply
+
+_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+# Longer than any answer takes.
+_ANSWER_SECONDS = 60.0
+# A client that closes the input may still wait for answers; a killed agent does not.
+_LAST_SECONDS = 1.0
+_PATH = "/voice"
+_PARSE_ERROR, _NO_REQUEST, _NO_METHOD, _WRONG_PARAMETERS = -32700, -32600, -32601, -32602
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class _RpcError(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        self.error = {"code": code, "message": message}
+        super().__init__(message)
+
+
+def main(url: str) -> None:
+    """Serve until the input ends."""
+    _check(url)
+    asyncio.run(_serve(url))
+
+
+async def _serve(url: str) -> None:
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+        loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, daemon=True).start()
+    answering: set[asyncio.Task[None]] = set()
+    while (line := await lines.get()) is not None:
+        if line.strip():
+            task = asyncio.create_task(_handle_line(line, url))
+            answering.add(task)
+            task.add_done_callback(answering.discard)
+    if answering:
+        await asyncio.wait(answering, timeout=_LAST_SECONDS)
+
+
+async def _handle_line(line: bytes, url: str) -> None:
+    message_id: Any = None
+    try:
+        message = _message(line)
+        message_id = message.get("id")
+        if "method" not in message or "id" not in message:
+            # A response or a notification needs no answer.
+            return
+        answer = {"result": await _answer(str(message["method"]), message.get("params") or {}, url)}
+    except _RpcError as refused:
+        answer = {"error": refused.error}
+    _write({"jsonrpc": "2.0", "id": message_id, **answer})
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        # More lenient than msgspec, so a call with half a surrogate pair gets an answer too.
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _RpcError(_PARSE_ERROR, f"this is no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise _RpcError(_NO_REQUEST, "a message is one JSON object per line")
+    return message
+
+
+async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
+    if not isinstance(parameters, dict):
+        raise _RpcError(_WRONG_PARAMETERS, "params must be an object")
+    match method:
+        case "initialize":
+            wanted = parameters.get("protocolVersion")
+            return {
+                "protocolVersion": wanted if wanted in _VERSIONS else _VERSIONS[0],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": SERVER_NAME, "version": "1"},
+                "instructions": GUIDE,
+            }
+        case "ping":
+            return {}
+        case "tools/list":
+            return {"tools": [_describe_tool(tool) for tool in TOOLS]}
+        case "tools/call":
+            reply = await _call(parameters, url)
+            return {"content": [{"type": "text", "text": reply.text}], "isError": reply.is_error}
+    raise _RpcError(_NO_METHOD, f"there is no method {method[:100]!r} here")
+
+
+def _describe_tool(tool: ToolDefinition) -> dict[str, Any]:
+    shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
+    # Otherwise Claude Code hides the tools until the model searches for them.
+    return {**shown, "_meta": {"anthropic/alwaysLoad": True}}
+
+
+async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
+    call = {"tool": parameters.get("name"), "arguments": parameters.get("arguments") or {}}
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return msgspec.json.decode(await _post(url, json.dumps(call).encode()), type=ToolReply)
+    except (OSError, TimeoutError, *_UNREADABLE) as error:
+        why = str(error) or type(error).__name__
+        return ToolReply(
+            text=f"{call['tool']} did not reach the host ({why}). Try again; if that does not help, write your"
+            " result to the file that .kingdom-task.json names.",
+            is_error=True,
+        )
+
+
+async def _post(url: str, body: bytes) -> bytes:
+    """Return the body of the answer; raises OSError if there is none."""
+    place = urlsplit(url)
+    if place.scheme == "unix":
+        reader, writer = await asyncio.open_unix_connection(place.path)
+    else:
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        head = (
+            f"POST {_PATH if place.scheme == 'unix' else place.path or _PATH} HTTP/1.1",
+            f"Host: {place.netloc or 'localhost'}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        writer.write("\r\n".join((*head, "", "")).encode() + body)
+        received = await reader.read()
+    finally:
+        writer.close()
+    status, _, content = received.partition(b"\r\n\r\n")
+    if status.split(b" ", 2)[1:2] != [b"200"]:
+        raise OSError(f"it answered {status.splitlines()[0].decode(errors='replace')}" if status else "no answer came")
+    return content
+
+
+def _check(url: str) -> None:
+    place = urlsplit(url)
+    if not (place.path if place.scheme == "unix" else place.scheme == "http" and place.hostname and place.port):
+        raise Misconfigured(f"{url!r} is not the address of agent tools: write http://HOST:PORT/voice or unix:SOCKET")
+
+
+def _write(message: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:2] or [""])
+    except Misconfigured as error:
+        sys.exit(str(error))

@@ -1,0 +1,36 @@
+"""Carry a tool call from an agent's sandbox to its tools on the host: one POST per call."""
+
+import sys
+from typing import Any
+
+import msgspec
+
+from kingdom.soldiers.agent_tools.port import AgentTools, ToolReply
+
+# Fits the largest call in its JSON wrapping, even if every character is escaped.
+BODY_BYTES_MAX = 512_000
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call on its way to the host."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
+async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
+    """Return the answer to a tool call, both as JSON: `{tool, arguments}` and `{text, is_error}`."""
+    if len(body) > BODY_BYTES_MAX:
+        return msgspec.json.encode(ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
+    try:
+        call = msgspec.json.decode(body, type=ToolRequest)
+    except _UNREADABLE as error:
+        return msgspec.json.encode(ToolReply(text=f"this is not a tool call: {error}", is_error=True))
+    return msgspec.json.encode(await tools.call(call.tool, call.arguments))
+
+
+def relay_command(url: str) -> tuple[str, ...]:
+    """Return the program that an agent starts as its MCP server; it reaches the tools at `url`."""
+    # Isolated (-I), so no file in the WorkSpace can pass for a module of Python or Kingdom.
+    return (sys.executable, "-I", "-m", "kingdom.soldiers.agent_tools.mcp_server", url)

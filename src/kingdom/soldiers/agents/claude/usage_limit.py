@@ -1,0 +1,16 @@
+"""Find the end of a usage limit in error messages of Anthropic."""
+
+import re
+from datetime import UTC, datetime
+
+from kingdom.soldiers.agents.limits import parse_usage_limit
+
+# The message of the API when the monthly budget is spent; other messages come from Claude Code.
+_REGAIN = re.compile(r"regain access on (\d{4}-\d{2}-\d{2}) at (\d{2}:\d{2}) UTC")
+
+
+def limited_until(text: str, now: datetime) -> datetime | None:
+    """Return the end of the usage limit in an error message, or None if it names no limit."""
+    if found := _REGAIN.search(text):
+        return datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=UTC)
+    return parse_usage_limit(text, now)

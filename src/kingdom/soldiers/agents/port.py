@@ -1,0 +1,232 @@
+"""The port to agents: start one, send it prompts one after another, and stop it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent_tools.port import AgentTools
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.soldiers.sandbox.meter import Meter
+from kingdom.soldiers.sandbox.sandbox import Sandbox
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+from kingdom.workflow.model.resources.mcp_server import McpServer
+
+# The reason of a turn that was interrupted on purpose.
+INTERRUPTED = "the turn was interrupted"
+
+
+class TurnFailed(ProgramFailed):
+    """Raised when a prompt gets no answer; `cost_usd` is the cost of its turn so far."""
+
+    def __init__(self, reason: str, cost_usd: float = 0.0) -> None:
+        self.reason = reason
+        self.cost_usd = cost_usd
+        super().__init__(reason)
+
+
+class AgentFailed(TurnFailed):
+    """Raised when a turn fails while the agent keeps running."""
+
+    code = "agent_failed"
+
+
+class TurnTooLong(AgentFailed):
+    """Raised when a turn exceeds its time limit or shows no activity for too long."""
+
+    code = "turn_too_long"
+
+
+class UsageLimited(AgentFailed):
+    """Raised when the vendor refuses further work until a time; the session can continue then."""
+
+    code = "usage_limited"
+
+    def __init__(self, reason: str, until: datetime, cost_usd: float = 0.0) -> None:
+        self.until = until
+        super().__init__(reason, cost_usd)
+
+
+class BudgetSpent(AgentFailed):
+    """Raised when a turn has used up its budget; the session can continue with a larger one."""
+
+    code = "budget_spent"
+
+
+class AgentGone(TurnFailed):
+    """Raised when an agent has ended and can take no prompt."""
+
+    code = "agent_gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything needed to start an agent or to continue its session.
+
+    `environment` is the complete environment of the agent: nothing is inherited, and only PWD is added. The agent's
+    standard error is appended to `errors`. `instructions` are given to the agent in addition to its prompts. `sandbox`
+    limits what it can see and reach, `tools` are the tools that Kingdom offers it, and `redaction` removes secrets from
+    everything that is written. `meter` counts the cost of the model if its answers pass through Kingdom's proxy.
+    """
+
+    soldier_id: str
+    work_space: Path
+    model: str
+    session: str | None
+    transcript: Path
+    errors: Path
+    environment: Mapping[str, str]
+    mcp_servers: tuple[McpServer, ...]
+    instructions: str = ""
+    sandbox: Sandbox | None = None
+    tools: AgentTools | None = None
+    redaction: Redaction = DEFAULT_REDACTION
+    meter: Meter | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What an agent is to do in one turn.
+
+    `id` names this attempt; the part before its `#`, if any, names the task or report. With `continues` the agent
+    resumes what an earlier turn of the session left unfinished; with `reply` it resumes with a person's reply to its
+    question. A turn that has cost `budget_usd` ends.
+    """
+
+    id: str
+    text: str
+    continues: bool = False
+    reply: str = ""
+    budget_usd: float | None = None
+
+
+class AgentMessage(msgspec.Struct, frozen=True, tag="Said"):
+    """A part of the text that the agent writes."""
+
+    text: str
+
+
+class ToolUse(msgspec.Struct, frozen=True, tag="ToolCalled"):
+    """The start of a tool use."""
+
+    tool: str
+    detail: str
+
+
+class CostUpdate(msgspec.Struct, frozen=True, tag="Spent"):
+    """The cost of the turn so far."""
+
+    cost_usd: float
+
+
+class PetitionRequest(msgspec.Struct, frozen=True, tag="Petitioned"):
+    """The agent's request that the court does something for it."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+class TurnAnswer(msgspec.Struct, frozen=True, tag="Answered"):
+    """The end of a turn with an answer."""
+
+    text: str
+    cost_usd: float
+
+
+class TurnQuestion(msgspec.Struct, frozen=True, tag="Asked"):
+    """The end of a turn with a question for a person; a later prompt of the session carries the reply."""
+
+    question: str
+    choices: tuple[str, ...]
+    cost_usd: float
+
+
+TurnUpdate = AgentMessage | ToolUse | CostUpdate | PetitionRequest | TurnAnswer | TurnQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What a transcript says about a prompt: its outcome, the text of the answer, and the cost.
+
+    `petitions` are all petitions of this prompt's turn in order, including those that were lost because the agent
+    or the host was killed. A turn that continues does not report them again.
+    """
+
+    finding: TranscriptFinding
+    text: str = ""
+    cost_usd: float = 0.0
+    petitions: tuple[PetitionRequest, ...] = ()
+
+
+class Agent(ABC):
+    """A started agent; it takes one prompt at a time until it ends or is stopped."""
+
+    session: str
+    pid: int | None
+
+    @abstractmethod
+    def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
+        """Yield updates while the agent works on a prompt; the last one is a TurnAnswer or a TurnQuestion.
+
+        Raises AgentFailed if the turn fails or another one is still running, and AgentGone if the agent ends. Closing
+        the generator early interrupts the turn.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Ask the current turn to end; its `send` then raises AgentFailed. Does nothing if no turn is running."""
+
+    @abstractmethod
+    async def stop(self, grace: timedelta) -> None:
+        """Let the agent finish its turn and end within the grace period, then kill it; no grace kills at once.
+
+        Afterwards no process that it started is left. A second stop can only shorten the grace period.
+        """
+
+    @abstractmethod
+    async def ended(self) -> str:
+        """Wait until the agent is gone and return the reason; never raises."""
+
+
+A = TypeVar("A", bound=Agent)
+
+
+async def return_when_ready(agent: A, comes_up: Awaitable[None]) -> A:
+    """Return an agent once it is ready; stop it if it does not become ready."""
+    try:
+        await comes_up
+    except BaseException:
+        await agent.stop(timedelta())
+        raise
+    return agent
+
+
+class AgentClient(ABC):
+    """Starts agents of one kind."""
+
+    name: ClassVar[str]
+    # Whether agents are separate processes, which can be killed together with their tools.
+    has_process: ClassVar[bool]
+
+    def program(self, path: str) -> Path | None:  # noqa: ARG002 - implementations that look for a program use it
+        """Return the program that this client starts, found on `path` or elsewhere; None if it is part of Kingdom.
+
+        Raises Misconfigured if the program is missing.
+        """
+        return None
+
+    @abstractmethod
+    async def start(self, launch: Launch) -> Agent:
+        """Start an agent with a new session, or continue the session of the launch.
+
+        Raises AgentGone if the agent does not start or the session cannot be continued.
+        """
+
+    @abstractmethod
+    async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
+        """Return the outcome of a prompt according to the transcript, without starting a process."""

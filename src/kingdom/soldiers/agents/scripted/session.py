@@ -1,0 +1,46 @@
+"""A scripted session: its history and its transcript."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kingdom.soldiers.agents.port import AgentGone
+from kingdom.soldiers.agents.scripted.history import ScriptedHistory, read_history
+from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, read_entries
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+
+
+class ScriptedSession:
+    """A session with its history; `write` appends an entry to its transcript."""
+
+    def __init__(self, session: str, memory: ScriptedHistory, write: Callable[[TranscriptEntry], None]) -> None:
+        self.id = session
+        self.memory = memory
+        self._write = write
+
+    def note(self, **entry: Any) -> None:
+        """Write an entry, then apply it to the history."""
+        self._write(entry)
+        self.memory.learn(entry)
+
+
+def open_session(
+    transcript: Path,
+    *,
+    soldier_id: str,
+    session: str | None,
+    model: str,
+    durable: bool = True,
+    redaction: Redaction = DEFAULT_REDACTION,
+) -> ScriptedSession:
+    """Start a new session, or continue the latest one of the transcript."""
+    memory = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
+    if session is None:
+        session = f"{soldier_id}-{memory.sessions + 1}"
+        memory = ScriptedHistory(session=session, sessions=memory.sessions + 1)
+    elif session != memory.session:
+        raise AgentGone(f"session {session} cannot be continued: {transcript} does not contain it; start a new one")
+    write = partial(append_entry, transcript, durable=durable, redaction=redaction)
+    write({"session": session, "model": model})
+    return ScriptedSession(session, memory, write)

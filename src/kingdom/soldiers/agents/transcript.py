@@ -1,0 +1,230 @@
+"""Transcripts: append-only files of JSON lines that readers follow by byte offset.
+
+All agents share the vocabulary of docs/transcripts.md. An entry has a `type`, a time `at`, which `append_entry` adds,
+and, unless it is a `session`, `noted` or `ended`, the id of its `prompt`:
+
+session      session, model, agent                 an agent started a new session or continues this one
+prompt       text, reply, continues                synced to disk before the agent gets it
+said         text                                  a piece of text, never cut within a word
+tool         tool, detail, call                    the agent began to use a tool
+output       call, text, isError                   the output of the tool, shortened
+spent        costUsd, inputTokens, outputTokens    of the turn so far, as the agent reports it
+metered      costUsd                               the vendor's charge for the whole prompt; this amount counts
+petition     kind, body                            synced to disk before it is passed on
+asked        question, choices, costUsd            the turn ended with a question
+answered     answer, costUsd                       the turn ended with an answer
+failed       reason, until, costUsd                the turn failed; the vendor accepts work again at `until`
+interrupted  reason, costUsd                       the turn was ended on purpose
+noted        text                                  anything else that a person should know
+ended        reason                                the process of the agent is gone
+
+`to_entry` converts a TurnUpdate. Agents may add fields and types of their own. The scripted agent records the steps of
+its script instead, which `normalize_entry` translates.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kingdom.clock import utc_now
+from kingdom.soldiers.agents.port import (
+    AgentMessage,
+    CostUpdate,
+    Inspection,
+    PetitionRequest,
+    ToolUse,
+    TurnAnswer,
+    TurnQuestion,
+    TurnUpdate,
+)
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.workflow.model.messages.answers import TranscriptFinding
+
+TranscriptEntry = dict[str, Any]
+
+# All errors of decoding text that another program wrote.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_PAGE_BYTES = 1 << 20
+
+# Raises one of UNREADABLE if a line is not a JSON object.
+decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptPage:
+    """Entries in order, and the offset after the last one; `ends` has the offset after each entry."""
+
+    entries: list[TranscriptEntry]
+    next_offset: int
+    ends: list[int]
+
+
+def append_entry(
+    path: Path, entry: Mapping[str, Any], *, durable: bool = True, redaction: Redaction = DEFAULT_REDACTION
+) -> None:
+    """Append a line with its time and without secrets; with `durable` it is synced to disk."""
+    line = msgspec.json.encode({"at": utc_now(), **redaction.value(msgspec.to_builtins(entry))})
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Do not append to the torn line of a writer that was killed.
+        start = b"" if _ends_with_newline(file) else b"\n"
+        _write(file, start + line + b"\n")
+        if durable:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def to_entry(update: TurnUpdate, prompt_id: str) -> TranscriptEntry:
+    """Return the transcript entry for an update of a turn."""
+    fields: TranscriptEntry
+    match update:
+        case AgentMessage(text=text):
+            fields = {"type": "said", "text": text}
+        case ToolUse(tool=tool, detail=detail):
+            fields = {"type": "tool", "tool": tool, "detail": detail}
+        case CostUpdate(cost_usd=cost):
+            fields = {"type": "spent", "costUsd": cost}
+        case PetitionRequest(kind=kind, body=body):
+            fields = {"type": "petition", "kind": kind, "body": body}
+        case TurnAnswer(text=text, cost_usd=cost):
+            fields = {"type": "answered", "answer": text, "costUsd": cost}
+        case TurnQuestion(question=question, choices=choices, cost_usd=cost):
+            fields = {"type": "asked", "question": question, "choices": choices, "costUsd": cost}
+    return {"prompt": prompt_id, **fields}
+
+
+def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
+    """Return an entry in the common vocabulary, also for an entry of the scripted agent."""
+    match entry:
+        case {"type": str()}:
+            return entry
+        case {"session": str()}:
+            return {"type": "session", **entry}
+        case {"prompt": str(), "text": str()}:
+            return {"type": "prompt", "continues": entry.get("goesOn", False), **entry}
+        case {"step": int(), "does": dict(step)}:
+            return {**entry, **_normalize_step(step)}
+        case {"answer": str()}:
+            return {"type": "answered", **entry}
+        case {"failed": "interrupted"}:
+            return {"type": "interrupted", **entry}
+        case {"failed": str(reason)}:
+            return {"type": "failed", "reason": reason, **entry}
+    return {"type": "", **entry}
+
+
+def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
+    """Return the outcome of one prompt; a turn that ended with a question is unfinished."""
+    finding, text, cost, cost_before = TranscriptFinding.ABSENT, "", 0.0, 0.0
+    metered: float | None = None
+    petitions: list[PetitionRequest] = []
+    for entry in entries:
+        if entry.get("prompt") != prompt_id:
+            continue
+        if entry.get("type") == "metered":
+            metered = entry["costUsd"]
+            continue
+        if entry.get("type") == "prompt":
+            # The agent was interrupted and prompted again about the same task.
+            cost_before, cost = cost_before + cost, 0.0
+        cost = entry.get("costUsd", cost)
+        match entry:
+            case {"type": "answered", "answer": str(text)}:
+                finding = TranscriptFinding.ANSWERED
+            case {"type": "petition", "kind": str(kind)}:
+                petitions.append(PetitionRequest(kind, entry.get("body", {})))
+        if finding is TranscriptFinding.ABSENT:
+            finding = TranscriptFinding.UNFINISHED
+    cost_usd = round(cost_before + cost, 9) if metered is None else metered
+    return Inspection(finding=finding, text=text, cost_usd=cost_usd, petitions=tuple(petitions))
+
+
+def inspect_transcript(
+    transcript: Path, prompt_id: str, inspect: Callable[[list[TranscriptEntry], str], Inspection] = inspect_entries
+) -> Inspection:
+    """Return what a transcript says about one prompt; the transcript may be missing."""
+    try:
+        entries = read_entries(transcript)
+    except FileNotFoundError:
+        return Inspection(finding=TranscriptFinding.NO_TRANSCRIPT)
+    return inspect(entries, prompt_id)
+
+
+def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:
+    """Return about `at_most` bytes of entries from an offset on.
+
+    An incomplete last line is left for the next call; a line that cannot be decoded is skipped.
+    """
+    entries: list[TranscriptEntry] = []
+    ends: list[int] = []
+    position = offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            position += len(line)
+            if (entry := try_decode_entry(line)) is not None:
+                entries.append(entry)
+                ends.append(position)
+            if position - offset >= at_most:
+                break
+    return TranscriptPage(entries, position, ends)
+
+
+def tail_offset(path: Path, size: int) -> int:
+    """Return the offset of the first whole line within the last `size` bytes."""
+    with path.open("rb") as file:
+        start = file.seek(0, os.SEEK_END) - size
+        if start <= 0:
+            return 0
+        file.seek(start - 1)
+        return start - 1 + len(file.readline())
+
+
+def read_entries(path: Path) -> list[TranscriptEntry]:
+    """Return every entry of a transcript."""
+    return read_page(path, at_most=path.stat().st_size + 1).entries
+
+
+def _normalize_step(step: Mapping[str, Any]) -> TranscriptEntry:
+    match step:
+        case {"say": text} | {"stream": text}:
+            return {"type": "said", "text": text}
+        case {"cost": _}:
+            return {"type": "spent"}
+        case {"petition": kind}:
+            return {"type": "petition", "kind": kind, "body": step.get("body", {})}
+        case {"ask": question}:
+            return {"type": "asked", "question": question, "choices": step.get("choices", ())}
+        case {"result": {"summary": summary}}:
+            return {"type": "tool", "tool": "report_result", "detail": summary}
+        case {"remember": {"text": text}}:
+            return {"type": "tool", "tool": "remember", "detail": text}
+    tool = next((name for name in ("write", "append", "run") if name in step), "")
+    return {"type": "tool", "tool": tool, "detail": step[tool]} if tool else {"type": "step"}
+
+
+def try_decode_entry(line: bytes) -> TranscriptEntry | None:
+    """Return the entry of a line; None if it cannot be decoded, such as a line torn by a kill."""
+    try:
+        return decode_entry(line)
+    except UNREADABLE:
+        return None
+
+
+def _ends_with_newline(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size == 0 or os.pread(file, 1, size - 1) == b"\n"
+
+
+def _write(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,1 @@
+"""Git checkouts of a run: clones, checkouts, checkpoints and rollbacks."""

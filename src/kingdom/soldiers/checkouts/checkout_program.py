@@ -1,0 +1,386 @@
+"""The program that works on the files of a checkout inside a sandbox: it opens files that agents wrote.
+
+It reads a `marshal` request from its standard input. It answers with one line, `done` with commits, or `failed` or
+`refused` with a reason, and then a pack of objects or other content. The caller trusts none of it. The program starts
+often, so it imports only what Python has already loaded.
+"""
+
+import errno
+import marshal
+import os
+import stat
+import sys
+
+from kingdom.soldiers.checkouts.checkout_git import (
+    WORDS_SHOWN,
+    CheckoutGit,
+    CheckoutRefused,
+    GitCallFailed,
+    copy,
+    join_names,
+    lstat,
+    quote_name,
+    read_content,
+    remove,
+    write_all,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Request = dict[str, Any]
+    Answer = tuple[list[bytes], Callable[[], object] | None]
+
+_FILE_BYTES_MAX = 1 << 30
+_ALL_BYTES_MAX = 4 << 30
+_NAMES_SHOWN = 10
+_DEPTH_MAX = 100
+_PATH_MAX = 3000
+_TEXT_BYTES_MAX = 64 << 20
+_LINK = b"160000 "
+_IGNORED = "Ignoring path"
+_ATTRIBUTES = b".gitattributes"
+# Git opens these in every folder, and would wait forever for a pipe in their place.
+_READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
+
+
+def main() -> None:
+    """Run the requested action, and answer."""
+    request = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - the request comes from Kingdom
+    head, body = _answer(request)
+    write_all(1, b" ".join(head) + b"\n")
+    if body is not None and body():
+        sys.exit("git pack-objects failed")
+
+
+def _answer(request: "Request") -> "Answer":
+    try:
+        git = CheckoutGit(request)
+        refuse_traps(git)
+        return _ACTIONS[request["action"]](git, request)
+    except (GitCallFailed, OSError) as error:
+        return [b"failed", _line(error)], None
+    except CheckoutRefused as error:
+        return [b"refused", _line(error)], None
+
+
+def _line(error: Exception) -> bytes:
+    return " ".join(str(error).split())[:WORDS_SHOWN].encode(errors="replace")
+
+
+class FileChanges:
+    """The differences of the files to an index: changed files, and repositories among them."""
+
+    def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:
+        listing = git.call(
+            *("ls-files", "-z", "-t", "--stage", "--others", "--modified", "--deleted", "--exclude-standard"),
+            GIT_WORK_TREE=files,
+            GIT_INDEX_FILE=index,
+        )
+        self._git_on, self._files, self._index = git, files, index
+        links: list[bytes] = []
+        changed: dict[bytes, bool] = {}
+        self.repositories: list[bytes] = []
+        for entry in listing.split(b"\0"):
+            tag, rest = entry[:2], entry[2:]
+            if tag == b"? " and rest.endswith(b"/"):
+                self.repositories.append(rest)
+            elif tag == b"? ":
+                changed[rest] = True
+            elif tag == b"H " and rest.startswith(_LINK):
+                links.append(rest.partition(b"\t")[2])
+            elif tag in (b"C ", b"R "):
+                name = rest.partition(b"\t")[2]
+                changed[name] = _is_there(files, name, is_link=rest.startswith(_LINK))
+        self.linked = [name for name in links if _is_repository(files, name)]
+        self._gone = [name for name, is_there in changed.items() if not is_there]
+        self._there = [name for name, is_there in changed.items() if is_there]
+
+    @property
+    def names(self) -> list[bytes]:
+        """Return the names of all changed files."""
+        return [*self._gone, *self._there]
+
+    def stage(self) -> str:
+        """Add all changed files to the index, and return its tree; nested repositories are left out."""
+        self._refuse_large()
+        if self._gone:
+            self._update("--force-remove", self._gone)
+        errors = self._update("--replace", self._there) if self._there else b""
+        if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
+            raise CheckoutRefused(f"git refuses some names: {'; '.join(refused)}: rename or remove them")
+        return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
+
+    def _refuse_large(self) -> None:
+        total = 0
+        for name in self._there:
+            found = lstat(self._files + b"/" + name)
+            size = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
+            total += size
+            if size > _FILE_BYTES_MAX or total > _ALL_BYTES_MAX:
+                raise CheckoutRefused(
+                    f"{quote_name(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file or"
+                    f" {_ALL_BYTES_MAX >> 30} GiB in all: add such files to .gitignore, or remove them"
+                )
+
+    def _update(self, how: str, names: list[bytes]) -> bytes:
+        # One pack is much faster than a file each, and a file that shrinks meanwhile does no harm.
+        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
+        where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
+        code, _, errors = self._git_on.run(words, join_names(names), where)
+        if code:
+            raise GitCallFailed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
+        return errors
+
+
+def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
+    """Return whether a tracked file or submodule exists at its path without a link in between."""
+    parts = name.split(b"/")
+    for end in range(1, len(parts)):
+        above = lstat(files + b"/" + b"/".join(parts[:end]))
+        if above is None or not stat.S_ISDIR(above.st_mode):
+            return False
+    found = lstat(files + b"/" + name)
+    return found is not None and (is_link or not stat.S_ISDIR(found.st_mode))
+
+
+def refuse_traps(git: CheckoutGit) -> None:
+    """Refuse files that git would wait for forever or skip silently, unless they are ignored."""
+    found = dict(_find_traps(git.files))
+    if special := next(_find_special_files(git.agent_git), None):
+        raise CheckoutRefused(
+            f"the git directory of the checkout has {quote_name(special)}, which is not a regular file: remove it"
+        )
+    # Top down, because git reads the .gitignore files of all parent folders.
+    for name in sorted(found, key=lambda each: each.count(b"/")):
+        # Only the beginning of a path that is too long for git: an ignored path has an ignored parent.
+        folder = name[:_PATH_MAX].rpartition(b"/")[0]
+        if not folder or git.run(("check-ignore", "-q", "--", folder))[0]:
+            raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
+
+
+def _find_traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
+    waiting = [b""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(files + b"/" + folder))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                yield folder, f"cannot be read ({error.strerror})"
+            continue
+        for entry in entries:
+            if entry.name == b".git":
+                if folder and next(_find_special_files(entry.path), None):
+                    yield folder, "has a .git that git would wait for forever"
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(folder + entry.name + b"/")
+            elif entry.name in _READ_BY_GIT and _is_special_file(entry.path):
+                yield folder + entry.name, "is not a regular file, and git would wait for it forever"
+
+
+def _find_special_files(git_directory: bytes) -> "Iterator[bytes]":
+    """Yield files that git would wait for forever in a git directory, except among its objects."""
+    waiting = [git_directory]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != b"objects":
+                    waiting.append(entry.path)
+            elif _is_special_file(entry.path):
+                yield entry.path
+
+
+def _is_special_file(path: bytes) -> bool:
+    """Return whether a path leads to something other than a file or a folder."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _is_repository(files: bytes, name: bytes) -> bool:
+    """Return whether a submodule exists at its path, and not behind a link."""
+    path = files + b"/" + name
+    return os.path.realpath(path) == os.path.realpath(files) + b"/" + name and os.path.lexists(path + b"/.git")
+
+
+def commit(git: CheckoutGit, request: "Request") -> "Answer":
+    """Commit everything that is not ignored, on top of the tip or of the agent's own commits."""
+    agent_git = _agent_tips(git) if request["is_shared"] else {}
+    parent: str = agent_git.get("HEAD") or request["tip"]
+    git.read_index(parent)
+    made = _commit_tree(git, _find_changes(git).stage(), parent, request)
+    left = agent_git.get(request["branch"])
+    if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
+        # The agent switched branches; keep its earlier commits reachable under another name.
+        git.set_agent_ref(f"refs/heads/left/{left}", left)
+    if converted := _converted_files(git):
+        for name in converted:
+            copy(_fresh(git) + name, git.files + b"/" + name)
+        git.run(("update-index", "-q", "--refresh"))
+    git.publish_index()
+    git.set_head(request["branch"], made)
+    return [b"done", made.encode()], git.pack(made)
+
+
+def state(git: CheckoutGit, request: "Request") -> "Answer":
+    """Return a commit of the files, the agent's HEAD and its other commits, without changing anything."""
+    agent_git: dict[str, str] = git.read_tips(git.agent_git) if request["is_shared"] else {}
+    head: str = agent_git.get("HEAD") or request["tip"]
+    git.read_index(head)
+    made = _commit_tree(git, _find_changes(git).stage(), head, request)
+    found = [made, head, *(git.agent_commits() if request["is_shared"] else [])]
+    return [b"done", *(each.encode() for each in found)], git.pack(*found)
+
+
+def diff(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write a diff of the files against a commit, including everything that is not committed yet."""
+    _read_or_copy_index(git, request)
+    options = ("--no-color", "--no-ext-diff", "--no-textconv")
+    text = git.call("diff", *options, request["since"], _find_changes(git).stage())
+    return [b"done"], lambda: write_all(1, text[:_TEXT_BYTES_MAX])
+
+
+def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write the names of files that differ from the tip in any byte."""
+    git.read_index(request["tip"])
+    names = [*dict.fromkeys([*_find_changes(git).names, *_converted_files(git)])]
+    return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))
+
+
+def ignored(git: CheckoutGit, request: "Request") -> "Answer":
+    """Write those names that git ignores in the checkout."""
+    _read_or_copy_index(git, request)
+    stdin = join_names([os.fsencode(name) for name in request["names"]])
+    code, output, errors = git.run(("check-ignore", "-z", "--stdin"), stdin)
+    if code not in (0, 1):
+        raise GitCallFailed(f"git check-ignore failed: {errors.decode(errors='replace')}")
+    return [b"done"], lambda: write_all(1, output)
+
+
+def reset_to(git: CheckoutGit, request: "Request") -> "Answer":
+    """Reset the files to a commit, except ignored ones; branch and index may be set to another `head`."""
+    if not request["is_shared"] and os.path.exists(git.agent_git + b"/index"):
+        # This index knows files that were tracked before and are ignored now.
+        git.copy_index()
+        git.call("read-tree", "--reset", "-u", request["commit"])
+        remove(git.scratch + b"/index")
+    # Without an index git writes each file, whatever its times are.
+    git.call("read-tree", "--reset", "-u", request["commit"])
+    git.call("clean", "--quiet", "-fd")
+    if request["head"] != request["commit"]:
+        git.call("read-tree", request["head"])
+    git.publish_index()
+    git.set_head(request["branch"], request["head"])
+    return [b"done"], None
+
+
+def adopt(git: CheckoutGit, request: "Request") -> "Answer":
+    """Give the checkout of an earlier version its own git directory; its files stay as they are."""
+    git.call("read-tree", request["tip"])
+    git.publish_index()
+    git.set_head(request["branch"], request["tip"])
+    return [b"done"], None
+
+
+def collect_nested(git: CheckoutGit, request: "Request") -> "Answer":
+    """Return commits with the contents of repositories inside the checkout.
+
+    If an agent replaced our `.git` with a repository, the checkout itself counts as one.
+    """
+    agent_git = lstat(git.files + b"/.git")
+    if agent_git is not None and stat.S_ISDIR(agent_git.st_mode):
+        commits = collect_repository(git, git.files, 0)
+    else:
+        _read_or_copy_index(git, request)
+        found = _find_changes(git)
+        names = [*found.repositories, *found.linked]
+        commits = [each for name in names for each in collect_repository(git, git.files + b"/" + name.rstrip(b"/"), 0)]
+    return [b"done", *(each.encode() for each in commits)], git.pack(*commits)
+
+
+def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
+    """Return commits with the contents of a repository: its files on top of its branches, and nested ones."""
+    if depth > _DEPTH_MAX:
+        raise CheckoutRefused(f"repositories are nested too deep at {quote_name(path)}: check whether they are needed")
+    try:
+        tips = [*dict.fromkeys(git.read_tips(path).values())]
+        index = git.scratch + b"/nested-%d" % depth
+        remove(index)
+        found = FileChanges(git, path, index)
+        tree = found.stage()
+    except (GitCallFailed, CheckoutRefused) as error:
+        raise CheckoutRefused(
+            f"{quote_name(path)} is a separate repository that cannot be kept: push or copy what is needed from it,"
+            f" remove it, and try again; {error}"
+        ) from error
+    parents = [part for tip in tips for part in ("-p", tip)]
+    made = git.call("commit-tree", tree, *parents, "-m", b"Contents of " + path).decode().strip()
+    inner = [path + b"/" + name.rstrip(b"/") for name in found.repositories]
+    return [made, *(each for deeper in inner for each in collect_repository(git, deeper, depth + 1))]
+
+
+def _converted_files(git: CheckoutGit) -> list[bytes]:
+    """Return the tracked files whose bytes differ from a fresh checkout of the index.
+
+    Only with attributes: git treats files as equal that differ only in what it converts.
+    """
+    entries = git.call("ls-files", "-z", "--stage").split(b"\0")
+    names = [entry.partition(b"\t")[2] for entry in entries if entry.startswith(b"100")]
+    if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
+        return []
+    git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
+    return [name for name in names if not _same_content(_fresh(git) + name, git.files + b"/" + name)]
+
+
+def _fresh(git: CheckoutGit) -> bytes:
+    return git.scratch + b"/fresh/"
+
+
+def _same_content(one: bytes, other: bytes) -> bool:
+    """Return whether two regular files have the same bytes."""
+    here, there = lstat(one), lstat(other)
+    if here is None or there is None or here.st_size != there.st_size or not stat.S_ISREG(there.st_mode):
+        return False
+    return read_content(one) == read_content(other)
+
+
+def _agent_tips(git: CheckoutGit) -> dict[str, str]:
+    """Return the agent's own commits by ref; none if it damaged its git directory, where only its files count."""
+    try:
+        return git.read_tips(git.agent_git)
+    except GitCallFailed:
+        return {}
+
+
+def _find_changes(git: CheckoutGit) -> FileChanges:
+    return FileChanges(git, git.files, git.environment[b"GIT_INDEX_FILE"])
+
+
+def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
+    """Start with an index that no agent can have written."""
+    if request["is_shared"]:
+        git.read_index(request["tip"])
+    else:
+        git.copy_index()
+
+
+def _commit_tree(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
+    """Return a new commit of a tree, or its parent if the tree is the same."""
+    before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
+    made = parent if tree == before else git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode()
+    return made.strip()
+
+
+_ACTIONS = {
+    each.__name__: each for each in (commit, state, diff, changed_files, ignored, reset_to, adopt, collect_nested)
+}

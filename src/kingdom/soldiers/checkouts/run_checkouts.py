@@ -1,0 +1,247 @@
+"""The checkouts of a run in all its repositories; they change together or not at all."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPolicy
+from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckoutSpec:
+    """One checkout of a run on this host; without `checkpoint_remote` no other host can continue from it."""
+
+    id: str
+    git_id: str
+    url: str
+    checkpoint_remote: str
+    base_branch: str
+    branch: str
+    path: Path
+
+    @property
+    def start_ref(self) -> str:
+        """Return the ref of the commit from which the checkout started."""
+        return f"refs/kingdom/start/{self.id}"
+
+    def checkpoint_ref(self, checkpoint_id: str) -> str:
+        """Return the ref of a checkpoint."""
+        return f"refs/kingdom/checkpoints/{checkpoint_id}/{self.id}"
+
+    def rescue_ref(self, rescue: str) -> str:
+        """Return the ref that keeps rescued commits; further ones are numbered beside it."""
+        return f"refs/kingdom/rescue/{rescue}/{self.id}"
+
+
+class CheckoutFailed(ProgramFailed):
+    """Raised when a checkout could not be created; `work_tree_id` names it."""
+
+    def __init__(self, work_tree_id: str, message: str) -> None:
+        super().__init__(message)
+        self.work_tree_id = work_tree_id
+
+
+class RunCheckouts:
+    """All checkouts of this host; git finds its configuration and credentials in `home`.
+
+    Only one caller at a time may change a checkout. A remote is retried after a `pause` that doubles.
+    """
+
+    def __init__(
+        self,
+        repositories: Path,
+        *,
+        home: Path | None = None,
+        pause: timedelta = REMOTE_PAUSE,
+        git_policy: GitPolicy = GitPolicy(),  # noqa: B008 - it is immutable
+    ) -> None:
+        self._repositories = repositories
+        self._home = home or repositories
+        self._pause = pause
+        self._git_policy = git_policy
+
+    async def prepare(self, trees: Sequence[CheckoutSpec]) -> None:
+        """Create these checkouts, all or none; existing ones are used as they are."""
+        begun: list[CheckoutSpec] = []
+        for tree in trees:
+            try:
+                await self._prepare(tree, begun)
+            except (ProgramFailed, OSError, asyncio.CancelledError) as error:
+                await run_to_completion(self._undo(begun))
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise CheckoutFailed(tree.id, f"no checkout of {tree.branch} could be created: {error}") from error
+
+    async def commit(self, trees: Sequence[CheckoutSpec], message: str) -> dict[str, str]:
+        """Commit all changes except ignored files, and return the commit of each checkout."""
+        with _disk_failures():
+            return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
+
+    async def changed_files(self, trees: Sequence[CheckoutSpec]) -> list[str]:
+        """Return the names of some files that differ from the last commit; every file is read again."""
+        with _disk_failures():
+            return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).changed_files()]
+
+    async def ignored(self, tree: CheckoutSpec, names: list[str]) -> list[str]:
+        """Return those of these names that git ignores in a checkout."""
+        return await self._checkout(tree).ignored(names)
+
+    async def checkpoint(self, trees: Sequence[CheckoutSpec], checkpoint_id: str) -> dict[str, str]:
+        """Keep the last commits under refs, and push these to the checkpoint remotes, if any."""
+        commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
+        for tree in trees:
+            await self._repository(tree).set_ref(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
+        for tree in trees:
+            if tree.checkpoint_remote:
+                refs = [tree.checkpoint_ref(checkpoint_id), tree.start_ref]
+                await self._repository(tree).push(tree.checkpoint_remote, refs)
+        return commits
+
+    async def roll_back(
+        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue: str
+    ) -> tuple[str, ...]:
+        """Reset all checkouts to their commits, those in `to_base` to their base; return the refs of rescued work.
+
+        Missing checkouts are created first, all or none. Nothing else changes unless every commit exists and everything
+        that would be lost is kept under a ref.
+        """
+        await self.prepare([tree for tree in trees if not self._checkout(tree).is_there])
+        targets = {tree.id: await self._target(tree, commits, to_base) for tree in trees}
+        with _disk_failures():
+            states = {tree.id: await self._checkout(tree).state() for tree in trees}
+        for tree in trees:
+            await self._keep(tree, states[tree.id], targets[tree.id], rescue)
+        begun: list[CheckoutSpec] = []
+        try:
+            for tree in trees:
+                begun.append(tree)
+                with _disk_failures():
+                    await self._checkout(tree).reset_to(targets[tree.id])
+        except ProgramFailed:
+            await run_to_completion(self._restore(begun, states))
+            raise
+        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue)])
+
+    async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
+        """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
+
+        Repositories that an agent created inside are kept too, each as one commit of its files on top of its branches;
+        if that is impossible the release fails. Ignored files are removed with the checkout.
+        """
+        repository, checkout = self._repository(tree), self._checkout(tree)
+        if not repository.is_there:
+            return ()
+        with _disk_failures():
+            if checkout.is_there:
+                state = await checkout.state()
+                await self._keep(tree, state, state.tip, rescue)
+                for commit in await checkout.collect_nested():
+                    await repository.keep_commit(tree.rescue_ref(rescue), commit)
+            await checkout.remove()
+        return tuple(await self._rescue_refs(tree, rescue))
+
+    async def diff(self, tree: CheckoutSpec, since: str) -> str:
+        """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
+        with _disk_failures():
+            return await self._checkout(tree).diff(since)
+
+    async def base_commit(self, tree: CheckoutSpec) -> str:
+        """Return the commit from which the checkout started, wherever its base branch is now."""
+        if commit := await self._repository(tree).resolve_commit(tree.start_ref):
+            return commit
+        raise ProgramFailed(f"the start of {tree.id} is not known: prepare it first")
+
+    def clone_path(self, tree: CheckoutSpec) -> Path:
+        """Return the bare clone of a checkout."""
+        return self._repositories / clone_name(tree.git_id, tree.url)
+
+    def _repository(self, tree: CheckoutSpec) -> Repository:
+        return Repository(self.clone_path(tree), url=tree.url, home=self._home, pause=self._pause)
+
+    def _checkout(self, tree: CheckoutSpec) -> Checkout:
+        return Checkout(self._repository(tree), tree.path, tree.branch, self._git_policy)
+
+    async def _prepare(self, tree: CheckoutSpec, begun: list[CheckoutSpec]) -> None:
+        """Create one checkout unless it exists with its start ref, which is written last."""
+        repository, checkout = self._repository(tree), self._checkout(tree)
+        async with repository.locked():
+            if checkout.is_there and await repository.resolve_commit(tree.start_ref):
+                return
+            await repository.fetch(tree.base_branch)
+            base = await repository.base_commit(tree.base_branch)
+            begun.append(tree)
+            await checkout.make(base)
+            if not await repository.resolve_commit(tree.start_ref):
+                await repository.set_ref(tree.start_ref, await repository.merge_base(base, f"refs/heads/{tree.branch}"))
+
+    async def _undo(self, begun: list[CheckoutSpec]) -> None:
+        """Remove what one call created; a branch with its own commits stays."""
+        for tree in reversed(begun):
+            repository, checkout = self._repository(tree), self._checkout(tree)
+            try:
+                # Anything else at its path does not belong to this call.
+                if checkout.is_on_branch:
+                    await checkout.remove()
+                async with repository.locked():
+                    await repository.delete_merged_branch(tree.branch, base=tree.base_branch, start=tree.start_ref)
+            except (ProgramFailed, OSError) as error:
+                # The next call continues from here.
+                _log.warning("a checkout could not be removed after a failure", tree=tree.id, error=str(error))
+
+    async def _target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
+        if tree.id in to_base:
+            return await self.base_commit(tree)
+        wanted = commits.get(tree.id)
+        if wanted is None:
+            raise ProgramFailed(f"no commit is given for {tree.id}: name one, or choose its base")
+        repository = self._repository(tree)
+        if not await repository.resolve_commit(wanted) and tree.checkpoint_remote:
+            async with repository.locked():
+                await repository.fetch_refs(tree.checkpoint_remote, f"refs/kingdom/*/{tree.id}")
+        if not await repository.resolve_commit(wanted):
+            where = f" nor in {without_password(tree.checkpoint_remote)}" if tree.checkpoint_remote else ""
+            raise ProgramFailed(
+                f"the commit {wanted} of {tree.id} is not on this host{where}: nothing was changed; choose another"
+                " checkpoint, or continue from the base"
+            )
+        return wanted
+
+    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, stays: str | None, rescue: str) -> None:
+        """Keep a checkout's commits under refs, except those reachable without it or from its base branch."""
+        repository = self._repository(tree)
+        safe = [commit for commit in (stays, await repository.fetched_commit(tree.base_branch)) if commit]
+        for commit in dict.fromkeys((state.files, state.tip, *state.others)):
+            if not any([await repository.contains(each, commit) for each in safe]):
+                await repository.keep_commit(tree.rescue_ref(rescue), commit)
+                safe.append(commit)
+
+    async def _rescue_refs(self, tree: CheckoutSpec, rescue: str) -> list[str]:
+        ref = tree.rescue_ref(rescue)
+        return await self._repository(tree).refs(ref, f"{ref}.*")
+
+    async def _restore(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
+        for tree in reversed(begun):
+            try:
+                await self._checkout(tree).restore(states[tree.id])
+            except (ProgramFailed, OSError) as error:
+                _log.warning(
+                    "a checkout could not be restored; its rescue ref has all its work", tree=tree.id, error=str(error)
+                )
+
+
+@contextmanager
+def _disk_failures() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProgramFailed(f"a checkout cannot be used: {error}; check the disk of this host") from error

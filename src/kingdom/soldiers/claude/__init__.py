@@ -1,1 +1,0 @@
-"""Claude Code as an agent: its own program, spoken to through the vendor's SDK."""

@@ -1,1 +1,0 @@
-"""Agents that are a program per prompt, such as aider: they remember nothing, and report through a file."""

@@ -1,0 +1,137 @@
+"""The disk quota of a run: its checkouts, their git directories, its HOME and its WorkSpaces together.
+
+The kernel limits the size of one file, not of all together, so this process adds them up while a program of the run is
+running. Agents may change the files meanwhile: folders are opened step by step, and no link is followed.
+"""
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.files.agent_files import entries_in, open_folder_in
+
+# More than any project has, and still counted within seconds.
+FILES_MAX = 1_000_000
+# Each level needs an open file, and no project is this deep.
+DEPTH_MAX = 128
+_EVERY_SECONDS = 2.0
+# The pause after a count is this many times as long as the count.
+_REST_PER_WORK = 20
+_MIB = 1 << 20
+# The unit of st_blocks, whatever the disk uses.
+_BLOCK = 512
+_READ_AND_ENTER = 0o500
+
+
+class DiskQuotaExceeded(ProgramFailed):
+    """Raised when a run exceeds its disk quota."""
+
+    code = "disk_quota_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskQuota:
+    """The quota of all folders of a run together; `folders` returns those that exist."""
+
+    folders: Callable[[], Iterable[Path]]
+    mib: int
+
+    async def wait_until_exceeded(self) -> str:
+        """Wait until the run exceeds its quota, and return a description of that."""
+        while True:
+            begun = time.monotonic()
+            if reason := await asyncio.to_thread(self.describe_excess):
+                return reason
+            await asyncio.sleep(max(_EVERY_SECONDS, _REST_PER_WORK * (time.monotonic() - begun)))
+
+    async def check(self) -> None:
+        """Raise DiskQuotaExceeded if the run exceeds its quota."""
+        if reason := await asyncio.to_thread(self.describe_excess):
+            raise DiskQuotaExceeded(reason)
+
+    def describe_excess(self) -> str:
+        """Describe how the run exceeds its quota; return the empty string if it does not."""
+        use = DiskUsage()
+        for folder in self.folders():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                use.add(folder)
+        remedy = "let agents remove files that are not needed, or allow more"
+        if use.bytes > self.mib * _MIB:
+            used = use.bytes / _MIB
+            return f"the run uses {used:.0f} MiB of disk, and soldiers.disk_mb allows {self.mib}: {remedy}"
+        if use.files > FILES_MAX:
+            return f"the run has more than {FILES_MAX} files, which is the limit with soldiers.disk_mb: {remedy}"
+        if use.is_too_deep:
+            return f"the run has folders nested more than {DEPTH_MAX} deep, which is the limit with soldiers.disk_mb"
+        return ""
+
+
+class DiskUsage:
+    """The disk usage of some folders: the blocks and the number of all files in them."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.files = 0
+        self.is_too_deep = False
+        self._counted: set[int] = set()
+
+    def add(self, folder: Path) -> None:
+        """Add a folder with everything in it; raises OSError if it does not exist."""
+        self._add(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), 0)
+
+    def _add(self, folder: int, depth: int) -> None:
+        """Add an open folder, and close it."""
+        try:
+            if depth > DEPTH_MAX:
+                self.is_too_deep = True
+                return
+            with _readable(folder):
+                for name in self._count_entries(folder):
+                    # The agent may have removed it a moment ago.
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        self._add(open_folder_in(folder, name), depth + 1)
+        finally:
+            os.close(folder)
+
+    def _count_entries(self, folder: int) -> list[str]:
+        """Count the entries of a folder, and return the names of the folders among them."""
+        names = []
+        for entry in entries_in(folder):
+            if self.files > FILES_MAX:
+                break
+            with suppress(FileNotFoundError):
+                if self._count(entry.stat(follow_symlinks=False)):
+                    names.append(entry.name)
+        return names
+
+    def _count(self, status: os.stat_result) -> bool:
+        """Count an entry, and its blocks only once if it has several names; return whether it is a folder."""
+        self.files += 1
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if is_folder or status.st_nlink == 1 or status.st_ino not in self._counted:
+            self.bytes += status.st_blocks * _BLOCK
+        if not is_folder and status.st_nlink > 1:
+            self._counted.add(status.st_ino)
+        return is_folder
+
+
+@contextmanager
+def _readable(folder: int) -> Iterator[None]:
+    """Make a folder readable for a moment if the agent has removed the permission."""
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    if mode & _READ_AND_ENTER == _READ_AND_ENTER:
+        yield
+        return
+    # By descriptor, because the name may mean something else by now.
+    place = Path(f"/proc/self/fd/{folder}")
+    place.chmod(mode | _READ_AND_ENTER)
+    try:
+        yield
+    finally:
+        place.chmod(mode)

@@ -1,0 +1,1 @@
+"""The soldier host: it takes commands, runs them and replies."""

@@ -1,0 +1,206 @@
+"""How each command is executed: outside of any transaction, ending in the host's reply."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.agent_tools.calls import GUIDE
+from kingdom.soldiers.agents.port import Launch
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
+from kingdom.soldiers.host.replies import ERROR_MAX, HostContext, answer_to, closing_reply
+from kingdom.soldiers.host.reporter import HostReply
+from kingdom.soldiers.processes.process_table import describe_exit
+from kingdom.soldiers.processes.program import run_program
+from kingdom.soldiers.redaction import secrets_in
+from kingdom.soldiers.turns.result import read_result
+from kingdom.soldiers.workplace import work_space
+from kingdom.soldiers.workplace.agent_environment import Workplace
+from kingdom.text import with_reason
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.run.work import session_of, soldier_of
+
+VERIFY_LIMIT = timedelta(minutes=10)
+# How long an agent that is stopped may take to finish its turn.
+GRACE = timedelta(seconds=30)
+
+
+async def prepare_resources(context: HostContext, command_input: CommandInput[commands.PrepareResources]) -> HostReply:
+    """Create the checkouts, all or none."""
+    command = command_input.command
+    wanted = [tree.work_tree_id for tree in command.trees]
+    await context.checkouts.prepare(command_input.select_trees(*wanted))
+    return closing_reply(
+        command_input, *(answer_to(command, answers.WorkTreeCreated, work_tree_id=tree) for tree in wanted)
+    )
+
+
+async def start_agent(context: HostContext, command_input: CommandInput[commands.StartAgent]) -> HostReply:
+    """Lay out the WorkSpace, set up the checkouts, and start an agent or continue its session."""
+    command, work = command_input.command, command_input.work
+    if work is None:
+        raise ProgramFailed(f"the run has no work {command.work_id} any more")
+    space = context.folders.work_space(command_input.general, command.work_space_id)
+    trees = command_input.select_trees(*command.work_tree_ids)
+    work_space.lay_out_work_space(space, context.folders.run(command.workflow_id), work, trees, command_input.reports)
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(answer_to(command, answers.WorkSpaceCreated),)))
+    workplace = _workplace(context, command_input, space, trees)
+    await workplace.set_up_checkouts()
+    stack = AsyncExitStack()
+    try:
+        session = await context.agents.start(await _launch(context, command_input, workplace, stack), command, stack)
+    except BaseException:
+        await stack.aclose()
+        raise
+    token = f"{session.launch.soldier_id}/{session.agent.session}"
+    return closing_reply(command_input, answer_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
+
+
+async def verify_work(context: HostContext, command_input: CommandInput[commands.VerifyWork]) -> HostReply:
+    """Stop the agent, commit its changes, and run the checks of the Work on exactly that commit.
+
+    The agent must have ended, because it could change the files during the commit or a check.
+    """
+    command, work = command_input.command, command_input.work
+    session = context.agents.find(command.work_id)
+    if session:
+        await context.agents.end(session, GRACE)
+    trees = command_input.select_trees(*command.work_tree_ids)
+    space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
+    # The agent may have written the programs that the checks run.
+    workplace = _workplace(context, command_input, space, trees)
+    if workplace.disk:
+        await workplace.disk.check()
+    await context.checkouts.commit(trees, _message(command_input))
+    seconds = work and work.definition.timeout_seconds
+    for check in command.commands:
+        try:
+            async with AsyncExitStack() as stack:
+                finished = await run_program(
+                    ["/bin/sh", "-c", check],
+                    cwd=space,
+                    # Otherwise each check in Python would leave bytecode files in the checkout.
+                    environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+                    timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
+                    sandbox=workplace.sandbox(egress=await workplace.open_egress(stack)),
+                )
+        except ProgramFailed as error:
+            reason = workplace.redaction.text(str(error))
+            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its limit)"
+            raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
+        if finished.code:
+            output = workplace.redaction.text(finished.output)[-ERROR_MAX:]
+            raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
+        # After each check, because a check may run the agent's code and hide its changes from the next one.
+        if changed := await context.checkouts.changed_files(trees):
+            raise ProgramFailed(
+                f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
+                " files that .gitignore names: change the check, or .gitignore in the base branch, and create a new run"
+            )
+    verified = answer_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
+    stopped = [answer_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
+    return closing_reply(command_input, verified, *stopped)
+
+
+async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
+    """Keep the verified commit of each checkout as a checkpoint."""
+    command = command_input.command
+    commits = await context.checkouts.checkpoint(
+        command_input.select_trees(*command.work_tree_ids), command.checkpoint_id
+    )
+    return closing_reply(command_input, answer_to(command, answers.CheckpointCreated, commits=commits))
+
+
+async def roll_back(context: HostContext, command_input: CommandInput[commands.RollBack]) -> HostReply:
+    """Reset every checkout, all or none, and remove the WorkSpaces of undone Works."""
+    command = command_input.command
+    trees = list(command_input.trees.values())
+    rescue = f"{command.workflow_id}/{command.attempt}"
+    refs = await context.checkouts.roll_back(trees, command.commits, command.to_base, rescue)
+    for space in command.work_space_ids:
+        await asyncio.to_thread(work_space.remove_work_space, context.folders.work_space(command_input.general, space))
+    return closing_reply(command_input, answer_to(command, answers.RolledBack, rescue_refs=refs))
+
+
+async def release_work_tree(context: HostContext, command_input: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
+    """Remove a checkout; uncommitted files are kept under a rescue ref, commits on their branch."""
+    command = command_input.command
+    for tree in command_input.trees.values():
+        await context.checkouts.release(tree, f"{command.workflow_id}/release-{command.attempt}")
+    if command_input.ended:
+        await context.folders.remove_run(command.workflow_id)
+    return closing_reply(command_input, answer_to(command, answers.WorkTreeReleased))
+
+
+COMMAND_HANDLERS: Mapping[type[commands.HostCommand], Callable[[HostContext, Any], Awaitable[HostReply]]] = {
+    commands.PrepareResources: prepare_resources,
+    commands.StartAgent: start_agent,
+    commands.SendQuery: send_query,
+    commands.GenerateReport: generate_report,
+    commands.VerifyWork: verify_work,
+    commands.TakeCheckpoint: take_checkpoint,
+    commands.RollBack: roll_back,
+    commands.ReleaseWorkTree: release_work_tree,
+}
+
+
+def _workplace(
+    context: HostContext, command_input: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]
+) -> Workplace:
+    given = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
+    return Workplace(
+        agent_environment=replace(
+            context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(given)
+        ),
+        folders=context.folders,
+        run_checkouts=context.checkouts,
+        workflow_id=command_input.command.workflow_id,
+        space=space,
+        checkouts=tuple(trees),
+        environment=context.environment,
+    )
+
+
+async def _launch(
+    context: HostContext, command_input: CommandInput[commands.StartAgent], workplace: Workplace, stack: AsyncExitStack
+) -> Launch:
+    """Return how to start the agent of a Work; a session token joins the soldier's id and the agent's session."""
+    command = command_input.command
+    token = command.session or ""
+    soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
+    tools = workplace.create_tools(context.bus)
+    meter = workplace.meter()
+    if meter is not None:
+        # Closed after the proxy, when nothing more can be charged.
+        stack.push_async_callback(send_unclaimed_cost, context, command, meter)
+    model_proxy = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
+    known = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")
+    return Launch(
+        soldier_id=soldier_id,
+        work_space=workplace.space,
+        model=command.model,
+        session=session_of(token) or None,
+        transcript=context.folders.transcript(soldier_id),
+        errors=context.folders.errors(soldier_id),
+        environment=workplace.program_environment(),
+        mcp_servers=command_input.mcp_servers,
+        instructions="\n\n".join(filter(None, known)),
+        sandbox=workplace.sandbox(model_proxy, await workplace.open_egress(stack)),
+        tools=tools,
+        redaction=workplace.redaction,
+        meter=meter,
+    )
+
+
+def _message(command_input: CommandInput[Any]) -> str:
+    name = command_input.work.definition.name if command_input.work else "work"
+    return f"{name}\n\nKingdom: {command_input.command.workflow_id}"

@@ -1,0 +1,124 @@
+"""Everything that a host needs to execute one command, read from the store when the command is accepted."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record
+from kingdom.errors import NotFound
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.workflow.model.messages import commands
+from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.run.work import Work
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import DOCUMENTS, load_resource
+
+C = TypeVar("C", bound=commands.HostCommand)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandInput(Generic[C]):
+    """A command with the facts about its run; `accepted` is the record that a reply closes.
+
+    `ended` means that the run will never run again.
+    """
+
+    command: C
+    accepted: Record
+    general: str
+    work: Work | None
+    ended: bool
+    trees: dict[str, CheckoutSpec]
+    mcp_servers: tuple[McpServer, ...] = ()
+    reports: dict[str, str]
+
+    def select_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
+        """Return checkouts by their ids."""
+        return [self.trees[tree_id] for tree_id in tree_ids]
+
+
+async def load_command_input(
+    transaction: Transaction, workflow: Workflow, command: commands.HostCommand, accepted: Record, folders: HostFolders
+) -> CommandInput[commands.HostCommand]:
+    """Read the input of a command; raises NotFound or IllegalTransition if a repository or server is gone."""
+    work_id = getattr(command, "work_id", None)
+    work = workflow.find_work(work_id) if work_id else None
+    reports: dict[str, str] = {}
+    servers: tuple[McpServer, ...] = ()
+    if isinstance(command, commands.StartAgent):
+        reports = {path: await _report(transaction, path) for path in command.reports}
+    if isinstance(command, commands.StartAgent | commands.VerifyWork):
+        refs = workflow.mcp_server_refs_of(work.definition) if work else ()
+        servers = tuple([await _server(transaction, ref, workflow.id) for ref in refs])
+    return CommandInput(
+        command=command,
+        accepted=accepted,
+        general=workflow.general,
+        work=work,
+        ended=workflow.status in workflow.machine.final or workflow.deleted_at is not None,
+        trees=await _trees(transaction, workflow, command, folders),
+        mcp_servers=servers,
+        reports=reports,
+    )
+
+
+def report_document_id(file_path: str) -> str:
+    """Return the id of the document with the text of a report file."""
+    return file_path.removeprefix("reports/").removesuffix(".md")
+
+
+def local_checkout(workflow: Workflow, tree: WorkTree, git: Git, folders: HostFolders) -> CheckoutSpec:
+    """Return a checkout of a run with its path on this host."""
+    return CheckoutSpec(
+        id=tree.id,
+        git_id=git.id,
+        url=git.url,
+        checkpoint_remote=git.checkpoint_remote,
+        base_branch=tree.ref.base_branch,
+        branch=tree.branch,
+        path=folders.checkout(workflow.id, tree.id),
+    )
+
+
+async def _trees(
+    transaction: Transaction, workflow: Workflow, command: commands.HostCommand, folders: HostFolders
+) -> dict[str, CheckoutSpec]:
+    """Return the checkouts of a command, with the addresses of their repositories."""
+    match command:
+        case commands.PrepareResources(trees=wanted):
+            ids = {tree.work_tree_id for tree in wanted}
+        case commands.RollBack(commits=commits, to_base=to_base):
+            ids = {*commits, *to_base}
+        case commands.ReleaseWorkTree(work_tree_id=tree_id):
+            ids = {tree_id}
+        case commands.StartAgent() | commands.VerifyWork() | commands.TakeCheckpoint():
+            ids = set(command.work_tree_ids)
+        case _:
+            ids = set()
+    trees: dict[str, CheckoutSpec] = {}
+    for tree in workflow.work_trees:
+        if tree.id in ids:
+            _, git = await load_resource(transaction, Git, tree.ref.git_id)
+            if isinstance(command, commands.PrepareResources):
+                git.refuse_if_deleted("git", workflow.id)
+            trees[tree.id] = local_checkout(workflow, tree, git, folders)
+    return trees
+
+
+async def _server(transaction: Transaction, ref: McpServerRef, workflow_id: str) -> McpServer:
+    _, server = await load_resource(transaction, McpServer, ref.mcp_server_id)
+    server.refuse_if_deleted("mcp server", workflow_id)
+    return msgspec.structs.replace(server, env={**server.env, **ref.env})
+
+
+async def _report(transaction: Transaction, path: str) -> str:
+    record = await transaction.get(DOCUMENTS.name, report_document_id(path))
+    if record is None:
+        raise NotFound(f"the text of {path} is not in the store: continue from an earlier checkpoint")
+    return str(record.doc["text"])

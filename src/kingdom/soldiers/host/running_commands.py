@@ -1,0 +1,266 @@
+"""The commands that a host executes: one task per accepted command, and stops that overtake them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from weakref import WeakValueDictionary
+
+import structlog
+
+from kingdom.bus.port import Bus
+from kingdom.bus.record import Record
+from kingdom.errors import KingdomError
+from kingdom.soldiers.agents.port import AgentClient, AgentGone
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
+from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS, GRACE
+from kingdom.soldiers.host.command_input import CommandInput
+from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers
+from kingdom.soldiers.host.reporter import HostReply, Reporter
+from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.messages.commands import HostCommand
+
+# A cancelled agent may record its interruption before it is killed.
+_SHORT_GRACE = timedelta(milliseconds=200)
+_AT_ONCE = timedelta()
+_Stop = commands.StopAgent | commands.InterruptAgent
+_TURN_COMMANDS = (commands.SendQuery, commands.GenerateReport)
+_WITH_AGENT = (commands.StartAgent, *_TURN_COMMANDS)
+_log = structlog.get_logger("kingdom.soldiers")
+
+
+@dataclass(slots=True, eq=False)
+class _RunningCommand:
+    command_input: CommandInput[HostCommand]
+    task: asyncio.Task[None]
+
+    @property
+    def command(self) -> HostCommand:
+        return self.command_input.command
+
+
+class RunningCommands:
+    """Executes commands as one task each; a task ends with a reply unless it is cancelled."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        folders: HostFolders,
+        reporter: Reporter,
+        *,
+        slots: int,
+        environment: Mapping[str, str],
+        agent_environment: AgentEnvironment,
+        bus: Bus,
+    ) -> None:
+        self._reporter = reporter
+        self._agents = RunningAgents(client, slots, self._agent_gone)
+        self._context = HostContext(
+            folders=folders,
+            checkouts=RunCheckouts(
+                folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy
+            ),
+            agents=self._agents,
+            environment=environment,
+            agent_environment=agent_environment,
+            bus=bus,
+            send=reporter.send,
+        )
+        self._running: dict[str, _RunningCommand] = {}
+        self._stops: dict[str, _Stop] = {}
+        # Weak, so a lock exists only while it is held or awaited.
+        self._run_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._open = True
+
+    @property
+    def busy(self) -> int:
+        """Return how many agents run or wait for a slot."""
+        return self._agents.busy
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no command and no agent is running."""
+        return not self._running and not self._agents.busy
+
+    def knows(self, accepted_id: str) -> bool:
+        """Return whether an accepted command is running, or its reply is not stored yet."""
+        return accepted_id in self._running or accepted_id in self._reporter.pending_command_ids()
+
+    def begin(self, command_input: CommandInput[Any]) -> None:
+        """Start a command; it is ignored after `end_all`."""
+        if not self._open:
+            return
+        task = asyncio.create_task(self._execute(command_input), name=f"kingdom-{type(command_input.command).__name__}")
+        self._running[command_input.accepted.id] = _RunningCommand(command_input, task)
+        task.add_done_callback(lambda _: self._running.pop(command_input.accepted.id, None))
+
+    def refuse(self, command: HostCommand, accepted: Record, error: KingdomError) -> None:
+        """Reply that a command cannot be executed."""
+        given_answers = failure_answers(command, error)
+        self._reporter.send(HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(accepted,)))
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether commands are started."""
+        return self._open
+
+    def reopen(self) -> None:
+        """Start commands again, after `end_all`."""
+        self._open = True
+
+    async def remove_run(
+        self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]
+    ) -> None:
+        """Remove a run and the checkouts that `left_of` returns; do nothing if it returns None or the run is busy."""
+        async with self._run_lock(workflow_id):
+            trees = await left_of(workflow_id)
+            if trees is None or self._is_busy_with(workflow_id):
+                return
+            for tree in trees:
+                await self._context.checkouts.release(tree, f"{workflow_id}/left")
+            if not self._is_busy_with(workflow_id):
+                self._forget_run(workflow_id)
+                await self._context.folders.remove_run(workflow_id)
+
+    def _is_busy_with(self, workflow_id: str) -> bool:
+        running = any(running.command.workflow_id == workflow_id for running in self._running.values())
+        return running or bool(self._agents.of_run(workflow_id))
+
+    async def end_all(self) -> None:
+        """Stop every agent and command at once, without replies, and start no more."""
+        self._open = False
+        await self._abandon(self._running.values(), self._agents.all())
+
+    async def _execute(self, command_input: CommandInput[Any]) -> None:
+        command = command_input.command
+        try:
+            await self._end_earlier_placement(command)
+            if isinstance(command, _Stop):
+                reply = await self._end_agent(command_input)
+            elif self._is_overtaken(command):
+                reply = HostReply(workflow_id=command.workflow_id, closes=(command_input.accepted,))
+            else:
+                self._forget_stops(command_input)
+                async with nullcontext() if isinstance(command, _WITH_AGENT) else self._run_lock(command.workflow_id):
+                    reply = await COMMAND_HANDLERS[type(command)](self._context, command_input)
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the run must fail instead of hang
+            reply = _failed(command_input, error)
+        self._reporter.send(reply)
+
+    def _run_lock(self, workflow_id: str) -> asyncio.Lock:
+        """Return the lock that serializes changes to the checkouts of one run."""
+        return self._run_locks.setdefault(workflow_id, asyncio.Lock())
+
+    async def _end_earlier_placement(self, command: HostCommand) -> None:
+        """Stop agents and commands of an earlier placement of the run."""
+        earlier = [
+            running
+            for running in self._running.values()
+            if running.command.workflow_id == command.workflow_id and running.command.epoch < command.epoch
+        ]
+        agents = [session for session in self._agents.of_run(command.workflow_id) if session.epoch < command.epoch]
+        if earlier or agents:
+            await self._abandon(earlier, agents)
+            closes = tuple(running.command_input.accepted for running in earlier if running.task.cancelled())
+            self._reporter.send(HostReply(workflow_id=command.workflow_id, closes=closes))
+
+    def _is_overtaken(self, command: HostCommand) -> bool:
+        """Return whether the agent that a command needs was stopped before the command could start."""
+        stop = self._stops.get(getattr(command, "work_id", ""))
+        return stop is not None and _needs_agent(command, stop)
+
+    def _forget_stops(self, command_input: CommandInput[Any]) -> None:
+        """Forget stops that can overtake nothing any more, because a later agent, Work or end of the run follows."""
+        command = command_input.command
+        if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
+            self._stops.pop(command.work_id, None)
+        elif command_input.ended:
+            self._forget_run(command.workflow_id)
+
+    def _forget_run(self, workflow_id: str) -> None:
+        self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
+
+    async def _end_agent(self, command_input: CommandInput[_Stop]) -> HostReply:
+        """Stop the agent of a Work and the commands that need it, and reply once none of its processes is left."""
+        command = command_input.command
+        self._stops[command.work_id] = command
+        others = [running for running in self._running.values() if _needs_agent(running.command, command)]
+        gentle = isinstance(command, commands.StopAgent)
+        for running in others:
+            # Let a turn finish within the grace period; cancel starts and checks.
+            if not (gentle and isinstance(running.command, _TURN_COMMANDS)):
+                running.task.cancel()
+        session = self._agents.find(command.work_id)
+        if session and session.attempt <= command.attempt:
+            if not gentle:
+                await _interrupt(session)
+            # Without a turn there is nothing to finish.
+            busy = any(isinstance(running.command, _TURN_COMMANDS) for running in others)
+            await self._agents.end(session, GRACE if gentle and busy else _SHORT_GRACE)
+        if others:
+            await asyncio.wait([running.task for running in others])
+        closes = (
+            command_input.accepted,
+            *(running.command_input.accepted for running in others if running.task.cancelled()),
+        )
+        return HostReply(
+            workflow_id=command.workflow_id, answers=(answer_to(command, answers.AgentStopped),), closes=closes
+        )
+
+    async def _abandon(self, commands_to_end: Collection[_RunningCommand], sessions: Collection[AgentSession]) -> None:
+        commands_to_end = list(commands_to_end)
+        tasks = [running.task for running in commands_to_end]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in sessions))
+        if tasks:
+            await asyncio.wait(tasks)
+        # An agent may have started while its command was cancelled.
+        late = [
+            each for each in self._agents.all() if any(each.start is running.command for running in commands_to_end)
+        ]
+        await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in late))
+
+    async def _agent_gone(self, session: AgentSession, reason: str) -> None:
+        turns = [
+            running.task
+            for running in self._running.values()
+            if isinstance(running.command, _TURN_COMMANDS) and running.command.work_id == session.work_id
+        ]
+        if turns:
+            # The turn reports its cost first, because the end of the agent may end the run and sum up its costs.
+            await asyncio.wait(turns)
+        if self._open:
+            answer = answer_to(session.start, answers.AgentError, error=reason)
+            self._reporter.send(HostReply(workflow_id=session.workflow_id, answers=(answer,)))
+
+
+async def _interrupt(session: AgentSession) -> None:
+    try:
+        await session.agent.interrupt()
+    except Exception as error:  # noqa: BLE001 - the agent is stopped next anyway
+        _log.info("agent not interrupted", work=session.work_id, error=str(error))
+
+
+def _failed(command_input: CommandInput[Any], error: Exception) -> HostReply:
+    command = command_input.command
+    if not isinstance(error, KingdomError | OSError):
+        _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
+    # The end of a running agent is reported by its watcher; an agent that never started has none.
+    is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
+    given_answers = () if is_reported else failure_answers(command, error)
+    return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))
+
+
+def _needs_agent(command: HostCommand, stop: _Stop) -> bool:
+    """Return whether a command needs the agent that is to be stopped."""
+    if getattr(command, "work_id", None) != stop.work_id:
+        return False
+    if isinstance(command, commands.StartAgent):
+        return command.attempt <= stop.attempt
+    return getattr(command, "agent_attempt", stop.attempt + 1) <= stop.attempt

@@ -1,0 +1,1 @@
+"""Start programs, and end them together with everything that they started."""

@@ -1,0 +1,58 @@
+"""Read the kernel's process table, and kill process groups."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+_ENDED = frozenset({b"Z", b"X", b""})
+_POLL_SECONDS = 0.002
+
+
+async def kill_group(group: int) -> None:
+    """Kill a process group, and wait until all its processes have ended."""
+    with suppress(ProcessLookupError):
+        while True:
+            # The signal fails if the group is gone, which spares a search through all processes.
+            os.killpg(group, signal.SIGKILL)
+            if not _has_members(group):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def child_pids(parent: int) -> list[int]:
+    """Return the pids of all children of a process, including adopted ones."""
+    return [pid for pid in _pids() if _field(pid, 1) == b"%d" % parent]
+
+
+def process_state(pid: int) -> bytes:
+    """Return the state letter of a process, or nothing if it has ended."""
+    return _field(pid, 0)
+
+
+def describe_exit(code: int) -> str:
+    """Describe an exit code."""
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exit code {code}"
+    return f"killed by {name}" if code < 0 else f"exit code {code}, as after {name}"
+
+
+def _has_members(group: int) -> bool:
+    """Return whether a process group has members other than zombies."""
+    return any(_field(pid, 2) == b"%d" % group and process_state(pid) not in _ENDED for pid in _pids())
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _field(pid: int, number: int) -> bytes:
+    """Return a field of /proc/PID/stat, counted from the state, or nothing if the process has ended."""
+    try:
+        return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[number]
+    except OSError:
+        return b""

@@ -1,0 +1,72 @@
+"""Build the sandbox of the agent that works on one Work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, ResourceLimits, Sandbox, SandboxProfile
+
+_PROTECTED_GIT_FILES = ("config", "commondir")
+_log = structlog.get_logger("kingdom.soldiers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckoutPaths:
+    """The paths of one checkout: its files, its git directory, and the object store of the clone, which is read-only.
+
+    `pointer` is the file that the agent sees as `.git`, whatever the agent has put there.
+    """
+
+    files: Path
+    pointer: Path
+    git_directory: Path
+    objects: Path
+
+
+def build_agent_sandbox(
+    profile: SandboxProfile,
+    *,
+    space: Path,
+    home: Path,
+    checkouts: Sequence[CheckoutPaths],
+    reports: Path,
+    tools: Sequence[Path] = (),
+    model_proxy: ModelProxy | None = None,
+    egress: Path | None = None,
+    limits: ResourceLimits = AGENT_LIMITS,
+    may_commit: bool = False,
+) -> Sandbox:
+    """Return the sandbox of an agent, with its WorkSpace, its HOME and its checkouts writable.
+
+    The reports, the folders of `tools` and the git directories of the checkouts are read-only, because Kingdom commits
+    for the agent. With `may_commit` the git directories are writable, except the files that make git run programs.
+    """
+    writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
+    overlays: list[tuple[Path, Path]] = []
+    if reports.is_dir():
+        readable.append(reports)
+    if profile is SandboxProfile.OFF:
+        _log.warning(
+            "an agent runs WITHOUT A SANDBOX: it can read and change whatever this user can; set the profile to strict"
+        )
+    else:
+        for each in checkouts:
+            readable.append(each.objects)
+            overlays.append((each.pointer, each.files / ".git"))
+            (writable if may_commit else readable).append(each.git_directory)
+            if may_commit:
+                readable += [each.git_directory / name for name in _PROTECTED_GIT_FILES]
+    sandbox = Sandbox(
+        profile=profile,
+        writable=(*writable,),
+        readable=(*readable,),
+        overlays=(*overlays,),
+        limits=limits,
+        egress=egress,
+    )
+    if model_proxy is None:
+        return sandbox
+    return replace(sandbox, socket=model_proxy.socket, url=model_proxy.url or sandbox.url)

@@ -1,1 +1,0 @@
-"""An agent that follows a script in its prompts: deterministic, free, and a real process."""

@@ -1,0 +1,1 @@
+"""The folders, environment and checkout setup that agents work with."""

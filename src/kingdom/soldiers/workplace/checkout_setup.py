@@ -1,0 +1,199 @@
+"""Set up a fresh checkout: copy files that git ignores, run a setup script, and assign ports.
+
+A checkout is set up once, before its first agent. The settings may name a setup command for the repository; otherwise
+`.kingdom/setup.sh` in the checkout is used. It runs in the sandbox of agents, within a time limit, and its output is
+kept.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+
+from kingdom.atomic_write import write_atomically
+from kingdom.errors import ProgramFailed
+from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.checkouts.worktree_include import IgnoredFilter, copy_included, read_patterns
+from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.processes.program import start_program
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, RedactedFile, Redaction, secrets_in
+from kingdom.soldiers.sandbox.sandbox import Sandbox
+from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.text import with_reason
+
+PORTS_PER_RUN = 10
+PORT_VARIABLE = "KINGDOM_PORT_BASE"
+SETUP_LIMIT = timedelta(minutes=10)
+_SCRIPT = Path(".kingdom", "setup.sh")
+# Below the range from which the kernel assigns ports.
+_PORT_FIRST, _PORT_END = 12_000, 32_760
+_PORTS = "ports"
+_SHOWN = 2000
+
+
+class CheckoutSetupFailed(ProgramFailed):
+    """Raised when a checkout could not be set up."""
+
+    code = "outfit_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckoutSetup:
+    """How checkouts are set up: files from `files`/{git}, and a setup command by repository id."""
+
+    files: Path | None = None
+    setup: Mapping[str, str] = field(default_factory=dict)
+    limit: timedelta = SETUP_LIMIT
+
+
+async def set_up_checkout(
+    tree: CheckoutSpec,
+    checkout_setup: CheckoutSetup,
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    ignored: IgnoredFilter,
+    sandbox: Sandbox | None = None,
+    redaction: Redaction = DEFAULT_REDACTION,
+) -> None:
+    """Copy `ignored` files into a checkout and run its setup script, unless that is done; raises CheckoutSetupFailed.
+
+    `folder` keeps the marker `{tree}.done`, the names of copied `.env` files in `{tree}.env-files`, and the output of
+    the script in `{tree}.log`.
+    """
+    done = folder / f"{tree.id}.done"
+    if _is_done(done):
+        return
+    try:
+        await _copy(tree, checkout_setup, folder, ignored)
+        redaction = redaction.with_secrets(copied_secrets(tree, checkout_setup, folder=folder))
+        await _set_up(tree, checkout_setup, folder / f"{tree.id}.log", environment, sandbox, redaction)
+    except CheckoutSetupFailed:
+        raise
+    except ProgramFailed as error:
+        raise CheckoutSetupFailed(f"the checkout of {tree.git_id} could not be set up: {error}") from error
+    write_atomically(done, "")
+
+
+def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder: Path) -> set[str]:
+    """Return the secrets in the `.env` files that a checkout requests, because agents may print them."""
+    if checkout_setup.files is None:
+        return set()
+    files = [checkout_setup.files / tree.git_id / name for name in _recorded_env_files(tree, folder)]
+    return {secret for file in files for secret in secrets_in(_variables(file))}
+
+
+def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
+    """Return the first of a run's ten ports; a run keeps them until it has not used them for very long."""
+    claim = folders.run(workflow_id) / _PORTS
+    if (own := _read_claim(claim)) is not None:
+        claim.touch()
+        return own
+    others = {base: other for other in folders.runs.glob(f"*/{_PORTS}") if (base := _read_claim(other)) is not None}
+    free = (base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in others)
+    if (base := next(free, None)) is None:
+        # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
+        base, oldest = min(others.items(), key=lambda item: _last_used_at(item[1]))
+        oldest.unlink(missing_ok=True)
+    write_atomically(claim, f"{base}\n")
+    return base
+
+
+async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: IgnoredFilter) -> None:
+    """Copy files, and first record which contain secrets: a later attempt finds them in the checkout already."""
+    source = checkout_setup.files / tree.git_id if checkout_setup.files else None
+    if source and source.is_dir():
+        requested = await asyncio.to_thread(_env_files, source, tree.path)
+        write_atomically(
+            _env_files_record(tree, folder),
+            "".join(f"{name}\n" for name in sorted(requested | _recorded_env_files(tree, folder))),
+        )
+        await copy_included(source, tree.path, ignored=ignored)
+
+
+def _env_files(source: Path, checkout: Path) -> set[str]:
+    """Return the `.env` files of a folder that a checkout requests, whether they are copied yet or not."""
+    patterns = read_patterns(checkout)
+    names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
+    last_matches = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
+    # Other names are not copied, because git prints them in quotes.
+    return {str(name) for name, last in last_matches.items() if last and last.included and str(name).isprintable()}
+
+
+def _env_files_record(tree: CheckoutSpec, folder: Path) -> Path:
+    return folder / f"{tree.id}.env-files"
+
+
+def _recorded_env_files(tree: CheckoutSpec, folder: Path) -> set[str]:
+    note = _env_files_record(tree, folder)
+    return set(note.read_text().splitlines()) if note.exists() else set()
+
+
+async def _set_up(
+    tree: CheckoutSpec,
+    checkout_setup: CheckoutSetup,
+    log: Path,
+    environment: Mapping[str, str],
+    sandbox: Sandbox | None,
+    redaction: Redaction,
+) -> None:
+    command = checkout_setup.setup.get(tree.git_id)
+    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
+        return
+    # The shell tests inside the sandbox whether the script exists, because there a link cannot lead outside.
+    argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
+    program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
+    program.close_input()
+    try:
+        with RedactedFile(log, redaction) as file:
+            async with asyncio.timeout(checkout_setup.limit.total_seconds()):
+                async for chunk in program.chunks():
+                    file.write(chunk)
+                code = await program.wait()
+    except TimeoutError:
+        problem = f"took longer than {checkout_setup.limit.total_seconds():g} s and was killed"
+    else:
+        problem = f"failed ({program.describe_exit(code)})" if code else ""
+    finally:
+        await program.kill()
+    if problem:
+        name = str(_SCRIPT) if command is None else f"`{command}`"
+        text = with_reason(f"the setup script {name} of {tree.git_id} {problem}; its output is in {log}", _tail(log))
+        raise CheckoutSetupFailed(redaction.text(text))
+
+
+def _is_done(done: Path) -> bool:
+    """Return whether a marker exists, after creating its folder."""
+    done.parent.mkdir(parents=True, exist_ok=True)
+    return done.exists()
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _SHOWN))
+        return file.read().decode(errors="replace").strip()
+
+
+def _variables(file: Path) -> dict[str, str]:
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.removeprefix("export ").partition("=") for line in lines if "=" in line)
+    return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
+
+
+def _last_used_at(claim: Path) -> float:
+    try:
+        return claim.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read_claim(claim: Path) -> int | None:
+    try:
+        return int(claim.read_text())
+    except (OSError, ValueError):
+        return None

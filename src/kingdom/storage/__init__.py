@@ -1,0 +1,1 @@
+"""Export everything that a store holds, and import it into another kind of store."""

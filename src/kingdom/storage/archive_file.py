@@ -1,0 +1,216 @@
+"""The archive file of an export: a header, one item per line, and a footer that proves that nothing is missing.
+
+It has JSON lines, compressed if the name ends with `.gz`. The last line has the counts and a digest of all other lines.
+"""
+
+import gzip
+import hashlib
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TypeVar, cast
+
+import msgspec
+
+from kingdom.errors import Permanent
+from kingdom.storage.transfer import AnyItem, ItemCounter, ItemCounts, Manifest
+
+FORMAT = "kingdom-storage"
+VERSION = 1
+_GZIP_SUFFIX = ".gz"
+# A higher level is slower and saves little.
+_GZIP_LEVEL = 6
+_AGAIN = "export it again"
+_ELSEWHERE = "choose a file in an existing, writable directory with enough space"
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_decode_item = msgspec.json.Decoder(AnyItem).decode
+
+
+class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The first line of an archive."""
+
+    format: str
+    version: int
+    exported_at: datetime
+    source: str = msgspec.field(name="from")
+    manifest: Manifest
+
+
+class _FormatVersion(msgspec.Struct):
+    """The header fields that every format version has."""
+
+    format: str
+    version: int
+
+
+class _Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
+    census: ItemCounts
+    sha256: str
+
+
+_decode_kind = msgspec.json.Decoder(_FormatVersion).decode
+_decode_header = msgspec.json.Decoder(ArchiveHeader).decode
+_decode_footer = msgspec.json.Decoder(_Footer).decode
+
+
+@contextmanager
+def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
+    """Write an archive. The block gets a function that adds an item. The file gets its name when it is complete."""
+    with _naming(path, _ELSEWHERE):
+        if path.exists():
+            raise _exists(path)
+    with (
+        _naming(path, _ELSEWHERE),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as part,
+    ):
+        try:
+            with _packed(part, path) as file:
+                digest, counter = hashlib.sha256(), ItemCounter()
+
+                def write(line: bytes) -> None:
+                    digest.update(line)
+                    file.write(line)
+
+                def add(item: AnyItem) -> None:
+                    counter.add(item)
+                    write(_encode(item) + b"\n")
+
+                header = ArchiveHeader(
+                    format=FORMAT, version=VERSION, exported_at=now, source=source, manifest=manifest
+                )
+                write(_encode(header) + b"\n")
+                yield add
+                _compare(path, manifest.census, counter.counts)
+                write(_encode(_Footer(census=counter.counts, sha256=digest.hexdigest())) + b"\n")
+            _keep(part, path)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
+
+
+def read_header(path: Path) -> ArchiveHeader:
+    """Return the header of an archive, or raise Permanent if this version cannot read the file."""
+    with _opened(path) as file:
+        line = file.readline()
+    try:
+        kind = _decode_kind(line)
+    except msgspec.MsgspecError:
+        kind = _FormatVersion("", 0)
+    if kind.format != FORMAT:
+        raise Permanent(f"{path} is not an archive of `kingdom storage export`")
+    if kind.version != VERSION:
+        raise Permanent(
+            f"{path} has format version {kind.version}, but this Kingdom reads version {VERSION}: use the version"
+            " that wrote it, or a newer one"
+        )
+    try:
+        return _decode_header(line)
+    except msgspec.MsgspecError as error:
+        raise Permanent(f"the header of {path} cannot be read: {error}; {_AGAIN}") from error
+
+
+def read_items(path: Path) -> Iterator[AnyItem]:
+    """Yield all items of an archive. Raise Permanent, at the end at the latest, if it was truncated or changed.
+
+    Reading to the end verifies the archive. Do that once before writing anything.
+    """
+    announced = read_header(path).manifest.census
+    digest, counter = hashlib.sha256(), ItemCounter()
+    with _opened(path) as file:
+        digest.update(file.readline())
+        for number, line in enumerate(file, start=2):
+            if line.startswith(b'{"item":"end"'):
+                end = _read(_decode_footer, line, path, number)
+                if end.sha256 != digest.hexdigest() or file.read(1):
+                    raise Permanent(f"{path} was changed after it was written: its digest does not match; {_AGAIN}")
+                _compare(path, announced, counter.counts)
+                _compare(path, end.census, counter.counts)
+                return
+            item = _read(_decode_item, line, path, number)
+            digest.update(line)
+            counter.add(item)
+            yield item
+    raise Permanent(f"{path} ends too early, after {counter.counts} of {announced}: it was truncated; {_AGAIN}")
+
+
+def _read(decode: Callable[[bytes], T], line: bytes, path: Path, number: int) -> T:
+    try:
+        return decode(line)
+    except msgspec.MsgspecError as error:
+        what = "was changed" if line.endswith(b"\n") else "ends too early: it was truncated"
+        raise Permanent(f"{path} {what}, line {number} cannot be read: {error}; {_AGAIN}") from error
+
+
+def _compare(path: Path, announced: ItemCounts, counted: ItemCounts) -> None:
+    if difference := counted.difference(announced):
+        raise Permanent(f"the count of {path} is wrong: {difference} announced; {_AGAIN}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with (
+        _naming(path, "check that you may read it"),
+        gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,
+    ):
+        yield cast("IO[bytes]", file)
+
+
+@contextmanager
+def _packed(part: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    if path.suffix != _GZIP_SUFFIX:
+        yield part
+        return
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=part) as packed:
+        yield cast("IO[bytes]", packed)
+
+
+def _keep(part: IO[bytes], path: Path) -> None:
+    """Give the finished file its name durably. A crash of the machine leaves the whole file or none."""
+    part.flush()
+    os.fsync(part.fileno())
+    _give_name(Path(part.name), path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _give_name(part: Path, path: Path) -> None:
+    """Give a file its name without replacing a file that has appeared meanwhile, as a rename would."""
+    try:
+        try:
+            path.hardlink_to(part)
+        except FileExistsError:
+            raise
+        except OSError:
+            # Not every file system has hard links. Without them, reserve the name first, then replace it.
+            path.touch(exist_ok=False)
+            part.rename(path)
+        else:
+            part.unlink()
+    except FileExistsError as error:
+        raise _exists(path) from error
+
+
+def _exists(path: Path) -> Permanent:
+    return Permanent(f"{path} already exists: choose another file, or remove it first")
+
+
+@contextmanager
+def _naming(path: Path, then: str) -> Iterator[None]:
+    """Turn errors of the file system and of gzip into messages about this file."""
+    try:
+        yield
+    except EOFError as error:
+        raise Permanent(f"{path} ends too early: it was truncated; {_AGAIN}") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise Permanent(f"{path} is damaged: {error}; {_AGAIN}") from error
+    except OSError as error:
+        raise Permanent(f"{path} cannot be used: {error.strerror or error}; {then}") from error

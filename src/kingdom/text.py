@@ -1,0 +1,27 @@
+"""Format text from elsewhere for messages: end sentences, add reasons, escape control characters."""
+
+_ENDS = (".", "!", "?", "…")
+_CLOSING = "\"')]`*_"
+
+
+def sentence(words: str) -> str:
+    """Return words with a full stop, unless they already end like a sentence."""
+    text = words.rstrip()
+    return text if text.rstrip(_CLOSING).endswith(_ENDS) else f"{text}."
+
+
+def with_reason(what: str, why: str) -> str:
+    """Return what happened, followed by a colon and the reason if one is known."""
+    return f"{what}: {why.strip()}" if why.strip() else what
+
+
+def printable(text: str) -> str:
+    """Return text with visible control characters, so that untrusted text cannot control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(text: object) -> str:
+    """Return text on one line, with visible control characters."""
+    return printable(" ".join(str(text).split()))

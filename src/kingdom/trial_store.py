@@ -1,0 +1,76 @@
+"""The port of `kingdom bus verify`: a store that the verification creates, damages, inspects and removes.
+
+It is not in `kingdom.verify`, because the backends implement it and import nothing above the bus.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
+
+from kingdom.bus.port import Bus, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """The state of one event. `token` is the token that settled it, which is certain only for a DONE event."""
+
+    event_id: str
+    stream: str
+    partition_key: str | None
+    position: int
+    status: Literal["PENDING", "PROCESSING", "DONE", "DEAD", "DISCARDED"]
+    token: int
+    error_code: str | None
+
+
+class TrialStore(ABC):
+    """A store that the verification creates, damages and removes. The processes under test open `url` and `schema`."""
+
+    # True if one process at a time writes: then its lock holder can be stopped. Otherwise connections can be cut.
+    has_one_writer: ClassVar[bool]
+    # The shortest lease that a running worker can still renew after any fault of the store itself.
+    shortest_lease: ClassVar[timedelta]
+
+    url: str
+    # The URL for observers. It gets no faults.
+    safe_url: str
+    schema: str
+
+    @abstractmethod
+    async def create(self) -> None:
+        """Create the empty store."""
+
+    @abstractmethod
+    async def drop(self) -> None:
+        """Remove the store with everything in it."""
+
+    @abstractmethod
+    async def cut_connections(self, at_most: int) -> int:
+        """Break connections of the processes under test, and return how many."""
+
+    @abstractmethod
+    def holders(self) -> list[int]:
+        """Return the ids of the processes that hold the write lock now."""
+
+    @abstractmethod
+    async def unfinished(self) -> int:
+        """Return the number of events that are neither done nor dead."""
+
+    @abstractmethod
+    async def broken_invariants(self) -> list[str]:
+        """Return the internal invariants of the store that do not hold now."""
+
+    @abstractmethod
+    async def events(self) -> list[StoredEvent]:
+        """Return every event that is or was in the store."""
+
+    @abstractmethod
+    async def log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
+        """Return the data of all log entries of a type, in transaction order."""
+
+    @abstractmethod
+    def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction that stays open for a while after its writes. It is rolled back unless `keep` is true."""

@@ -1,0 +1,97 @@
+"""A bus that records the claims, settlements and losses of its process in the history."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.metrics import WorkerMetrics
+from kingdom.bus.port import Bus, LeaseRenewal, Transaction
+from kingdom.errors import LeaseLost, Unavailable
+from kingdom.verify.history import History
+
+
+class RecordingMetrics(WorkerMetrics):
+    """Records the deliveries that a worker loses."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def lost(self, delivery: Delivery) -> None:
+        """Record a delivery whose lease was lost."""
+        super().lost(delivery)
+        self._history.write("lease_lost", tokens=[delivery.token])
+
+
+class RecordingBus(Bus):
+    """Passes every call on, and records its result."""
+
+    def __init__(self, inner: Bus, history: History) -> None:
+        super().__init__(inner.topology, tuple(inner.kinds.values()))
+        self.joins_callers_transaction = inner.joins_callers_transaction
+        self.spans_hosts = inner.spans_hosts
+        self.idle_limit = inner.idle_limit
+        self._inner = inner
+        self._history = history
+
+    @asynccontextmanager
+    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+        """See the port."""
+        transaction: Transaction | None = None
+        began = 0
+        try:
+            async with self._inner.transaction(hold) as transaction:
+                yield transaction
+                began = time.monotonic_ns()
+                # Before the commit: a process that dies right after it does not write anything more.
+                self._write("settling", transaction, began)
+        except Unavailable:
+            # The commit may have happened.
+            raise
+        except Exception as error:
+            if isinstance(error, LeaseLost):
+                self._history.write("refused", positions=sorted(error.positions))
+            if transaction is not None and began:
+                self._write("not_settled", transaction, began)
+            raise
+        self._write("settled", transaction, began)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """See the port."""
+        asked = time.monotonic_ns()
+        deliveries = await self._inner.claim(stream, limit, worker)
+        if deliveries:
+            events = [[d.position, str(d.envelope.event_id), d.attempt, d.crash_count] for d in deliveries]
+            self._history.write("claimed", token=deliveries[0].token, stream=stream, asked=asked, events=events)
+        return deliveries
+
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        """See the port."""
+        asked = time.monotonic_ns()
+        renewal = self._inner.renew(leases)
+        self._history.write("renewed", asked=asked, tokens=sorted(renewal.alive))
+        return renewal
+
+    async def reap(self) -> int:
+        """See the port."""
+        if count := await self._inner.reap():
+            self._history.write("reaped", events=count)
+        return count
+
+    async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
+        """See the port."""
+        await self._inner.wait(streams, at_most)
+
+    async def close(self) -> None:
+        """See the port."""
+        await self._inner.close()
+
+    def _write(self, what: str, transaction: Transaction, began: int) -> None:
+        outcomes: dict[int, dict[str, str]] = defaultdict(dict)
+        for settled in transaction.changes.settlements.values():
+            outcomes[settled.token][str(settled.position)] = type(settled.outcome).__name__.lower()
+        for token, positions in outcomes.items():
+            self._history.write(what, token=token, began=began, outcomes=positions)

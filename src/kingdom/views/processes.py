@@ -1,0 +1,20 @@
+"""Runs and assignments in one list."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+
+class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A run or an assignment; `workflow_id` is the run of an assignment, if there is one yet."""
+
+    id: str
+    kind: Literal["run", "assignment"]
+    name: str
+    status: str
+    workflow_id: str
+    since: datetime
+    ended_at: datetime | None
+    cost_usd: float
+    why: str

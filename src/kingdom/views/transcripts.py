@@ -1,0 +1,14 @@
+"""Lines of transcripts."""
+
+import msgspec
+
+from kingdom.soldiers.agents.transcript import TranscriptEntry
+
+
+class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An entry of a transcript, its soldier and Work, and the offset of the next entry, if it is from a transcript."""
+
+    soldier: str
+    work_id: str
+    next_offset: int | None
+    entry: TranscriptEntry

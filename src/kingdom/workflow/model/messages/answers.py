@@ -1,0 +1,213 @@
+"""The domain events that soldier hosts send. Each names the placement and the attempt that it answers."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from kingdom.workflow.model.messages.events import DomainEvent
+
+
+class HostAnswer(DomainEvent, frozen=True, kw_only=True):
+    """An answer of a soldier host. It is valid only for the current placement and attempt."""
+
+    host: str
+    epoch: int
+    attempt: int
+
+
+class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
+    """An answer with the cost of the agent's turn."""
+
+    cost_usd: float = 0.0
+
+
+class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
+    """A turn without the requested result.
+
+    If it was `over_budget`, or the vendor rejects requests until `throttled_until`, the session can be continued.
+    """
+
+    error: str
+    over_budget: bool = False
+    throttled_until: datetime | None = None
+
+
+class AgentStarted(HostAnswer, frozen=True, kw_only=True):
+    """An agent runs; `session` is the token that continues its conversation, `pid` its process on the host."""
+
+    work_id: str
+    session: str | None = None
+    pid: int | None = None
+
+
+class AgentStopped(HostAnswer, frozen=True, kw_only=True):
+    """Nothing of a Work runs: neither its agent nor a process that the agent or its checks started."""
+
+    work_id: str
+
+
+class AgentError(HostAnswer, frozen=True, kw_only=True):
+    """An agent could not be started, or ended by itself; nothing of its Work runs."""
+
+    work_id: str
+    error: str
+
+
+class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
+    """An agent answered a prompt; `response` refers to the file that holds it."""
+
+    work_id: str
+    task_id: str
+    response: str
+
+
+class QueryFailed(FailedTurn, frozen=True, kw_only=True):
+    """A prompt was not answered; `timedOut` if it took too long, `looping` if the agent was in a loop."""
+
+    work_id: str
+    task_id: str
+    timed_out: bool = False
+    looping: bool = False
+
+
+class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
+    """An agent ended its turn with a question for a person."""
+
+    work_id: str
+    task_id: str
+    question: str
+    choices: tuple[str, ...] = ()
+
+
+class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
+    """The cost of an interrupted turn; without a `taskId`, the cost of an agent outside of its turns."""
+
+    work_id: str
+    task_id: str = ""
+    report_id: str = ""
+
+
+class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
+    """An agent requests an output that it may not create itself, such as a comment on a pull request."""
+
+    work_id: str
+    task_id: str
+    petition_id: str
+    kind: str
+    body: dict[str, Any]
+
+
+class TranscriptFinding(StrEnum):
+    """What a transcript shows about a prompt without a known answer."""
+
+    ABSENT = "ABSENT"
+    ANSWERED = "ANSWERED"
+    UNFINISHED = "UNFINISHED"
+    NO_TRANSCRIPT = "NO_TRANSCRIPT"
+
+
+class QueryReconciled(PaidAnswer, frozen=True, kw_only=True):
+    """A host looked up the result of a prompt in the transcript."""
+
+    work_id: str
+    task_id: str
+    finding: TranscriptFinding
+    response: str = ""
+
+
+class ReportGenerated(PaidAnswer, frozen=True, kw_only=True):
+    """A report was written to its file."""
+
+    report_id: str
+    task_id: str
+    file_path: str
+
+
+class ReportFailed(FailedTurn, frozen=True, kw_only=True):
+    """A report could not be written."""
+
+    report_id: str
+    task_id: str
+
+
+class WorkVerified(HostAnswer, frozen=True, kw_only=True):
+    """The checks of a Work passed; `result` is the result document of its agent, if any."""
+
+    work_id: str
+    result: dict[str, Any] | None = None
+
+
+class VerifyFailed(HostAnswer, frozen=True, kw_only=True):
+    """The checks of a Work did not pass."""
+
+    work_id: str
+    error: str
+
+
+class CheckpointCreated(HostAnswer, frozen=True, kw_only=True):
+    """A checkpoint was taken; `commits` maps each WorkTree id to its commit."""
+
+    checkpoint_id: str
+    workflow_id: str
+    work_id: str
+    commits: dict[str, str]
+
+
+class CheckpointFailed(HostAnswer, frozen=True, kw_only=True):
+    """A checkpoint could not be taken."""
+
+    workflow_id: str
+    work_id: str
+    error: str
+
+
+class RolledBack(HostAnswer, frozen=True, kw_only=True):
+    """Every WorkTree is back at a checkpoint or its base; the earlier content is kept under the rescue refs."""
+
+    workflow_id: str
+    checkpoint_id: str | None
+    rescue_refs: tuple[str, ...] = ()
+
+
+class RollBackFailed(HostAnswer, frozen=True, kw_only=True):
+    """No WorkTree was rolled back."""
+
+    workflow_id: str
+    error: str
+
+
+class WorkTreeCreated(HostAnswer, frozen=True, kw_only=True):
+    """The checkout of a repository was created."""
+
+    work_tree_id: str
+    workflow_id: str
+
+
+class WorkTreeFailed(HostAnswer, frozen=True, kw_only=True):
+    """A checkout could not be created, so no checkout of the request exists."""
+
+    work_tree_id: str
+    workflow_id: str
+    error: str
+
+
+class WorkTreeReleased(HostAnswer, frozen=True, kw_only=True):
+    """A checkout was removed."""
+
+    work_tree_id: str
+    workflow_id: str
+
+
+class WorkTreeReleaseFailed(HostAnswer, frozen=True, kw_only=True):
+    """A checkout could not be removed completely."""
+
+    work_tree_id: str
+    workflow_id: str
+    error: str
+
+
+class WorkSpaceCreated(HostAnswer, frozen=True, kw_only=True):
+    """The folder for the agent of a Work was created."""
+
+    work_space_id: str
+    work_id: str

@@ -1,0 +1,76 @@
+"""Soldier hosts, and the choice of a host for a run."""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from enum import Enum, StrEnum
+
+import msgspec
+
+from kingdom.workflow.model.messages.events import HostLost, HostRegistered
+
+_HASH_RANGE = 2**64
+
+
+class HostStatus(StrEnum):
+    """UP while a host renews its lease, then LOST."""
+
+    UP = "UP"
+    LOST = "LOST"
+
+
+class HostRenewal(Enum):
+    """The result of a lease renewal. Only RENEWED is true."""
+
+    RENEWED = "RENEWED"
+    # The host can register again with a new epoch.
+    LOST = "LOST"
+    # Another host has registered under its name.
+    REPLACED = "REPLACED"
+
+    def __bool__(self) -> bool:
+        """Return whether the host may continue."""
+        return self is HostRenewal.RENEWED
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A machine that runs up to `slots` agents at once; `busy` is the number at its last renewal.
+
+    The epoch grows with every registration, after a restart or a lost lease. A host is lost if it does not renew its
+    lease for `lease_seconds`. `instance` distinguishes hosts with the same name.
+    """
+
+    id: str
+    epoch: int
+    slots: int
+    busy: int = 0
+    lease_seconds: float = 30.0
+    instance: str = ""
+    # The place of transcripts and checkouts, for people on the same machine.
+    machine: str = ""
+    directory: str = ""
+    status: HostStatus = HostStatus.UP
+
+    def registered_event(self) -> HostRegistered:
+        """Return the event of its registration."""
+        return HostRegistered(host=self.id, epoch=self.epoch, slots=self.slots)
+
+    def as_lost(self) -> tuple["Host", HostLost]:
+        """Return the host in the state LOST, and the event."""
+        return msgspec.structs.replace(self, status=HostStatus.LOST), HostLost(host=self.id, epoch=self.epoch)
+
+
+def choose_host(hosts: Iterable[Host], workflow_id: str) -> Host | None:
+    """Return the host for a run, weighted by free slots. The same input gives the same host.
+
+    The weight includes a hash of run and host, so a burst of runs spreads over all hosts without coordination.
+    """
+    up = sorted((host for host in hosts if host.status is HostStatus.UP), key=lambda host: host.id)
+    free = [host for host in up if host.busy < host.slots]
+    return max(free or up, key=lambda host: _weight(host, workflow_id), default=None)
+
+
+def _weight(host: Host, workflow_id: str) -> float:
+    digest = hashlib.sha256(f"{host.id}\n{workflow_id}".encode()).digest()
+    share = (int.from_bytes(digest[:8]) + 1) / (_HASH_RANGE + 1)
+    return -max(host.slots - host.busy, 1) / math.log(share)

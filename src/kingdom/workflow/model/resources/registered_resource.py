@@ -1,0 +1,49 @@
+"""Registered resources. A resource in use cannot be deleted; the runs themselves say what they use."""
+
+from collections.abc import Collection
+from typing import Self
+
+import msgspec
+
+from kingdom.errors import IllegalTransition
+
+_SHOWN = 5
+
+
+class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A resource that Workflows use. While it is `deleting`, no Workflow can start to use it."""
+
+    id: str
+    deleted: bool = False
+    deleting: bool = False
+
+    def refuse_if_deleted(self, kind: str, workflow_id: str) -> None:
+        """Refuse a run that uses a deleted resource."""
+        if self.deleted:
+            asked = f"workflow {workflow_id} cannot use it"
+            raise IllegalTransition(f"{kind} {self.id}", "DELETED", asked, ("create it again",))
+
+    def refuse_if_unavailable(self, kind: str, workflow_id: str) -> None:
+        """Refuse a run that wants to use a resource that is deleted or being deleted."""
+        self.refuse_if_deleted(kind, workflow_id)
+        if self.deleting:
+            asked = f"workflow {workflow_id} cannot use it while it is being deleted"
+            raise IllegalTransition(f"{kind} {self.id}", "DELETING", asked, ("create it again", "delete it", "show"))
+
+    def mark_deleting(self, kind: str, operation: str) -> Self:
+        """Return the resource in the state `deleting`."""
+        self.refuse_while_used(kind, operation, ())
+        return msgspec.structs.replace(self, deleting=True)
+
+    def restore(self) -> Self:
+        """Return the resource as it was before its deletion."""
+        return msgspec.structs.replace(self, deleted=False, deleting=False)
+
+    def refuse_while_used(self, kind: str, operation: str, users: Collection[str]) -> None:
+        """Refuse to delete a resource in use, and name the runs that use it."""
+        if self.deleted:
+            raise IllegalTransition(f"{kind} {self.id}", "DELETED", f"cannot {operation} it again", ())
+        if users:
+            more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
+            asked = f"cannot {operation} it while {', '.join(sorted(users)[:_SHOWN])}{more} use it"
+            raise IllegalTransition(f"{kind} {self.id}", "IN USE", asked, ("use", "show"))

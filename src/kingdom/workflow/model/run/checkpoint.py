@@ -1,0 +1,31 @@
+"""Checkpoints of a run, and whether they still match its definitions."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+
+import msgspec
+
+from kingdom.workflow.model.run.work import Work
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One commit per WorkTree after a Work. `definitions` is a digest of all Works up to there."""
+
+    id: str
+    work_id: str
+    commits: dict[str, str]
+    definitions: str
+    created_at: datetime
+
+    def fits(self, works: Sequence[Work]) -> bool:
+        """Return whether it is the checkpoint of its Work and no Work up to there was redefined."""
+        index = next((index for index, work in enumerate(works) if work.id == self.work_id), None)
+        if index is None or not works[index].is_finished or works[index].checkpointing.checkpoint_id != self.id:
+            return False
+        return self.definitions == digest(works[: index + 1])
+
+
+def digest(works: Sequence[Work]) -> str:
+    """Return a digest of the definitions of these Works, in their order."""
+    return sha256(msgspec.json.encode([(work.id, work.definition) for work in works], order="sorted")).hexdigest()

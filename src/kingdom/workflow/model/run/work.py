@@ -1,0 +1,251 @@
+"""A Work: one agent session of a run, with its Tasks, its agent, its checks and its checkpoint."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition
+from kingdom.workflow.model.status import (
+    AGENT,
+    CHECKPOINT,
+    QUERY,
+    REPORT,
+    VERIFICATION,
+    AgentStatus,
+    CheckpointStatus,
+    QueryStatus,
+    ReportStatus,
+    StatusMachine,
+    TaskStatus,
+    VerificationStatus,
+    WorkStatus,
+)
+
+
+class WorkPart(msgspec.Struct, kw_only=True, rename="camel"):
+    """A part with a status machine. `attempt` counts the commands for it and never decreases."""
+
+    machine: ClassVar[StatusMachine[Any]]
+
+    attempt: int = 0
+    error: str = ""
+
+
+class TaskQuery(WorkPart, kw_only=True):
+    """A prompt. `response` refers to the file with the answer."""
+
+    machine = QUERY
+
+    status: QueryStatus = QueryStatus.PENDING
+    response: str = ""
+    # An earlier attempt started in this session, so the next attempt continues it.
+    begun: bool = False
+    # The reply of a person to a question of the agent. Every attempt includes it.
+    reply: str = ""
+    # The host was asked for the result of this attempt.
+    reconciling: bool = False
+    # A person was asked because the agent was in a loop.
+    looped: bool = False
+
+
+class TaskReport(WorkPart, kw_only=True):
+    """The document that a Task produces. `versions` are the files of rounds that were rolled back."""
+
+    machine = REPORT
+
+    id: str
+    status: ReportStatus
+    file_path: str = ""
+    versions: list[str] = []
+
+
+class Task(msgspec.Struct, kw_only=True, rename="camel"):
+    """One step of a session."""
+
+    id: str
+    definition: TaskDefinition
+    query: TaskQuery
+    report: TaskReport
+    # Counted since the last answer of the agent, or since a person was asked about the waiting.
+    times_parked: int = msgspec.field(name="parkings", default=0)
+
+    @classmethod
+    def of(cls, task_id: str, definition: TaskDefinition) -> "Task":
+        """Return a Task that has not started."""
+        status = ReportStatus.PENDING if definition.report_outline else ReportStatus.NOT_REQUIRED
+        report = TaskReport(id=f"{task_id}-report", status=status)
+        return cls(id=task_id, definition=definition, query=TaskQuery(), report=report)
+
+    @property
+    def status(self) -> TaskStatus:
+        """Return the status, derived from query and report."""
+        if QueryStatus.CANCELLED is self.query.status or ReportStatus.CANCELLED is self.report.status:
+            return TaskStatus.CANCELLED
+        if QueryStatus.FAILED is self.query.status or ReportStatus.FAILED is self.report.status:
+            return TaskStatus.FAILED
+        if self.query.status is QueryStatus.PENDING:
+            return TaskStatus.PENDING
+        reported = self.report.status in {ReportStatus.NOT_REQUIRED, ReportStatus.COMPLETED}
+        responded = self.query.status is QueryStatus.RESPONDED
+        return TaskStatus.COMPLETED if responded and reported else TaskStatus.RUNNING
+
+    @property
+    def needs_turn(self) -> bool:
+        """Return whether the Task needs a turn of the agent next."""
+        reports = self.query.status is QueryStatus.RESPONDED and self.report.status is ReportStatus.PENDING
+        return self.query.status is QueryStatus.PENDING or reports
+
+
+class StopKind(StrEnum):
+    """How an agent was asked to end: after its turn, or at once."""
+
+    STOP = "STOP"
+    INTERRUPT = "INTERRUPT"
+
+
+class WorkAgent(WorkPart, kw_only=True):
+    """The agent process of a Work. `session` is the token that continues its conversation."""
+
+    machine = AGENT
+
+    status: AgentStatus = AgentStatus.IDLE
+    session: str | None = None
+    pid: int | None = None
+    stopping: StopKind | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Return whether a process may be running."""
+        return self.status in {AgentStatus.STARTING, AgentStatus.RUNNING}
+
+
+def soldier_of(session: str) -> str:
+    """Return the soldier id in a session token."""
+    return session.partition("/")[0]
+
+
+def session_of(session: str) -> str:
+    """Return the agent's own session id in a session token."""
+    return session.partition("/")[2]
+
+
+class Verification(WorkPart, kw_only=True):
+    """The checks of a Work."""
+
+    machine = VERIFICATION
+
+    status: VerificationStatus = VerificationStatus.PENDING
+
+
+class Checkpointing(WorkPart, kw_only=True):
+    """The creation of the checkpoint after a Work."""
+
+    machine = CHECKPOINT
+
+    status: CheckpointStatus = CheckpointStatus.PENDING
+    checkpoint_id: str | None = None
+
+
+class AgentPetition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An output that an agent requests. The court decides on it and performs it."""
+
+    id: str
+    task_id: str
+    kind: str
+    body: dict[str, Any]
+
+
+class Work(msgspec.Struct, kw_only=True, rename="camel"):
+    """One agent session. `status` is the last derived status of its parts."""
+
+    id: str
+    definition: WorkDefinition
+    tasks: list[Task] = []
+    tasks_created: int = msgspec.field(name="tasksMade", default=0)
+    status: WorkStatus = WorkStatus.PENDING
+    agent: WorkAgent = msgspec.field(default_factory=WorkAgent)
+    verification: Verification = msgspec.field(default_factory=Verification)
+    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    work_space_id: str | None = None
+    petitions: list[AgentPetition] = []
+    # The result document of the agent, unchanged.
+    result: dict[str, Any] | None = None
+    # Counted since the last resume by a person.
+    failures: int = 0
+    approved: bool = False
+    cost_usd: float = 0.0
+    # The reported cost of each turn, so no cost is counted twice.
+    turn_costs: dict[str, float] = {}
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @classmethod
+    def of(cls, work_id: str, definition: WorkDefinition) -> "Work":
+        """Return a Work that has not started."""
+        work = cls(id=work_id, definition=definition)
+        for task in definition.tasks:
+            work.add_task(task)
+        return work
+
+    def add_task(self, definition: TaskDefinition) -> None:
+        """Append a Task with an id that was never used before."""
+        self.tasks_created += 1
+        self.tasks.append(Task.of(f"{self.id}-t{self.tasks_created}", definition))
+
+    def count_cost(self, turn: str, cost_usd: float) -> None:
+        """Add the total cost of a turn. Repeated and reordered reports are counted once."""
+        more = cost_usd - self.turn_costs.get(turn, 0.0)
+        if more > 0:
+            self.turn_costs[turn] = cost_usd
+            self.cost_usd += more
+
+    @property
+    def derived_status(self) -> WorkStatus:
+        """Return the current status, derived from the parts."""
+        if self.verification.status is VerificationStatus.CANCELLED:
+            return WorkStatus.CANCELLED
+        if self.verification.status is VerificationStatus.PASSED:
+            return WorkStatus.COMPLETED
+        if (
+            self.agent.status is AgentStatus.ERROR
+            or self.verification.status is VerificationStatus.FAILED
+            or any(task.status is TaskStatus.FAILED for task in self.tasks)
+        ):
+            return WorkStatus.FAILED
+        if self.agent.status is AgentStatus.STOPPED:
+            return WorkStatus.PAUSED
+        return WorkStatus.RUNNING if self.agent.status is AgentStatus.RUNNING else WorkStatus.PENDING
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether an agent was started, which freezes the definition."""
+        return self.agent.status is not AgentStatus.IDLE
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether it is completed and has its checkpoint."""
+        return self.checkpointing.status is CheckpointStatus.TAKEN
+
+    @property
+    def is_finishing(self) -> bool:
+        """Return whether only its checks or its checkpoint remain. A pause waits for those."""
+        verified = self.verification.status in {VerificationStatus.RUNNING, VerificationStatus.PASSED}
+        return verified and not self.is_finished
+
+    @property
+    def current_task(self) -> Task | None:
+        """Return the first Task that is not completed."""
+        return next((task for task in self.tasks if task.status is not TaskStatus.COMPLETED), None)
+
+    def find_task(self, task_id: str) -> Task | None:
+        """Return a Task by its id."""
+        return next((task for task in self.tasks if task.id == task_id), None)
+
+    def parts(self) -> Iterator[WorkPart]:
+        """Yield every part with a status machine."""
+        yield from (self.agent, self.verification, self.checkpointing)
+        for task in self.tasks:
+            yield from (task.query, task.report)

@@ -1,0 +1,88 @@
+"""One step of a run: its changes, its events and its commands. The caller passes the time."""
+
+from datetime import datetime
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from kingdom.errors import IllegalTransition
+from kingdom.workflow.model.messages.answers import HostAnswer
+from kingdom.workflow.model.messages.commands import HostCommand
+from kingdom.workflow.model.messages.events import DomainEvent, WorkflowStatusChanged, WorkStatusChanged
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WORK, StatusMachine, WorkflowStatus
+
+_C = TypeVar("_C", bound=HostCommand)
+# Reaching one of these states clears an earlier error.
+_HEALTHY = frozenset({"RUNNING", "READY", "RESPONDED", "COMPLETED", "PASSED", "TAKEN"})
+
+
+class HasStatus(Protocol):
+    """A part of a run with a status machine."""
+
+    machine: ClassVar[StatusMachine[Any]]
+    status: Any
+
+
+class Step:
+    """Changes one Workflow and collects events and commands. The caller stores all of it in one transaction.
+
+    `ignored` is the reason why an answer changed nothing: it was late, repeated, or from a host that lost the run.
+    """
+
+    def __init__(self, workflow: Workflow, *, at: datetime) -> None:
+        self.workflow = workflow
+        self.at = at
+        self.events: list[DomainEvent] = []
+        self.commands: list[HostCommand] = []
+        self.ignored: str | None = None
+
+    def emit(self, *events: DomainEvent) -> None:
+        """Add events in the order in which they happened."""
+        self.events.extend(events)
+
+    def send(self, kind: type[_C], attempt: int, **fields: Any) -> None:
+        """Send a command to the host of the run."""
+        placement = self.workflow.placement
+        if placement is None:
+            raise IllegalTransition(
+                f"workflow {self.workflow.id}", "without a host", "no command can be sent", ("place",)
+            )
+        fields |= {"workflow_id": self.workflow.id, "host": placement.host, "epoch": placement.epoch}
+        self.commands.append(kind(attempt=attempt, **fields))
+
+    def transition(self, part: HasStatus, to: Any, part_id: str) -> None:
+        """Change the status of a part as its machine allows; raises IllegalTransition."""
+        part.machine.check(part_id, part.status, to)
+        part.status = to
+        if to in _HEALTHY and hasattr(part, "error"):
+            part.error = ""
+
+    def set_status(self, status: WorkflowStatus) -> None:
+        """Change the status of the Workflow."""
+        self.transition(self.workflow, status, self.workflow.id)
+        self.emit(WorkflowStatusChanged(workflow_id=self.workflow.id, status=status))
+
+    def update_work_statuses(self) -> None:
+        """Derive the status of every Work from its parts and emit the changes."""
+        for work in self.workflow.works:
+            if work.status is not (derived := work.derived_status):
+                WORK.check(work.id, work.status, derived)
+                work.status = derived
+                self.emit(WorkStatusChanged(work_id=work.id, workflow_id=self.workflow.id, status=derived))
+
+    def ignore(self, reason: str) -> None:
+        """Record why an answer changes nothing."""
+        self.ignored = reason
+
+    def is_stale(self, answer: HostAnswer, what: str, attempt: int | None, status: str, *, awaited: bool) -> bool:
+        """Return whether an answer is out of date, and record why. `attempt` is None if its part no longer exists."""
+        placement = self.workflow.placement
+        if placement is None or (answer.host, answer.epoch) != (placement.host, placement.epoch):
+            now = f"{placement.host}, epoch {placement.epoch}" if placement else "nowhere"
+            self.ignore(f"{answer.host}, epoch {answer.epoch} lost the run, which is placed on {now}")
+        elif attempt is None:
+            self.ignore(f"the run no longer has a {what}")
+        elif answer.attempt != attempt:
+            self.ignore(f"attempt {answer.attempt} of {what} is over, {attempt} is current")
+        elif not awaited:
+            self.ignore(f"{what} is {status} and does not expect this answer")
+        return self.ignored is not None

@@ -1,0 +1,119 @@
+"""Move runs when their host is lost or restarts."""
+
+import structlog
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordQuery
+from kingdom.errors import NotFound, Unreadable
+from kingdom.workflow.hosts import find_host, known_hosts
+from kingdom.workflow.model.messages.events import HostRunsLeft, WorkflowDisplaced
+from kingdom.workflow.model.resources.git import Git
+from kingdom.workflow.model.resources.host import Host, HostStatus, choose_host
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.steps.placement import place
+from kingdom.workflow.model.steps.step import Step
+from kingdom.workflow.records import ENGINE, WORKFLOWS, each_record, load_resource, publish_events
+
+_WORKING_STATUSES = (WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING)
+_RUNS_PER_TRANSACTION = 200
+_log = structlog.get_logger("kingdom.workflow")
+
+
+async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reason: str, after: str = "") -> int:
+    """Publish WorkflowDisplaced for the runs of a host and return their number. Each run is then placed on its own.
+
+    Further runs of a host with many runs follow in later transactions. A host that registered again in the meantime is
+    skipped, since its registration displaces the runs itself.
+    """
+    _, host = await find_host(transaction, host_id)
+    if host and host.epoch != epoch:
+        return 0
+    query = RecordQuery(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_PER_TRANSACTION)
+    found = await transaction.find(query)
+    waiting = [workflow for workflow in map(_read, found) if workflow and waits_for_host(workflow)]
+    for workflow in waiting:
+        await _displace(transaction, workflow, reason)
+    if len(found) == _RUNS_PER_TRANSACTION:
+        rest = HostRunsLeft(host=host_id, epoch=epoch, reason=reason, after=found[-1].id)
+        await publish_events(transaction, [rest], aggregate="Host", key=host_id, actor=ENGINE)
+    return len(waiting)
+
+
+async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> None:
+    """Displace runs of lost hosts that can continue elsewhere, as many as there are free slots.
+
+    The limit keeps the first returning host from getting all runs. `taken` slots are reserved for its own runs.
+    """
+    hosts = await known_hosts(transaction)
+    slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.status is HostStatus.UP)
+    free = min(slots - taken, _RUNS_PER_TRANSACTION)
+    with_remote: dict[str, bool] = {}
+    for host in hosts:
+        if host.status is HostStatus.LOST:
+            for state in _WORKING_STATUSES:
+                query = RecordQuery(kind=WORKFLOWS.name, state=state, owner=host.id)
+                async for record in each_record(transaction, query):
+                    if free <= 0:
+                        return
+                    workflow = _read(record)
+                    if workflow and await _can_move(transaction, workflow, with_remote):
+                        await _displace(transaction, workflow, f"{host.id} is lost")
+                        free -= 1
+
+
+def waits_for_host(workflow: Workflow) -> bool:
+    """Return whether a host works for a run or has a command for it."""
+    return not workflow.is_idle or any(tree.releasing for tree in workflow.work_trees if tree.may_exist)
+
+
+async def finish_stop_on_lost_host(transaction: Transaction, step: Step) -> None:
+    """Complete the requested stop of a run whose host is lost, since nothing can run there."""
+    placement = step.workflow.placement
+    if step.workflow.stop_request and placement:
+        _, host = await find_host(transaction, placement.host)
+        if host is None or host.status is HostStatus.LOST:
+            place(step, Placement(host=placement.host, epoch=placement.epoch + 1))
+
+
+async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host | None:
+    """Return the host for a run: its own while that is up, else one with access to its checkpoints."""
+    placement = workflow.placement
+    if placement:
+        _, own = await find_host(transaction, placement.host)
+        if own and own.status is HostStatus.UP:
+            return own
+        if not await _can_move(transaction, workflow, {}):
+            return None
+    return choose_host(await known_hosts(transaction), workflow.id)
+
+
+async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: dict[str, bool]) -> bool:
+    """Return whether another host can get the checkpoints of a run. `with_remote` caches the Gits."""
+    if workflow.started_at is None:
+        return True
+    for git_id in workflow.git_ids():
+        if git_id not in with_remote:
+            try:
+                _, git = await load_resource(transaction, Git, git_id)
+            except NotFound:
+                with_remote[git_id] = False
+            else:
+                with_remote[git_id] = bool(git.checkpoint_remote)
+    return all(with_remote[git_id] for git_id in workflow.git_ids())
+
+
+def _read(record: Record) -> Workflow | None:
+    """Return a run, or None if it is unreadable, since it must not block the other runs."""
+    try:
+        return Workflow.read(record.doc)
+    except Unreadable as error:
+        _log.warning("a run cannot be read and is not moved", workflow=record.id, error=str(error))
+        return None
+
+
+async def _displace(transaction: Transaction, workflow: Workflow, reason: str) -> None:
+    if workflow.placement:
+        host, epoch = workflow.placement.host, workflow.placement.epoch
+        event = WorkflowDisplaced(workflow_id=workflow.id, host=host, epoch=epoch, reason=reason)
+        await publish_events(transaction, [event], aggregate="Workflow", key=workflow.id, actor=ENGINE)

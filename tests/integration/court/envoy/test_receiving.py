@@ -1,0 +1,281 @@
+"""What people say in Slack: answers, wishes, and what concerns nobody; heard once however often it is told."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kingdom.court.documents import Priority
+from kingdom.court.envoy.answers import PersonAnswer, submit_answer
+from kingdom.court.envoy.receiving import read_message, receive_message
+from kingdom.workflow.records import run_transaction
+from tests.integration.court.envoy.scene import DEV, TASK, BarredBus, Scene
+from tests.integration.running import eventually
+
+
+async def asked(scene: Scene, *choices: str, **more: Any) -> dict[str, Any]:
+    """Ask in a thread, and return the question as people see it."""
+    await scene.begin()
+    await scene.is_sent(await scene.ask("Merge <it>?", *choices, **more))
+    return (await scene.said())[-1]
+
+
+async def ephemerals(scene: Scene, count: int) -> list[dict[str, Any]]:
+    async def are_there() -> bool:
+        return len((await scene.slack.look("state"))["ephemerals"]) >= count
+
+    await eventually(are_there)
+    return list((await scene.slack.look("state"))["ephemerals"])
+
+
+async def looks_ended(scene: Scene, ts: str) -> dict[str, Any]:
+    """Wait until a question has no buttons any more, and return it."""
+
+    async def has_no_buttons() -> bool:
+        [message] = [each for each in await scene.said() if each["ts"] == ts]
+        return all(block["type"] != "actions" for block in message["blocks"])
+
+    await eventually(has_no_buttons)
+    return next(each for each in await scene.said() if each["ts"] == ts)
+
+
+async def test_a_question_has_a_button_for_each_choice(scene: Scene) -> None:
+    async with scene.envoy(hears=False):
+        question = await asked(scene, "approve", "reject")
+    [actions] = [block for block in question["blocks"] if block["type"] == "actions"]
+    assert [each["text"]["text"] for each in actions["elements"]] == ["approve", "reject"]
+    awaited = (await scene.remembered("awaiting-responses"))[TASK]
+    assert (awaited["channel"], awaited["message_ts"]) == (scene.channel, question["ts"])
+    assert awaited["thread_ts"] == question["thread_ts"] == (await scene.said())[0]["ts"]
+
+
+async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene)
+        reply = await scene.reply(question["thread_ts"], dana, "use main &amp; go", mention=True)
+        [event] = await scene.hears()
+        ended = await looks_ended(scene, question["ts"])
+    assert event.id == f"evt-slack-response-{TASK}-{reply['ts']}"
+    assert (event.type, event.source, event.priority) == ("slack.human_response", "slack", Priority.HIGH)
+    assert event.payload == {
+        "task_id": TASK,
+        "text": "use main & go",
+        "user": dana,
+        "thread_ts": question["thread_ts"],
+        "asked_at": (await scene.the_ask()).asked_at.isoformat(),
+    }
+    assert await scene.remembered("awaiting-responses") == {}
+    assert f"<@{dana}>" in ended["text"]
+    [said] = await scene.log("message.human_response")
+    assert (said.data, said.actor) == ({"task_id": TASK, "thread_ts": question["thread_ts"]}, "envoy")
+
+
+async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene, "approve", "reject")
+        clicked = await scene.click(question, dana, 1)
+        assert clicked["acknowledged"]
+        [event] = await scene.hears()
+        ended = await looks_ended(scene, question["ts"])
+    assert event.payload["text"] == "reject"
+    assert event.payload["user"] == dana
+    assert "reject" in ended["text"]
+
+
+@pytest.mark.parametrize("name", ["block_actions", "message"])
+async def test_what_slack_tells_twice_is_one_event(scene: Scene, dana: str, name: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene, "approve")
+        await scene.slack.trouble(kind="repeat", method="PUSH", path=name)
+        if name == "message":
+            await scene.reply(question["thread_ts"], dana, "approve")
+        else:
+            await scene.click(question, dana)
+        await scene.hears()
+        # What is said later is heard later: by then the repetition was heard too.
+        await scene.slack.do("messages", user=dana, text="psst")
+        events = await scene.hears(2)
+    assert sorted(event.type for event in events) == ["slack.channel.message", "slack.human_response"]
+    assert len(await scene.log("message.human_response")) == 1
+    assert (await scene.slack.look("state"))["ephemerals"] == []
+
+
+async def test_nothing_is_acknowledged_that_was_not_kept(scene: Scene, dana: str) -> None:
+    await scene.slack.do("settings", ack_seconds=0.5, retries=1000)
+    store = BarredBus(scene.bus)
+    async with scene.envoy(bus=store):
+        question = await asked(scene)
+        await scene.slack.nothing_is_pending()
+        store.barred = True
+        await scene.reply(question["thread_ts"], dana, "yes")
+
+        async def was_told_twice() -> bool:
+            return store.refused >= 2
+
+        await eventually(was_told_twice)
+        assert len((await scene.slack.look("state"))["pending"]) == 1
+        store.barred = False
+        [event] = await scene.hears()
+    assert event.payload["text"] == "yes"
+
+
+async def test_a_stranger_is_told_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
+    stranger = await scene.slack.person("sid", in_channel=DEV)
+    async with scene.envoy():
+        question = await asked(scene, "approve", people=(dana,))
+        await scene.reply(question["thread_ts"], stranger, "approve")
+        await ephemerals(scene, 1)
+        await scene.click(question, stranger)
+        notes = await ephemerals(scene, 2)
+        assert await scene.events() == []
+        await scene.click(question, dana)
+        [event] = await scene.hears()
+    assert {note["user"] for note in notes} == {stranger}
+    assert all(f"<@{dana}>" in note["text"] for note in notes)
+    assert event.payload["user"] == dana
+
+
+async def test_a_button_of_an_earlier_question_answers_nothing(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        first = await asked(scene, "approve")
+        await scene.is_sent(await scene.ask("And this?", "approve"))
+        await scene.click(first, dana)
+        [note] = await ephemerals(scene, 1)
+        assert await scene.events() == []
+    assert "closed" in note["text"]
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_the_words_of_an_answer_that_waits_call_nobody(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene, "approve")
+        typed = PersonAnswer(source="cli", question_id=TASK, text="ask <!channel>", person="root", at="1")
+        await run_transaction(scene.bus, partial(submit_answer, answer=typed, now=scene.clock()))
+        await scene.click(question, dana)
+        [note] = await ephemerals(scene, 1)
+    assert "by root: ask &lt;!channel&gt;; the King processes that answer" in note["text"]
+
+
+@pytest.mark.both_stores
+async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene, "approve", "reject")
+        typed = PersonAnswer(source="cli", question_id=TASK, text="reject", person="root", at="1")
+        await asyncio.gather(
+            scene.click(question, dana),
+            run_transaction(scene.bus, lambda transaction: submit_answer(transaction, typed, scene.clock())),
+        )
+        [event] = await scene.hears()
+        async with scene.king():
+            await scene.is_answered()
+    assert (await scene.the_ask()).answer == event.payload["text"]
+
+
+async def test_an_answer_that_comes_after_another_counted_is_told_so(scene: Scene, dana: str) -> None:
+    async with scene.envoy(), scene.king():
+        question = await asked(scene, "approve")
+        await scene.click(question, dana)
+        await scene.is_answered()
+        typed = PersonAnswer(source="cli", question_id=TASK, text="reject", person="root", at="1")
+        taken = await run_transaction(scene.bus, lambda transaction: submit_answer(transaction, typed, scene.clock()))
+    assert "already answered" in taken.refusal
+    assert len(await scene.events()) == 1
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene: Scene) -> None:
+    async def is_judged() -> bool:
+        return all(event.outcome for event in await scene.events())
+
+    await scene.ask()
+    await scene.assignment()
+    for number in ("1", "2"):
+        typed = PersonAnswer(source="cli", question_id=TASK, text="yes", person="root", at=number)
+        assert (await run_transaction(scene.bus, partial(submit_answer, answer=typed, now=scene.clock()))).is_new
+        async with scene.king():
+            await eventually(is_judged)
+    assert [event.outcome for event in await scene.events()] == ["ignored", "ignored"]
+
+
+async def test_an_answer_that_is_told_again_after_it_counted_is_no_second_one(scene: Scene, dana: str) -> None:
+    async with scene.envoy(), scene.king():
+        question = await asked(scene, "approve")
+        said = await scene.reply(question["thread_ts"], dana, "approve", mention=True)
+        await scene.is_answered()
+        await scene.slack.nothing_is_pending()
+        for kind in ("message", "app_mention"):
+            again = read_message({**said, "type": kind})
+            assert again
+            taken = await run_transaction(scene.bus, partial(receive_message, message=again, now=scene.clock()))
+            assert (taken.is_new, taken.refusal) == (False, "")
+    assert len(await scene.events()) == 1
+
+
+async def test_a_mention_and_a_direct_message_become_events(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        mention = await scene.slack.do("messages", channel=DEV, user=dana, text="fix it", mention=True)
+        direct = await scene.slack.do("messages", user=dana, text="psst")
+        await scene.slack.do("messages", channel=DEV, user=dana, text="just talk")
+        events = {event.id: event for event in await scene.hears(2)}
+
+        async def is_marked() -> bool:
+            return len(await scene.slack.calls("reactions.add")) == 2
+
+        await eventually(is_marked)
+    assert events.keys() == {
+        f"evt-slack-app_mention-{scene.channel}-{mention['ts']}",
+        f"evt-slack-message-{direct['channel']}-{direct['ts']}",
+    }
+    first, second = (events[key] for key in sorted(events))
+    assert (first.type, second.type) == ("slack.app_mention", "slack.channel.message")
+    assert first.payload == {
+        "text": "fix it",
+        "user": dana,
+        "channel": scene.channel,
+        "ts": mention["ts"],
+        "thread_ts": "",
+    }
+    assert first.priority is second.priority is Priority.NORMAL
+    assert [entry.actor for entry in await scene.log("event.detected")] == ["envoy", "envoy"]
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_what_is_said_in_two_channels_at_the_same_moment_is_two_events(scene: Scene) -> None:
+    for channel in ("C1", "C2"):
+        said = read_message({"type": "app_mention", "channel": channel, "user": "U1", "text": "go", "ts": "1.5"})
+        assert said
+        taken = [
+            await run_transaction(scene.bus, partial(receive_message, message=said, now=scene.clock()))
+            for _ in range(2)
+        ]
+        assert [each.is_new for each in taken] == [True, False]
+    assert [event.payload["channel"] for event in await scene.events()] == ["C1", "C2"]
+
+
+async def test_the_envoy_does_not_hear_itself(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene)
+        await scene.is_sent(await scene.update("more words"))
+        await scene.slack.nothing_is_pending()
+        assert await scene.events() == []
+        await scene.reply(question["thread_ts"], dana, "yes")
+        assert len(await scene.hears()) == 1
+
+
+async def test_what_is_said_while_nobody_listens_is_heard_later(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene)
+    await scene.reply(question["thread_ts"], dana, "yes")
+    async with scene.envoy():
+        [event] = await scene.hears()
+    assert event.payload["text"] == "yes"
+
+
+async def test_a_lost_connection_loses_no_answer(scene: Scene, dana: str) -> None:
+    async with scene.envoy():
+        question = await asked(scene)
+        await scene.slack.do("disconnects", reason="refresh_requested", grace_seconds=0.1)
+        await scene.reply(question["thread_ts"], dana, "yes")
+        [event] = await scene.hears()
+    assert event.payload["text"] == "yes"

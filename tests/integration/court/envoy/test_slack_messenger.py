@@ -1,0 +1,99 @@
+"""Slack as a place, without a store: what was said is found again among much else."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kingdom.bus import Absent, Acked, Present, Throttled, Unclear
+from kingdom.clock import utc_now
+from kingdom.court.documents import Message, MessageStatus, MessageType, Urgency
+from kingdom.court.envoy.messenger import OutgoingMessage
+from kingdom.court.envoy.records import MessageThread
+from kingdom.court.envoy.settings import SlackSettings
+from kingdom.court.envoy.slack_messenger import SlackMessenger
+from kingdom.errors import Misconfigured
+from tests.integration.court.envoy.scene import DEV, slack_settings
+from tests.integration.standins.slack_scene import Scene as Slack
+from tests.integration.standins.slack_scene import workspace
+
+
+@pytest.fixture
+async def slack(tmp_path: Path) -> AsyncIterator[Slack]:
+    async with workspace(tmp_path / "slack.json") as slack:
+        await slack.do("channels", name=DEV)
+        yield slack
+
+
+@pytest.fixture
+async def place(slack: Slack) -> AsyncIterator[SlackMessenger]:
+    place = SlackMessenger(slack_settings(slack.url), page=2)
+    await place.open()
+    yield place
+    await place.close()
+
+
+def post(key: str, *, channel: str = DEV, thread: MessageThread | None = None) -> OutgoingMessage:
+    message = Message(
+        id=f"msg-{key}",
+        type=MessageType.NOTIFICATION,
+        channel=channel,
+        urgency=Urgency.NORMAL,
+        content=key,
+        context={},
+        created_at=utc_now(),
+        status=MessageStatus.PENDING,
+    )
+    return OutgoingMessage(message=message, channel=channel, thread=thread, key=key, identifier=f"{key}-1", attempt=1)
+
+
+async def said(place: SlackMessenger, some: OutgoingMessage) -> dict[str, str]:
+    answer = await place.post(some)
+    assert isinstance(answer, Acked)
+    return dict(answer.response)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_message_is_found_behind_many_others(place: SlackMessenger, *, in_thread: bool) -> None:
+    root = await said(place, post("root"))
+    thread = MessageThread(channel=root["channel"], thread_ts=root["ts"], created_at=utc_now()) if in_thread else None
+    mine = post("mine", thread=thread)
+    assert await place.find(mine) == Absent()
+    where = await said(place, mine)
+    for number in range(5):
+        await place.web.chat_postMessage(channel=DEV, text="noise", thread_ts=root["ts"] if in_thread else None)
+        await said(place, post(f"other-{number}", thread=thread))
+    assert await place.find(mine) == Present(where)
+    assert await place.find(replace(mine, identifier="of a later attempt")) == Present(where)
+    assert await place.find(post("never")) == Absent()
+
+
+async def test_what_was_said_to_a_person_is_found(slack: Slack, place: SlackMessenger) -> None:
+    dana = await slack.person("dana")
+    mine = post("mine", channel=dana)
+    where = await said(place, mine)
+    assert where["channel"].startswith("D")
+    assert await place.find(mine) == Present(where)
+
+
+async def test_a_channel_that_hides_leaves_it_unclear(slack: Slack, place: SlackMessenger) -> None:
+    await slack.do("channels", name="closed", with_app=False)
+    assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
+
+
+async def test_a_slack_that_nobody_reaches_was_told_nothing(slack: Slack, place: SlackMessenger) -> None:
+    away = SlackMessenger(slack_settings("http://127.0.0.1:9"))
+    await away.open()
+    try:
+        assert isinstance(await away.post(post("mine")), Throttled)
+    finally:
+        await away.close()
+    assert await slack.calls("chat.postMessage") == []
+    assert await place.find(post("mine")) == Absent()
+
+
+async def test_a_wrong_token_is_said_at_once(slack: Slack) -> None:
+    place = SlackMessenger(SlackSettings(bot_token="xoxb-wrong", base_url=f"{slack.url}/api/"))  # noqa: S106 - it is wrong
+    with pytest.raises(Misconfigured, match=r"invalid_auth.*slack\.bot_token"):
+        await place.open()

@@ -1,0 +1,38 @@
+"""The part of a host that the tools of one agent need: where calls arrive, and what they cause."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kingdom.soldiers.agent_tools.host_tools import HostTools
+from kingdom.soldiers.agent_tools.relay import answer_tool_call
+from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.workflow.verdicts import PetitionVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """The address of the tools, and the petitions that were made."""
+
+    tools: HostTools
+    url: str
+    socket: Path
+    petitions: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def open_house(space: Path, socket: Path, *, verdict: PetitionVerdict | None = None) -> AsyncIterator[House]:
+    """Listen to the agent in a WorkSpace, in one turn."""
+
+    async def decided(_: str) -> PetitionVerdict | None:
+        return verdict
+
+    tools = HostTools(space, decided)
+
+    async with ModelProxy(socket, (), on_tool_call=partial(answer_tool_call, tools), on_loopback=True) as gate:
+        house = House(tools=tools, url=f"{gate.url}/voice", socket=socket)
+        tools.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
+        yield house

@@ -1,0 +1,134 @@
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kingdom.bus import Rejected, Throttled, Unknown
+from kingdom.court.documents import Message, MessageStatus, MessageType, Urgency
+from kingdom.court.envoy.slack_format import (
+    ButtonChoice,
+    classify_error,
+    ended_question_blocks,
+    escape_text,
+    mention_people,
+    plain_text,
+    question_blocks,
+    read_choice,
+)
+
+NOON = datetime(2026, 2, 7, 12, tzinfo=UTC)
+
+
+def question(content: str = "Merge it?", **context: Any) -> Message:
+    return Message(
+        id="msg-20260207-001",
+        type=MessageType.HUMAN_INPUT_REQUEST,
+        channel="dev",
+        urgency=Urgency.HIGH,
+        content=content,
+        context={"task_id": "task-20260207-001", "asked_at": NOON.isoformat(), **context},
+        created_at=NOON,
+        status=MessageStatus.PENDING,
+    )
+
+
+def buttons(message: Message) -> list[dict[str, Any]]:
+    return [
+        element
+        for block in question_blocks(message) or ()
+        if block["type"] == "actions"
+        for element in block["elements"]
+    ]
+
+
+def test_a_button_says_which_question_of_which_assignment_it_answers() -> None:
+    [first, second] = buttons(question(choices=["approve", "reject"]))
+    assert first["action_id"] != second["action_id"]
+    assert read_choice(second["value"]) == ButtonChoice(
+        question_id="task-20260207-001", asked_at="2026-02-07T12:00:00+00:00", choice="reject"
+    )
+
+
+def test_a_question_without_choices_has_no_buttons() -> None:
+    assert buttons(question()) == []
+    assert "Reply in this thread" in str(question_blocks(question()))
+
+
+def test_slack_takes_no_more_and_no_longer_buttons_than_it_can() -> None:
+    choices = ["x" * 100, "y" * 3000, " ", *(f"choice {number}" for number in range(40))]
+    made = buttons(question(choices=choices))
+    assert len(made) == 25
+    assert max(len(each["text"]["text"]) for each in made) == 75
+    assert max(len(each["value"]) for each in made) <= 2000
+    chosen = read_choice(made[0]["value"])
+    assert chosen
+    assert chosen.choice == "x" * 100
+
+
+def test_a_long_question_is_told_in_parts_that_slack_takes() -> None:
+    sections = [block for block in ended_question_blocks("w" * 7000, "over") if block["type"] == "section"]
+    assert "".join(block["text"]["text"] for block in sections) == "w" * 7000
+    assert max(len(block["text"]["text"]) for block in sections) <= 3000
+
+
+def test_who_sees_a_question_cut_cannot_answer_it_by_a_click() -> None:
+    assert buttons(question("w" * 30_000, choices=["approve"]))
+    for context, command in (({}, "kingdom inbox"), ({"ask_id": "task-1-9"}, "kingdom petition show task-1-9")):
+        cut = question("w" * 30_001, choices=["approve"], **context)
+        assert buttons(cut) == []
+        assert command in str(question_blocks(cut))
+        assert "Click" not in str(question_blocks(cut))
+
+
+def test_only_questions_have_blocks() -> None:
+    update = question()
+    update = Message(**{**{name: getattr(update, name) for name in update.__struct_fields__}, "type": "notification"})
+    assert question_blocks(update) is None
+
+
+@pytest.mark.parametrize("value", ["", "approve", "{}", '{"task_id": 1}', "[]"])
+def test_a_button_of_somebody_else_is_none_of_ours(value: str) -> None:
+    assert read_choice(value) is None
+
+
+def test_what_anybody_wrote_is_shown_and_not_obeyed() -> None:
+    assert escape_text("<!here> & <https://x|y>") == "&lt;!here&gt; &amp; &lt;https://x|y&gt;"
+    assert len(escape_text("x" * 50_000)) < 40_000
+    assert len(escape_text("<" * 30_000)) < 40_000
+    assert escape_text("<" * 30_000).endswith("&lt;…")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("<@U0APP> yes", "yes"),
+        (" <@U0APP|kingdom>  <@U0APP> a &lt;b&gt; &amp; c ", "a <b> & c"),
+        ("ask <@U0DANA>", "ask <@U0DANA>"),
+        ("<@U0APP>", ""),
+    ],
+)
+def test_an_answer_is_what_stands_behind_the_name_of_the_app(written: str, meant: str) -> None:
+    assert plain_text(written) == meant
+
+
+def test_people_are_named_and_words_are_not() -> None:
+    said = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
+    assert said == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
+
+
+def test_a_refusal_is_judged_by_whether_it_can_help_to_ask_again() -> None:
+    soon = timedelta(seconds=7)
+    assert classify_error("ratelimited", 429, soon, 1) == Throttled(soon, "Slack refused the message: ratelimited")
+    assert isinstance(classify_error("", 429, None, 1), Throttled)
+    assert isinstance(classify_error("internal_error", 200, None, 1), Unknown)
+    assert isinstance(classify_error("", 502, None, 1), Unknown)
+    assert isinstance(classify_error("", 0, None, 1), Unknown)
+    hopeless = classify_error("channel_not_found", 200, None, 1)
+    assert isinstance(hopeless, Rejected)
+    assert "invite the app" in hopeless.reason
+
+
+def test_a_refusal_that_nobody_knows_is_tried_three_times() -> None:
+    tries = [classify_error("strange_day", 200, None, attempt) for attempt in (1, 2, 3)]
+    assert [type(each) for each in tries] == [Throttled, Throttled, Rejected]
+    assert tries[0] == Throttled(None, "Slack refused the message: strange_day")

@@ -1,0 +1,112 @@
+"""What health and money let begin, and the one order in which things wait."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kingdom.court.documents import Priority
+from kingdom.court.king.admission_rules import (
+    HEAD_START,
+    AdmissionLevel,
+    AdmissionRule,
+    budget_rule,
+    health_rule,
+    rank_of,
+    rank_text,
+    strictest_rule,
+)
+from kingdom.court.king.settings import KingSettings
+from kingdom.court.quota import Quota
+from tests.unit.court.king.making import NOON
+
+SETTINGS = KingSettings()
+_moments = st.integers(-10_000_000_000, 5_000_000_000_000).map(lambda number: NOON + timedelta(milliseconds=number))
+_waits = st.tuples(_moments, st.sampled_from(Priority))
+
+
+@given(one=_waits, other=_waits)
+def test_of_two_the_one_that_came_earlier_by_the_bonus_of_its_priority_is_first(
+    one: tuple[datetime, Priority], other: tuple[datetime, Priority]
+) -> None:
+    ranks = [rank_of(since, priority) for since, priority in (one, other)]
+    moments = [since - HEAD_START[priority] for since, priority in (one, other)]
+    apart = abs(moments[0] - moments[1]) >= timedelta(milliseconds=1)
+    assert not apart or (ranks[0] < ranks[1]) == (moments[0] < moments[1])
+    texts = [rank_text(rank) for rank in ranks]
+    assert (texts[0] < texts[1]) == (ranks[0] < ranks[1])
+
+
+@given(since=_moments, priority=st.sampled_from(Priority), lets=st.sampled_from(AdmissionLevel))
+def test_everything_that_waits_long_enough_passes_a_gate_that_is_not_shut(
+    since: datetime, priority: Priority, lets: AdmissionLevel
+) -> None:
+    rule = AdmissionRule(name="health", level=lets, reason="")
+    rank = rank_of(since, priority)
+    assert rule.admits(rank, since + HEAD_START[Priority.HIGH]) == (lets is not AdmissionLevel.NOTHING)
+    at_once = {
+        AdmissionLevel.EVERYTHING: True,
+        AdmissionLevel.NORMAL: priority is not Priority.LOW,
+        AdmissionLevel.HIGH: priority is Priority.HIGH,
+        AdmissionLevel.NOTHING: False,
+    }
+    assert rule.admits(rank, since) == at_once[lets]
+
+
+def reading(level: str, age_seconds: float = 0) -> dict[str, str]:
+    return {"level": level, "reason": "cpu", "at": (NOON - timedelta(seconds=age_seconds)).isoformat()}
+
+
+@pytest.mark.parametrize(
+    ("level", "lets"),
+    [
+        ("green", AdmissionLevel.EVERYTHING),
+        ("yellow", AdmissionLevel.HIGH),
+        ("orange", AdmissionLevel.NOTHING),
+        ("red", AdmissionLevel.NOTHING),
+        ("purple", AdmissionLevel.NOTHING),
+    ],
+)
+def test_each_level_of_health_lets_its_part_begin(level: str, lets: AdmissionLevel) -> None:
+    rule = health_rule(reading(level), NOON, SETTINGS)
+    assert (rule.level, rule.reason) == (lets, f"health is {level} (cpu)")
+
+
+def test_a_reading_counts_for_two_minutes() -> None:
+    assert health_rule(reading("green", 120), NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
+    stale = health_rule(reading("green", 121), NOON, SETTINGS)
+    assert stale.level is AdmissionLevel.NOTHING
+    assert stale.reason == "the last health reading is 121 s old, which counts as orange"
+
+
+def test_without_anybody_who_measures_everything_may_begin() -> None:
+    assert health_rule(None, NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
+
+
+def test_a_reading_that_cannot_be_read_lets_nothing_begin() -> None:
+    assert health_rule({"level": "green"}, NOON, SETTINGS).level is AdmissionLevel.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("spent", "lets"),
+    [
+        ("0", AdmissionLevel.EVERYTHING),
+        ("209.99", AdmissionLevel.EVERYTHING),
+        ("210", AdmissionLevel.NORMAL),
+        ("270", AdmissionLevel.HIGH),
+        ("300", AdmissionLevel.NOTHING),
+        ("400", AdmissionLevel.NOTHING),
+    ],
+)
+def test_each_share_of_the_money_lets_less_begin(spent: str, lets: AdmissionLevel) -> None:
+    rule = budget_rule(Quota(scope="money", limit=Decimal(300), spent=Decimal(spent)), SETTINGS)
+    assert rule.level is lets
+    assert rule.reason == f"${Decimal(spent):.2f} of the daily $300.00 are spent"
+
+
+@given(rules=st.lists(st.sampled_from(AdmissionLevel), min_size=1))
+def test_the_strictest_gate_counts(rules: list[AdmissionLevel]) -> None:
+    every = [AdmissionRule(name=str(number), level=lets, reason="") for number, lets in enumerate(rules)]
+    assert strictest_rule(*every).level == max(rules)

@@ -1,0 +1,25 @@
+import pytest
+
+from kingdom.text import sentence, with_reason
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("it ended", "it ended."),
+        ("It ended.\n", "It ended."),
+        ("completed, Hello to you too!", "completed, Hello to you too!"),
+        ("Shall it go on?", "Shall it go on?"),
+        ('he said "Stop."', 'he said "Stop."'),
+        ("cut off…", "cut off…"),
+        ("see `a.py`", "see `a.py`."),
+        ("fails (twice)", "fails (twice)."),
+    ],
+)
+def test_a_sentence_ends_once(words: str, said: str) -> None:
+    assert sentence(words) == said
+
+
+def test_a_colon_stands_only_before_a_reason() -> None:
+    assert with_reason("`make` failed (exit code 1)", " no rule\n") == "`make` failed (exit code 1): no rule"
+    assert with_reason("`false` failed (exit code 1)", "\n") == "`false` failed (exit code 1)"

@@ -1,0 +1,126 @@
+"""The catalogue of domain events holds every one of the source's, with its payload, and every one of ours."""
+
+import inspect
+
+import msgspec
+import pytest
+
+from kingdom.bus import Envelope
+from kingdom.errors import MalformedEvent
+from kingdom.workflow.model.messages import answers, commands, events
+from kingdom.workflow.model.messages.catalog import COMMAND_TYPES, ENTRIES, EVENT_TYPES
+from kingdom.workflow.model.messages.events import DomainEvent
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.steps.operations import cancel, pause
+from tests.unit.workflow.model.scene import Run, started
+
+BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer", "FailedTurn"}
+PLACEMENT = {"host", "epoch", "attempt"}
+
+# The source's table of events, word by word.
+SOURCE = """
+GitCreated gitId
+GitDeleted gitId
+WorkflowTemplateCreated templateId
+WorkflowTemplateUpdated templateId
+WorkflowTemplateDeleted templateId
+WorkflowCreated workflowId
+WorkflowStarted workflowId
+WorkflowPaused workflowId
+WorkflowResumed workflowId fromWorkId
+WorkflowCompleted workflowId
+WorkflowFailed workflowId reason
+WorkflowCancelled workflowId
+WorkflowGitRefsUpdated workflowId addedRefs removedRefs
+WorkflowMcpServerRefsUpdated workflowId addedRefs removedRefs
+WorkStatusChanged workId workflowId status
+WorkStarted workId workflowId
+WorkCompleted workId workflowId
+AgentStarted workId
+AgentStopped workId
+AgentError workId error
+TaskStarted workId taskId
+TaskCompleted workId taskId
+QuerySent workId taskId
+QueryResponded workId taskId response
+QueryFailed workId taskId error
+ReportGenerationStarted reportId taskId
+ReportGenerated reportId taskId filePath
+ReportFailed reportId taskId error
+CheckpointCreated checkpointId workflowId workId
+WorkTreeCreated workTreeId workflowId
+WorkTreeFailed workTreeId workflowId error
+WorkTreePendingRelease workTreeId workflowId gitId
+WorkTreeReleased workTreeId workflowId
+WorkSpaceCreated workSpaceId workId
+"""
+ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
+# What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
+# commit, whether it was time or money that ran out, or the agent can go on later; and what it cost.
+EXTRA = {
+    "AgentStarted": {"session", "pid"},
+    "CheckpointCreated": {"commits"},
+    "QueryFailed": {"timedOut", "overBudget", "throttledUntil", "looping"},
+    "QuerySent": {"attempt"},
+    "ReportFailed": {"overBudget", "throttledUntil"},
+}
+
+
+def fields(event: type[DomainEvent]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(event)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_an_event_of_the_source_has_its_payload(row: tuple[str, ...]) -> None:
+    name, *payload = row
+    [event] = [entry.event for entry in ENTRIES if entry.event.__name__ == name]
+    beyond = fields(event) - set(payload) - EXTRA.get(name, set())
+    assert set(payload) <= fields(event)
+    assert beyond <= (PLACEMENT | {"costUsd"} if issubclass(event, answers.HostAnswer) else set())
+
+
+def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
+    defined = {
+        name
+        for module in (events, answers)
+        for name, thing in inspect.getmembers(module, inspect.isclass)
+        if issubclass(thing, DomainEvent) and name not in BASES
+    }
+    listed = [entry.event.__name__ for entry in ENTRIES]
+    assert sorted(listed) == sorted(defined)
+
+
+def test_exactly_what_a_host_says_carries_a_placement() -> None:
+    for entry in ENTRIES:
+        assert (
+            (entry.cause == "host") == issubclass(entry.event, answers.HostAnswer) == (fields(entry.event) > PLACEMENT)
+        )
+
+
+def test_an_event_goes_through_its_envelope_in_camel_case_and_comes_back() -> None:
+    refs = (GitRef(git_id="git-app", base_branch="main"),)
+    said = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
+    envelope = EVENT_TYPES[type(said)].envelope(said, aggregate_type="Workflow", aggregate_id="wf-1")
+    assert envelope.payload == {
+        "workflowId": "wf-1",
+        "addedRefs": ({"gitId": "git-app", "baseBranch": "main"},),
+        "removedRefs": (),
+    }
+    assert EVENT_TYPES[type(said)].decode(envelope) == said
+
+
+def test_an_answer_without_a_placement_is_malformed() -> None:
+    with pytest.raises(MalformedEvent, match="AgentStopped"):
+        EVENT_TYPES[answers.AgentStopped].decode(Envelope(type="AgentStopped", payload={"workId": "w"}))
+
+
+def test_everything_that_a_run_says_and_commands_goes_through_an_envelope() -> None:
+    run: Run = started()
+    run.until(commands.SendQuery, 1)
+    run.do(pause)
+    run.do(cancel)
+    for said in run.said:
+        assert EVENT_TYPES[type(said)].decode(EVENT_TYPES[type(said)].envelope(said)) == said
+    for command in run.open:
+        kind = COMMAND_TYPES[type(command)]
+        assert kind.decode(kind.envelope(command)) == command

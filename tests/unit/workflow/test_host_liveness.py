@@ -1,0 +1,83 @@
+"""A host is lost when it did not change for a whole lease that was watched without a gap, whatever clocks say."""
+
+import pytest
+
+from kingdom.workflow.host_liveness import LeaseObservation, LivenessMonitor, boot_time
+
+LEASE = 30.0
+
+
+class Looks:
+    """A liveness monitor with a clock that the test sets."""
+
+    def __init__(self, at: float = 1000.0) -> None:
+        self.at = at
+        self.monitor = LivenessMonitor(lambda: self.at)
+
+    def after(self, seconds: float, **versions: int) -> set[str]:
+        self.at += seconds
+        return self.monitor.observe({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
+
+    def steadily(self, looks: int, **versions: int) -> list[set[str]]:
+        return [self.after(5.0, **versions) for _ in range(looks)]
+
+
+def test_a_host_that_does_not_change_for_a_whole_lease_is_lost() -> None:
+    looks = Looks()
+    assert looks.after(0.0, a=1) == set()
+    assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
+
+
+def test_a_host_that_renews_is_never_lost() -> None:
+    looks = Looks()
+    for version in range(1, 50):
+        assert looks.after(9.9, a=version) == set()
+
+
+def test_only_the_silent_one_of_two_is_lost() -> None:
+    looks = Looks()
+    looks.after(0.0, a=1, b=1)
+    lost = [looks.after(5.0, a=1, b=version) for version in range(2, 8)]
+    assert lost == [set()] * 5 + [{"a"}]
+
+
+def test_the_first_sight_of_a_host_says_nothing_about_how_long_it_was_silent() -> None:
+    looks = Looks(at=1_000_000.0)
+    assert looks.after(0.0, a=77) == set()
+    looks.steadily(5, a=77)
+    assert looks.after(5.0, a=77, b=5) == {"a"}
+
+
+def test_a_gap_between_looks_starts_the_lease_anew() -> None:
+    looks = Looks()
+    looks.after(0.0, a=1)
+    looks.steadily(5, a=1)
+    assert looks.after(10.1, a=1) == set()
+    assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
+
+
+def test_a_look_that_failed_starts_the_lease_anew() -> None:
+    looks = Looks()
+    looks.after(0.0, a=1)
+    looks.steadily(5, a=1)
+    looks.monitor.reset()
+    assert looks.steadily(7, a=1) == [set()] * 6 + [{"a"}]
+
+
+def test_a_host_that_was_away_and_is_back_under_an_old_version_is_seen_anew() -> None:
+    looks = Looks()
+    looks.after(0.0, a=1)
+    looks.after(5.0)
+    assert looks.steadily(6, a=1) == [set()] * 6
+
+
+@pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])
+def test_looks_are_close_enough_together_for_the_shortest_lease(lease: float, pause: float) -> None:
+    monitor = LivenessMonitor(lambda: 0.0)
+    assert monitor.pause_seconds(1.0) == 1.0
+    monitor.observe({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})
+    assert monitor.pause_seconds(1.0) == pause
+
+
+def test_the_time_that_counts_only_grows() -> None:
+    assert boot_time() <= boot_time()
