@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.chaos.variants import forget_renewals, rely_on_leases, replace, variants_of
+from bench.chaos.variants import split_runs as split_runs_anywhere
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.queries import load_queries
@@ -32,6 +33,20 @@ def no_pause() -> None:
     _rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
 
 
+def split_runs() -> None:
+    """Run events of one key that were claimed together in parallel, and settle an event that waits behind another."""
+    split_runs_anywhere()
+    guard = (r"\bAND next_retry_at < 'infinity'", "")
+    _rewrite(
+        {
+            "hold": ("next_retry_at = 'infinity' AS behind", "false AS behind"),
+            "done_ordered": (r"WHERE finished_keys\.due < 'infinity'", ""),
+            "dead_ordered": guard,
+            "reschedule": guard,
+        }
+    )
+
+
 POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
     **variants_of(PostgresBus),
     **{
@@ -40,6 +55,7 @@ POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
             no_fence,
             blame_batch,
             no_pause,
+            split_runs,
         )
     },
 }

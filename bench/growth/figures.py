@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
 from typing import Any
 
 CLAIM_LIMIT = 450
@@ -11,7 +12,7 @@ FLAT_RATIO = 1.5
 
 @dataclass(slots=True)
 class Row:
-    """Buffers of one statement over growing sizes; `limit` bounds each, `flat` their ratio."""
+    """Buffers of one statement over growing sizes; `limit` bounds each, `flat` their growth."""
 
     name: str
     axis: str
@@ -27,8 +28,9 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Return the ratio of the largest to the smallest figure."""
-        return max(self.points.values()) / max(min(self.points.values()), 1)
+        """Return the largest ratio of a figure to that of a smaller size. A figure that falls has not grown."""
+        figures = [self.points[size] for size in sorted(self.points)]
+        return max(later / max(earlier, 1) for earlier, later in combinations_with_replacement(figures, 2))
 
     def complaints(self) -> list[str]:
         """Describe the bounds that do not hold."""

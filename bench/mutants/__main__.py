@@ -79,27 +79,34 @@ def _try_all(
     console: Console,
 ) -> Iterator[Verdict]:
     """Test each mutant, as many at a time as there are servers."""
-    free: queue.SimpleQueue[PrivateCluster] = queue.SimpleQueue()
-    for cluster in clusters:
-        free.put(cluster)
+    benches = [Bench(cluster, patience=patience, suite=suite) for cluster in clusters]
+    free: queue.SimpleQueue[Bench] = queue.SimpleQueue()
+    for bench in benches:
+        free.put(bench)
 
     def judge(region: Region, mutant: Mutant) -> Verdict:
-        cluster = free.get()
+        bench = free.get()
         try:
-            return Bench(cluster, patience=patience, suite=suite).judge(region, mutant)
+            return bench.judge(region, mutant)
         finally:
-            free.put(cluster)
+            free.put(bench)
 
-    with ThreadPoolExecutor(len(clusters)) as pool:
+    with ThreadPoolExecutor(len(benches)) as pool:
         pending = [pool.submit(judge, region, mutant) for region, mutant in drawn]
-        for number, done in enumerate(as_completed(pending), 1):
-            verdict = done.result()
-            fate = f"killed by the {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
-            words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
-            console.print(words, markup=False, soft_wrap=True)
-            if verdict.killed_by:
-                console.print(f"    {verdict.said}", markup=False, soft_wrap=True, style="dim")
-            yield verdict
+        try:
+            for number, done in enumerate(as_completed(pending), 1):
+                verdict = done.result()
+                fate = f"killed by the {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
+                words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
+                console.print(words, markup=False, soft_wrap=True)
+                if verdict.killed_by:
+                    console.print(f"    {verdict.said}", markup=False, soft_wrap=True, style="dim")
+                yield verdict
+        finally:
+            # The pool would otherwise finish every mutant before it lets an interrupt through.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for bench in benches:
+                bench.stop()
 
 
 def complaints_about(verdicts: Sequence[Verdict], *, least: int) -> Iterator[str]:

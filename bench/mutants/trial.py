@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ SUITE = tuple(
     for file in sorted((ROOT / "tests" / "contract").glob("test_*.py"), key=lambda file: (file.name == _LAST, file))
     if file.name != _LEFT_OUT
 )
+_POLL_SECONDS = 0.1
 _OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-n0", "-m", "gate")
 AS_IT_IS = Mutant("", "", "nothing is damaged", 0, 0, 0, "")
 
@@ -49,6 +51,11 @@ class Bench:
         self._cluster = cluster
         self._patience = patience
         self._suite = suite
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End the running stage soon, from another thread."""
+        self._stopped.set()
 
     def judge(self, region: Region, mutant: Mutant = AS_IT_IS) -> Verdict:
         """Test a mutant, or the unchanged product. A stage that exceeds the time limit also notices the mutant."""
@@ -69,17 +76,20 @@ class Bench:
     def _run(self, command: Sequence[str], folder: Path) -> str | None:
         """Return the complaint of a stage, or None if it passes."""
         environment = {**os.environ, "PYTHONPATH": str(folder), "DATABASE_URL": self._cluster.dsn}
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            said, _ = process.communicate(timeout=self._patience)
-        except subprocess.TimeoutExpired:
-            return f"did not end within {self._patience:.0f} s"
-        finally:
-            _end(process)
-            self._empty()
-        return None if process.returncode == 0 else _last_words(said)
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            deadline = time.monotonic() + self._patience
+            try:
+                while process.poll() is None:
+                    if self._stopped.wait(_POLL_SECONDS):
+                        return "was stopped"
+                    if time.monotonic() > deadline:
+                        return f"did not end within {self._patience:.0f} s"
+            finally:
+                _end(process)
+                self._empty()
+            output.seek(0)
+            return None if process.returncode == 0 else _last_words(output.read())
 
     def _empty(self) -> None:
         """Drop the databases that a killed run has left."""
@@ -104,7 +114,7 @@ def _damaged(mutant: Mutant) -> Iterator[Path]:
         yield folder
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a hanging stage and all its processes."""
     if process.poll() is not None:
         return
@@ -112,7 +122,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     for member in family:
         with suppress(psutil.NoSuchProcess):
             member.kill()
-    process.communicate()
+    process.wait()
 
 
 def _last_words(said: str) -> str:

@@ -79,6 +79,15 @@ def test_a_row_that_grows_fails() -> None:
     assert figures.complaints() == ["settle: grows 1.51 times, at most 1.5 are allowed"]
 
 
+@pytest.mark.parametrize(("buffers", "grows"), [((269, 188, 178), False), ((269, 100, 151), True)])
+def test_a_row_that_falls_holds_unless_it_grows_again(buffers: tuple[int, ...], *, grows: bool) -> None:
+    figures = Figures()
+    row = figures.row("claim", "pending")
+    for size, each in enumerate(buffers):
+        row.note(size, [each])
+    assert bool(figures.complaints()) == grows
+
+
 def test_a_row_that_was_measured_once_proves_nothing() -> None:
     figures = Figures()
     figures.row("claim", "pending", limit=450).note(10, [1])

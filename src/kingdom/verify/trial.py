@@ -226,8 +226,11 @@ class Trial:
     async def _is_finished(self) -> bool:
         """Resolve what only an operator can resolve, and return whether all events have ended."""
         with contextlib.suppress(KingdomError):
+            # The store comes first: it waits until a process under test has killed a stopped holder of the lock. The
+            # operator would kill that holder itself.
+            unfinished = await self.store.unfinished()
             await self.operator.resume()
-            return not (await self.operator.resolve_dead_letters() or self._closings or await self.store.unfinished())
+            return not (await self.operator.resolve_dead_letters() or self._closings or unfinished)
         return False
 
     async def evidence(self) -> Evidence:

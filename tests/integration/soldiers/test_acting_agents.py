@@ -68,15 +68,27 @@ def leaked(host: Path, tree: CheckoutSpec) -> bool:
     return False
 
 
+def change_files(tree: CheckoutSpec, number: int) -> None:
+    """Change every file of the agent's folder, so that git reads all of them again."""
+    for name in ("keys", "link.log"):
+        # Only one of the two is a folder at any moment, and the other would lead to the operator's files.
+        with suppress(OSError):
+            folder = os.open(tree.path / name, os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                for each in range(FILES):
+                    file = os.open(f"key{each}", os.O_WRONLY | os.O_TRUNC, dir_fd=folder)
+                    os.write(file, f"mine {each} {number}\n".encode())
+                    os.close(file)
+            finally:
+                os.close(folder)
+
+
 async def leaks_within(trees: RunCheckouts, host: Path, tree: CheckoutSpec, tries: int) -> bool:
     base = await trees.base_commit(tree)
     for number in range(tries):
         with suppress(ProgramFailed):
             await (trees.commit([tree], "work") if number % 2 else trees.diff(tree, base))
-        # Every try begins with files that git does not know.
-        for name in ("keys", "link.log"):
-            with suppress(OSError):
-                (tree.path / name / f"new{number}").touch()
+        change_files(tree, number)
         if leaked(host, tree):
             return True
     return False
