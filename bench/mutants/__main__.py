@@ -8,9 +8,10 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.mutants.mutant import Mutant
+from bench.mutants.reach import MeasuredTest, choose_tests
 from bench.mutants.sites import REGIONS, Region, draw, find_by_name, find_mutants
 from bench.mutants.survivors import EXPLAINED
-from bench.mutants.trial import Bench, Verdict
+from bench.mutants.trial import SUITE, Bench, Verdict
 from bench.postgres import PrivateCluster
 
 # The bounds: the number of drawn mutants, and the share that must be noticed.
@@ -46,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with ExitStack() as stack:
         clusters = [stack.enter_context(PrivateCluster()) for _ in range(options.jobs)]
-        patience = _patience(clusters[0], options.suite, console)
-        verdicts = list(_try_all(drawn, clusters, patience, options.suite, console))
+        survey = _survey(Bench(clusters[0], patience=_FIRST_PATIENCE_SECONDS), options.suite, console)
+        verdicts = list(_try_all(drawn, clusters, survey, console))
     figures = _figures(verdicts, seed=options.seed, seconds=time.monotonic() - began)
     complaints = list(complaints_about(verdicts, least=1 if options.only or options.share < 1 else MUTANTS_MIN))
     _show(verdicts, complaints)
@@ -59,27 +61,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
-def _patience(cluster: PrivateCluster, suite: Sequence[str] | None, console: Console) -> float:
-    """Test the unchanged product, which must pass, and measure how long that takes."""
-    longest = 0.0
-    for region in {region.backend: region for region in REGIONS.values()}.values():
-        verdict = Bench(cluster, patience=_FIRST_PATIENCE_SECONDS, suite=suite).judge(region)
-        if verdict.killed_by:
-            sys.exit(f"the {verdict.killed_by} complains of an undamaged {region.backend}: {verdict.said}")
-        console.print(f"{region.backend}, unchanged: passed in {verdict.seconds:.0f} s")
-        longest = max(longest, verdict.seconds)
-    return max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR)
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the tests of the unchanged product reach, by region and stage, and how long a stage may take."""
+
+    stages: Mapping[Region, Mapping[str, Sequence[MeasuredTest]]]
+    patience: float
+
+
+def _survey(bench: Bench, suite: Sequence[str] | None, console: Console) -> Survey:
+    """Test the unchanged product, which must pass. Tests of a region run once, also if regions share them."""
+    contract: dict[str, list[MeasuredTest]] = {}
+    own: dict[tuple[str, ...], list[MeasuredTest]] = {}
+    for region in REGIONS.values():
+        if region.backend not in contract:
+            contract[region.backend] = bench.survey(suite or SUITE, "-k", region.backend)
+            console.print(f"{region.backend}, unchanged: {len(contract[region.backend])} tests of the contract passed")
+            if said := bench.judge(region).said:
+                sys.exit(f"the torment complains of the unchanged product: {said}")
+        if not suite and region.own_tests not in own:
+            own[region.own_tests] = bench.survey(region.own_tests)
+            console.print(f"{region.backend}, unchanged: {len(own[region.own_tests])} own tests passed")
+    stages = {
+        region: {"contract suite": contract[region.backend], "own tests": own.get(region.own_tests, [])}
+        for region in REGIONS.values()
+    }
+    longest = max(sum(each.seconds for each in tests) for some in stages.values() for tests in some.values())
+    return Survey(stages, max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR))
+
+
+def _choose(survey: Survey, region: Region, mutant: Mutant) -> dict[str, list[str]]:
+    """Return the tests of each stage for a mutant. Own tests may reach it in a process that no survey sees."""
+    return {
+        stage: choose_tests(tests, mutant, only_reaching=stage == "contract suite")
+        for stage, tests in survey.stages[region].items()
+    }
 
 
 def _try_all(
-    drawn: Sequence[tuple[Region, Mutant]],
-    clusters: Sequence[PrivateCluster],
-    patience: float,
-    suite: Sequence[str] | None,
-    console: Console,
+    drawn: Sequence[tuple[Region, Mutant]], clusters: Sequence[PrivateCluster], survey: Survey, console: Console
 ) -> Iterator[Verdict]:
     """Test each mutant, as many at a time as there are servers."""
-    benches = [Bench(cluster, patience=patience, suite=suite) for cluster in clusters]
+    benches = [Bench(cluster, patience=survey.patience) for cluster in clusters]
     free: queue.SimpleQueue[Bench] = queue.SimpleQueue()
     for bench in benches:
         free.put(bench)
@@ -87,7 +110,7 @@ def _try_all(
     def judge(region: Region, mutant: Mutant) -> Verdict:
         bench = free.get()
         try:
-            return bench.judge(region, mutant)
+            return bench.judge(region, mutant, _choose(survey, region, mutant))
         finally:
             free.put(bench)
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +16,23 @@ import psutil
 import psycopg
 
 from bench.mutants.mutant import Mutant
+from bench.mutants.reach import RECORD, MeasuredTest, read_reach
 from bench.mutants.sites import SOURCE, Region
 from bench.postgres import PrivateCluster
 
 ROOT = Path(__file__).parents[2]
 TORMENT_SECONDS = 10
-# Without tests that start processes. The longest test comes last, because most mutants are noticed early.
-_LAST = "test_machine.py"
+# Without tests that start processes, since what those reach is not seen.
 _LEFT_OUT = "test_processes.py"
 SUITE = tuple(
     str(file.relative_to(ROOT))
-    for file in sorted((ROOT / "tests" / "contract").glob("test_*.py"), key=lambda file: (file.name == _LAST, file))
+    for file in sorted((ROOT / "tests" / "contract").glob("test_*.py"))
     if file.name != _LEFT_OUT
 )
 _POLL_SECONDS = 0.1
-_OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-n0", "-m", "gate")
+_OPTIONS = "-x -q --no-header --tb=line -n0 -m gate -p no:cacheprovider -p bench.mutants.reach"
+_PYTEST = (sys.executable, "-m", "pytest", *_OPTIONS.split())
+NO_TESTS: Mapping[str, Sequence[str]] = {}
 AS_IT_IS = Mutant("", "", "nothing is damaged", 0, 0, 0, "")
 
 
@@ -47,35 +49,46 @@ class Verdict:
 class Bench:
     """A test bench for mutants with its own server."""
 
-    def __init__(self, cluster: PrivateCluster, *, patience: float, suite: Sequence[str] | None = None) -> None:
+    def __init__(self, cluster: PrivateCluster, *, patience: float) -> None:
         self._cluster = cluster
         self._patience = patience
-        self._suite = suite
         self._stopped = threading.Event()
 
     def stop(self) -> None:
         """End the running stage soon, from another thread."""
         self._stopped.set()
 
-    def judge(self, region: Region, mutant: Mutant = AS_IT_IS) -> Verdict:
-        """Test a mutant, or the unchanged product. A stage that exceeds the time limit also notices the mutant."""
+    def survey(self, suite: Sequence[str], *options: str) -> list[MeasuredTest]:
+        """Run a suite on the unchanged product, which must pass, and return what each of its tests reaches."""
+        with _damaged(AS_IT_IS) as folder, tempfile.TemporaryDirectory() as directory:
+            record = Path(directory) / "reach.jsonl"
+            complaint = self._run((*_PYTEST, *options, *suite), folder, **{RECORD: str(record)})
+            if complaint is not None:
+                sys.exit(f"{' '.join(suite)} complains of the unchanged product: {complaint}")
+            return read_reach(record)
+
+    def judge(
+        self, region: Region, mutant: Mutant = AS_IT_IS, stages: Mapping[str, Sequence[str]] = NO_TESTS
+    ) -> Verdict:
+        """Test a mutant by the given stages of tests, then by fault injection.
+
+        A stage that exceeds the time limit also notices the mutant.
+        """
         began = time.monotonic()
-        pytest = (sys.executable, "-m", "pytest", *_OPTIONS)
-        stages = {
-            "contract suite": (*pytest, "-k", region.backend, *(self._suite or SUITE)),
-            **({} if self._suite else {"own tests": (*pytest, *region.own_tests)}),
-            "torment": (sys.executable, "-m", "bench.mutants.torment", region.backend, str(TORMENT_SECONDS)),
-        }
+        torment = (sys.executable, "-m", "bench.mutants.torment", region.backend, str(TORMENT_SECONDS))
         with _damaged(mutant) as folder:
-            for stage, command in stages.items():
-                complaint = self._run(command, folder)
+            arguments = folder / "tests.txt"
+            for stage, tests in stages.items():
+                arguments.write_text("\n".join(tests))
+                complaint = self._run((*_PYTEST, f"@{arguments}"), folder) if tests else None
                 if complaint is not None:
                     return Verdict(mutant, stage, complaint, time.monotonic() - began)
-        return Verdict(mutant, None, "", time.monotonic() - began)
+            complaint = self._run(torment, folder)
+        return Verdict(mutant, "torment" if complaint else None, complaint or "", time.monotonic() - began)
 
-    def _run(self, command: Sequence[str], folder: Path) -> str | None:
+    def _run(self, command: Sequence[str], folder: Path, **variables: str) -> str | None:
         """Return the complaint of a stage, or None if it passes."""
-        environment = {**os.environ, "PYTHONPATH": str(folder), "DATABASE_URL": self._cluster.dsn}
+        environment = {**os.environ, "PYTHONPATH": str(folder), "DATABASE_URL": self._cluster.dsn, **variables}
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
             deadline = time.monotonic() + self._patience

@@ -1,16 +1,28 @@
 """The measure of our proof can fail: a suite that checks nothing lets a mutant live, and the bench says so."""
 
 import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from bench.mutants.__main__ import KILLED_MIN, MUTANTS_MIN, complaints_about
 from bench.mutants.mutant import Mutant
 from bench.mutants.sites import REGIONS
 from bench.mutants.trial import AS_IT_IS, Verdict
-from tests.benches import bench
+from tests.benches import ROOT, bench
+from tests.patience import PATIENCE_SECONDS
 
 MUTANT = "backends/postgres/sql/record.sql find_by_kind: turns ORDER BY id around"
+
+
+def tests_run(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("pytest" in child.cmdline() for child in process.children(recursive=True))
+    return False
 
 
 def verdicts(*, killed: int, survived: int) -> list[Verdict]:
@@ -40,3 +52,22 @@ def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_n
     assert json.loads(told.stdout.splitlines()[-1])["killed_by"] == {"contract suite": 1}
     told = bench("mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py", ends_with=1)
     assert json.loads(told.stdout.splitlines()[-1])["survivors"] == [MUTANT]
+
+
+@pytest.mark.variants
+def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant() -> None:
+    words = ["--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.mutants", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr
+        # The survey of both backends is over, so the next processes are those of the mutant.
+        assert any("files, unchanged" in line for line in running.stderr)
+        own = psutil.Process(running.pid)
+        while not tests_run(own):
+            assert running.poll() is None
+        children = own.children(recursive=True)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_SECONDS) == 1
+        _, alive = psutil.wait_procs(children, PATIENCE_SECONDS)
+    assert not alive

@@ -7,6 +7,7 @@ import pytest
 from bench.mutants import sites
 from bench.mutants.functions import function_mutants
 from bench.mutants.mutant import Mutant
+from bench.mutants.reach import MeasuredTest, choose_tests
 from bench.mutants.sites import REGIONS, draw, find_by_name, find_mutants
 from bench.mutants.statements import statement_mutants
 
@@ -87,6 +88,23 @@ def test_the_same_seed_draws_the_same_mutants_and_another_one_others() -> None:
     names = [[mutant.name for _, mutant in draw(seed)] for seed in (17, 17, 18)]
     assert names[0] == names[1] != names[2]
     assert len(names[0]) == len(set(names[0])) == sum(region.share for region in REGIONS.values())
+
+
+def test_the_tests_that_reach_a_mutant_come_first_and_the_quickest_of_them_before_the_others() -> None:
+    tests = [
+        MeasuredTest("quick", 0.1, frozenset({"other"})),
+        MeasuredTest("reaching", 0.2, frozenset({"take", "other"})),
+        MeasuredTest("slow", 9.0, frozenset({"take"})),
+    ]
+    mutant = next(statement_mutants("take.sql", STATEMENT))
+    assert choose_tests(tests, mutant, only_reaching=True) == ["reaching", "slow"]
+    assert choose_tests(tests, mutant, only_reaching=False) == ["reaching", "slow", "quick"]
+
+
+def test_a_function_is_known_by_its_file_so_that_its_namesake_elsewhere_does_not_count() -> None:
+    mutant = next(function_mutants("bus/settle.py", FUNCTION))
+    tests = [MeasuredTest("test", 0.1, frozenset({"settle", "files/settle.py settle"}))]
+    assert choose_tests(tests, mutant, only_reaching=True) == []
 
 
 def test_a_mutant_is_found_again_by_the_name_that_a_report_shows() -> None:
