@@ -1,4 +1,4 @@
-"""The record kinds that a store has ever held, with their directories, so that tools can move it without the app."""
+"""The file of all record kinds that a store has ever held. With it, tools can move a store without the application."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ _decode = msgspec.json.Decoder(_Directories).decode
 
 
 def remember_kinds(tree: FileTree, declared: dict[str, RecordKind]) -> dict[str, RecordKind]:
-    """Add the declared kinds to the known ones and return all of them. The caller holds the lock."""
+    """Add the declared kinds to the file, and return all known kinds. The caller holds the lock."""
     try:
         known = _decode(read_file(tree.layout.kinds))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The content of a journal entry: the new state of everything that a transaction changes. Plain data."""
+"""The content of a journal entry: the new state of everything that a transaction changes."""
 
 from typing import Any
 
@@ -10,7 +10,11 @@ MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
-    """The state of one open or DEAD event. `key` is set in an ordered stream, `due` once the event may be claimed."""
+    """The state of one open or DEAD event.
+
+    `key` is None in a stream without order. `due` is None for an event behind the head of its key, and `not_before` is
+    the earliest time that the publisher chose. `blocks` means that this DEAD event blocks its key.
+    """
 
     stream: str
     position: int
@@ -31,14 +35,14 @@ class EventRow(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] | None = None
-    # When this store chose `due`. None if the event is still as published, or if a caller chose the time.
+    # When this store chose `due`. None for an event that was only published, and for a time that a caller chose.
     due_set_at: float | None = None
-    # Whether the caller chose the id, and so may publish it again.
+    # Whether the publisher chose the event id. It may then publish the same id again.
     event_id_given: bool = False
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):
-    """A lease as its file shows it. `expires` is a time on the boot clock of the boot named in `boot`."""
+    """A lease as its file shows it. `expires` is a time on the boot clock, valid only during the boot `boot`."""
 
     token: int
     worker: str
@@ -79,7 +83,7 @@ class RecordHeader(msgspec.Struct, array_like=True):
 
 
 class RecordWrite(msgspec.Struct, array_like=True):
-    """A record to be written, and its directory, because the process that replays it may not know its kind."""
+    """A record to write. It includes the directory, because the process that replays it may not know the kind."""
 
     header: RecordHeader
     doc: msgspec.Raw
@@ -88,7 +92,7 @@ class RecordWrite(msgspec.Struct, array_like=True):
 
 
 class LogLines(msgspec.Struct, array_like=True):
-    """Lines to append to the log, numbered from `first`. `keep_as` renames the current log file first."""
+    """Lines to append to the log, numbered from `first`. If `keep_as` is set, the current log first gets this name."""
 
     first: int
     lines: list[msgspec.Raw]
@@ -105,7 +109,11 @@ class StreamPause(msgspec.Struct):
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True):
-    """One transaction in the journal. Applying it twice has the same result as applying it once."""
+    """One transaction in the journal. Applying it twice has the same result as applying it once.
+
+    `vanished` lists events whose file was removed, `closed` the tokens of ended leases, `removed` records as kind,
+    directory and id, `once` dedup keys as scope, key and expiry, and `resumed` streams that are no longer paused.
+    """
 
     rows: list[EventRow] = []
     bodies: dict[int, msgspec.Raw] = {}
@@ -114,11 +122,10 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     leases: list[Lease] = []
     closed: list[int] = []
     records: list[RecordWrite] = []
-    # Kind, directory and id.
     removed: list[tuple[str, str, str]] = []
     once: list[tuple[str, str, float]] = []
     log: LogLines | None = None
     pauses: list[StreamPause] = []
     resumed: list[str] = []
-    # How far the journal was synced when this entry was written. A power loss cannot remove anything before this.
+    # The offset up to which the journal was synced when this entry was written. That part survives a power loss.
     synced: int = 0

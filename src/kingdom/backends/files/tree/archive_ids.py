@@ -1,4 +1,4 @@
-"""The index of the ids in an archive file that callers chose. A lookup reads one page, however long the archive is.
+"""The index of an archive file. It contains the event ids that publishers chose, and a lookup reads only one page.
 
 The index is a hash table of pages with one digest per id. If a page is full, the table gets twice as many pages. After
 a power loss the index is rebuilt from the lines of the archive.
@@ -15,10 +15,11 @@ from kingdom.backends.files.system.disk import Disk
 from kingdom.backends.files.tree.file_formats import safe_decoder
 from kingdom.backends.files.tree.layout import archive_index_file
 
+# The sizes of a digest and of a page, in bytes.
 _DIGEST = 16
 _PAGE = 4096
 _FREE = bytes(_DIGEST)
-# The average fill of a new table, so that hardly any page is full.
+# A new table is half full on average, so that few pages are full.
 _DIGESTS_PER_NEW_PAGE = _PAGE // _DIGEST // 2
 
 
@@ -35,7 +36,7 @@ _read = safe_decoder(msgspec.json.Decoder(_ArchivedId))
 
 
 def contains_id(archive: str, event_id: str, disk: Disk) -> bool:
-    """Return whether an archive file contains an id. Build the index if an earlier version did not."""
+    """Return whether an archive file contains an id. Build the index if it does not exist."""
     if not (pages := _pages(archive)):
         rebuild_index(archive, disk)
         pages = _pages(archive)
@@ -45,7 +46,7 @@ def contains_id(archive: str, event_id: str, disk: Disk) -> bool:
 
 
 def add_archived_ids(archive: str, event_ids: Iterable[str], disk: Disk) -> None:
-    """Add the ids of lines that were just appended. Adding an id again changes nothing."""
+    """Add the event ids of lines that were just appended. Adding an id twice has no further effect."""
     if not (pages := _pages(archive)):
         rebuild_index(archive, disk)
         return
@@ -71,7 +72,7 @@ def rebuild_index(archive: str, disk: Disk) -> None:
 
 
 def _write(archive: str, found: Iterable[bytes], pages: int, disk: Disk) -> None:
-    """Write a table with at least this number of pages."""
+    """Write a table of digests with at least `pages` pages."""
     digests = list(dict.fromkeys(found))
     while len(digests) > pages * _DIGESTS_PER_NEW_PAGE or (table := _table(digests, pages)) is None:
         pages *= 2
@@ -88,7 +89,7 @@ def _digests(archive: str, pages: int) -> Iterator[bytes]:
 
 
 def _table(digests: list[bytes], pages: int) -> bytes | None:
-    """Return digests as a table; None if one page overflows."""
+    """Return digests as a table with this number of pages; None if a page would overflow."""
     found: list[list[bytes]] = [[] for _ in range(pages)]
     for digest in digests:
         found[_number(digest, pages)].append(digest)
@@ -100,7 +101,7 @@ def _table(digests: list[bytes], pages: int) -> bytes | None:
 def _ids_in(archive: str) -> Iterator[str]:
     with open(archive, "rb") as file:
         for line in file:
-            # Skip a line that was damaged or cut off.
+            # Skip a damaged or incomplete line.
             with suppress(msgspec.MsgspecError):
                 read = _read(line)
                 if read.event_id_given:
@@ -126,7 +127,7 @@ def _read_pages(archive: str, numbers: Iterable[int]) -> Iterator[bytes]:
 
 
 def _used(page: bytes) -> int:
-    """Return how many bytes of a page are used. The last digest may end in zeros itself."""
+    """Return how many bytes of a page are used. Round up to whole digests, because the last digest may end in zeros."""
     free = page.find(_FREE)
     return _PAGE if free < 0 else -(-free // _DIGEST) * _DIGEST
 
