@@ -1,4 +1,4 @@
-"""Tell a requested cancellation from one that leaked out of awaited code."""
+"""Distinguish a cancellation of this task from a CancelledError that awaited code raised."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from kingdom.errors import Transient
 
 @contextmanager
 def fail_on_stray_cancellation(what: str) -> Iterator[None]:
-    """Turn a CancelledError into a failure if this task was not cancelled itself, but something that it awaited.
+    """Turn a CancelledError into a Transient error if only another task was cancelled, which this task awaited.
 
-    A deadline, an operator, a stop and a lost lease all cancel the task itself.
+    A deadline, an operator, a stop and a lost lease cancel this task itself.
     """
     try:
         yield
