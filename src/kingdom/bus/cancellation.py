@@ -9,9 +9,10 @@ from kingdom.errors import Transient
 
 @contextmanager
 def fail_on_stray_cancellation(what: str) -> Iterator[None]:
-    """Turn a CancelledError into a Transient error if only another task was cancelled, which this task awaited.
+    """Turn a CancelledError into a Transient error, unless this task itself was cancelled.
 
-    A deadline, an operator, a stop and a lost lease cancel this task itself.
+    A deadline, an operator, a stop and a lost lease cancel this task itself. Any other CancelledError comes from a task
+    that this task awaits.
     """
     try:
         yield

@@ -27,7 +27,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogCursor:
-    """The position of a reader. `epoch` is the number of a transaction, `sequence` that of an entry in it."""
+    """The position of a reader. `epoch` orders transactions, and `sequence` orders the entries of a transaction."""
 
     epoch: int = 0
     sequence: int = 0

@@ -68,5 +68,5 @@ async def _repeat(what: str, act: Callable[[], Awaitable[None]], every: timedelt
             _log.warning("maintenance failed, trying again", what=what, error=str(error))
         except Exception:  # noqa: BLE001 - no error may end the loop
             _log.exception("maintenance failed, trying again", what=what)
-        # The random factor prevents that many workers do this at the same moment.
+        # The random factor keeps many workers from doing this at the same moment.
         await asyncio.sleep(every.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, no secret

@@ -15,7 +15,7 @@ COUNT_LIMIT = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """The current state of one stream. `paused` is the reason of the pause. Counts stop at COUNT_LIMIT."""
+    """The current state of one stream. `paused` is the reason for a pause. Counts stop at COUNT_LIMIT."""
 
     stream: str
     pending: int
@@ -161,7 +161,7 @@ class Operations(ABC):
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """Return the entries after the cursor. If `about` is given, return only the entries of this aggregate id.
 
-        A reader misses and repeats no entry, even if transactions commit in another order than they began.
+        A reader never misses or repeats an entry, even if transactions commit in another order than they began.
         """
 
     @abstractmethod

@@ -59,7 +59,7 @@ class TransactionChanges:
     settlements: dict[int, Settlement] = field(default_factory=dict)
     entries: list[LogEntry] = field(default_factory=list)
     duplicates: list[EventCopy] = field(default_factory=list)
-    # The key of each put, and the put that it replaced. A rollback restores it.
+    # For each put: its key, and the earlier put that it replaced. A rollback restores the earlier put.
     replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ class Transaction(ABC):
 
     @property
     def duplicates(self) -> tuple[EventCopy, ...]:
-        """Return the published copies that their stream already had. They are complete only after the block."""
+        """Return the published copies that were already in their stream. The list is complete only after the block."""
         return tuple(self.changes.duplicates)
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -305,11 +305,11 @@ class Bus(ABC):
 
     @abstractmethod
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend the lease of each token by a duration. This call blocks. It runs in its own thread."""
+        """Extend the lease of each token by a duration. This call blocks, so the worker uses a separate thread."""
 
     @abstractmethod
     async def reap(self) -> int:
-        """Return the events of expired leases to their streams. The result is the number of these events."""
+        """Requeue the events of expired leases, and return how many they were."""
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -320,7 +320,7 @@ class Bus(ABC):
         """Close every connection and file. Closing again has no effect."""
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
-        """Publish envelopes in one transaction. Return the copies that their stream already had."""
+        """Publish envelopes in one transaction. Return the copies that were already in their stream."""
         async with self.transaction() as transaction:
             await transaction.publish(*envelopes, at=at)
         return transaction.duplicates

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # A float of this size or more is written without a fraction, so a store may return it as an int.
 _FLOAT_END = 1e16
-# Python refuses to convert text with more digits to an int.
+# Python refuses to convert numbers with more than 4300 digits to or from text.
 _INT_END = 10**4000
 # The place in a document that cannot be stored, and the reason.
 Flaw = tuple[str, str]
@@ -68,7 +68,7 @@ def read_documents(
 
 
 def to_storable(value: Any) -> Any:
-    """Replace the characters that a store cannot keep, in a text or document from outside."""
+    """Return a text or document in which the characters that a store cannot keep are replaced."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -151,7 +151,7 @@ class Adoption:
     """How a store of files turns a document that a person dropped into a directory into a record.
 
     `read` returns the document as a new record in `state`, or raises MalformedEvent with a reason for the person.
-    `announce` returns the event that announces the record. Both functions do no I/O.
+    `announce` returns the event that announces the record. Neither function does any I/O.
     """
 
     state: str
@@ -184,7 +184,10 @@ class RecordKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Selects records by due time if `due_by` is given, else by id. `after` is the last id of the previous page."""
+    """Selects records. They are ordered by due time if `due_by` is given, else by id.
+
+    `after` is the last id of the previous page.
+    """
 
     kind: str
     state: str | None = None

@@ -9,15 +9,15 @@ from uuid import UUID
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
 _PAGE = 100
-# The pause after the first letter; each later pause is half as long. So an immediate failure is noticed early.
+# The pause after the first letter. Each later pause is half as long, so that an early failure stops most letters.
 _FIRST_PAUSE_SECONDS = 1.0
-# How many of the letters that were redriven before are checked after each redrive.
+# How many of the redriven letters are checked after each redrive.
 _CHECKS_PER_REDRIVE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """The rate of a redrive, and after how many letters that died again it stops. None means that it never stops."""
+    """How to redrive. After `stop_after_failures` letters have died again, the redrive stops; None means no limit."""
 
     per_second: float = 50.0
     stop_after_failures: int | None = 1

@@ -1,4 +1,4 @@
-"""Adopt files that people drop into a directory as records, or move them aside with a readable reason."""
+"""Turn files that people drop into a directory into records. Move bad files to another directory, with a reason."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ from kingdom.errors import KingdomError, Unavailable
 
 # How often all directories are listed, to find files that caused no change notification.
 SCAN_EVERY_SECONDS = 10.0
-# An invalid file may still be being written. After this long without a change, the file counts as complete.
+# A file with invalid JSON may be incomplete. If it has not changed for this long, it counts as complete.
 COMPLETE_AFTER_SECONDS = 2.0
 _SIZE_MAX = 16 << 20
 _SUFFIX = ".json"
@@ -189,7 +189,7 @@ class Adopter:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a file is rejected, for the person who dropped it."""
+    """Return the reason for a rejection, as a text for the person who dropped the file."""
     return str(error) if isinstance(error, (_RejectedFile, KingdomError)) else f"it is not valid: {error!r}"
 
 

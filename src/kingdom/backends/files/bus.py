@@ -63,7 +63,7 @@ class FilesBus(Bus):
         self.store = Store(os.path.abspath(root), self.kinds, disk)
         self.idle_limit = idle_limit
         self._key_locks = KeyLocks(idle_limit)
-        # One thread is enough, because only one thread can hold the lock. It keeps syncs out of the event loop.
+        # One thread is enough, because only one thread can hold the lock. The event loop does not wait for syncs.
         self._thread = DiskThread("kingdom-files")
         self.in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
@@ -247,7 +247,7 @@ class FilesBus(Bus):
         return events, streams
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Return whether a lease has expired according to its file, or its process or boot has ended."""
+        """Return whether a lease has expired according to its file, or the process that holds it has ended."""
         known = self.store.tree.read_lease(lease.token)
         if known is None or known.boot != self.store.boot or known.expires < boot_clock():
             return True

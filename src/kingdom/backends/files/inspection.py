@@ -38,7 +38,7 @@ class StoreInspection:
 
 
 def inspect_store(directory: Path) -> StoreInspection:
-    """Inspect the store of a directory, which may not exist."""
+    """Inspect the store in a directory. The store may not exist."""
     layout = StoreLayout(str(directory))
     return StoreInspection(
         holders=_holders(layout.lock),

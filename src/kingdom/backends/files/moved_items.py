@@ -83,7 +83,7 @@ class StoreContents:
         return (self._store.tree.event_path(row) for index in self._indexes() for row in index.rows.values())
 
     def highest_number(self) -> int:
-        """Return the highest number that is a position or a token of an event."""
+        """Return the highest of all positions and tokens of events."""
         rows = (row for index in self._indexes() for row in index.rows.values())
         return max((max(row.position, row.token) for row in rows), default=0)
 

@@ -85,8 +85,7 @@ class FilesTransfer(StoreTransfer):
 class _HeldStore:
     """A store held exclusively by its own thread.
 
-    It does not use the thread of the bus: other calls in that thread could enter the store, because its lock is
-    reentrant.
+    The thread of the bus cannot hold it: the lock is reentrant, so other calls in that thread could use the store too.
     """
 
     def __init__(self, store: Store) -> None:

@@ -243,7 +243,7 @@ class FilesOperations(Operations):
 
         def end() -> LogCursor:
             with self._store.shared():
-                # Sync also the claims. If a power loss removed them, later log entries would get their offsets.
+                # Sync the claims too. If a power loss removed them, later log entries would get their offsets.
                 self._store.journal.sync()
                 return LogCursor(self._store.journal.end, 0) if self._store.events.log_sequence else LogCursor()
 
@@ -266,7 +266,7 @@ class FilesOperations(Operations):
         details: Mapping[str, Any],
         act: Callable[[TransactionPlan, EventRow], None],
     ) -> list[UUID]:
-        """Apply a change to each of these events that is still DEAD, one journal entry per event."""
+        """Change each of these events that is still DEAD. Each change is a separate journal entry."""
         changed = []
         for row in await self._bus.in_thread(lambda: self._dead_rows(positions)):
 

@@ -10,7 +10,7 @@ from kingdom.backends.files.store import Store
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.bus.record import RecordKind
 
-# How many keys or records are removed per lock, so that no other process waits long.
+# How many keys or records are removed at once, so that no other process waits long for the lock.
 _BATCH = 500
 
 

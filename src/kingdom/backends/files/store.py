@@ -33,7 +33,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent, Misconfigured, NotFound, Unavailable
 
-# A journal segment that is larger than this gets a checkpoint.
+# When a journal segment is larger than this, a checkpoint starts a new segment.
 SEGMENT_BYTES = 16 << 20
 # A caller that must not wait reads at most this many bytes of the journal.
 _NONBLOCKING_BYTES = 64 << 10
@@ -180,7 +180,7 @@ class Store:
                 _log.warning("checkpoint not started; the next commit tries again", error=str(error))
 
     def take_body(self, row: EventRow) -> msgspec.Raw:
-        """Return the JSON of an event that is about to end, and forget it."""
+        """Return the JSON of an event that is about to end, and remove it from `bodies`."""
         known = self.bodies.pop(row.position, None)
         try:
             return known if known is not None else self.tree.read_event(row)[1]
@@ -211,7 +211,7 @@ class Store:
         return self.layout.stream_names()
 
     def load_events(self) -> EventIndex:
-        """Return an index loaded from the files alone. The caller holds the store."""
+        """Return a new index, loaded only from the files. The caller holds the store."""
         return load_events(self.tree)
 
     def checkpoint(self) -> None:
@@ -297,7 +297,7 @@ class Store:
         return not needs_repair and journal.end_on_disk() == applied <= journal.end + _NONBLOCKING_BYTES
 
     def _catch_up(self) -> None:
-        """Read the journal entries of other processes, and finish the work of a process that died with the lock."""
+        """Read the journal entries of other processes. If a process died while it held the lock, finish its work."""
         lock = self._require_lock()
         segment, applied = lock.offsets
         if segment == self.journal.start and self.journal.end_on_disk() is None:
@@ -377,8 +377,8 @@ class Store:
         start = self.journal.end
         self.journal.sync()
         lock.synced = start
-        # Write the lock page first. If this process dies now, the next one creates the segment. In the other order, it
-        # would not find the segment.
+        # Write the lock page before the segment. If this process dies in between, the next process creates the segment.
+        # In the other order, the next process would not know the new segment.
         lock.segment = start
         self.journal.open(start)
 

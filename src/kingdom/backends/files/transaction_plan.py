@@ -66,7 +66,7 @@ class TransactionPlan:
         self.log_entries += entries
 
     def publish(self, copies: Sequence[EventCopy]) -> list[EventCopy]:
-        """Enqueue copies, each at its own position. Return the duplicates, which their streams already have."""
+        """Enqueue copies, each at its own position. Return the copies that were already in their stream."""
         duplicates = []
         for each in copies:
             index, event_id = self.events.stream(each.stream.name), str(each.envelope.event_id)
@@ -141,7 +141,7 @@ class TransactionPlan:
             return []
         found = self._due = index.pop_due(self.now, limit)
         if stream.ordered and index.unreadable:
-            # An unreadable event may be the head of any key, so no later event may overtake it.
+            # The key of an unreadable event is not known, so no later event with any key may run before it.
             barrier = min(index.unreadable)
             found = self._due = [row for row in found if row.key is None or row.position < barrier]
         suspect = bool(found) and found[0].crash_count > 0
@@ -207,7 +207,7 @@ class TransactionPlan:
         return requeued
 
     def cancel(self, row: EventRow, actor: str, *, blocks: bool) -> bool:
-        """End a waiting event as DEAD. If it runs, ask its worker to stop and return False."""
+        """End a waiting event as DEAD and return True. For a running event, ask its worker and return False."""
         row = self._copy_row(row.stream, row.position)
         if row.status == PROCESSING:
             lease = self.events.leases[row.token]

@@ -30,11 +30,11 @@ _CHECK_EVERY_SECONDS = 0.05
 
 
 class _DiscardTransactionError(Exception):
-    """Rolls a transaction back."""
+    """Raised to roll a transaction back."""
 
 
 class FilesTrialStore(TrialStore):
-    """A store in a subdirectory named `schema`, or in the directory itself if that is its name."""
+    """A store in the subdirectory `schema` of a directory, or in the directory itself if it already has this name."""
 
     has_one_writer = True
     # A process that waits for a stopped holder of the lock must still be able to renew its leases.
@@ -100,7 +100,7 @@ class FilesTrialStore(TrialStore):
                     raise _DiscardTransactionError
 
     def _wait_for_kill(self) -> None:
-        """Wait until the processes under test have killed all stopped holders of the lock. Record the others."""
+        """Wait for the processes under test to kill every stopped holder of the lock. Record holders that are left."""
         end = time.monotonic() + _PATIENCE_SECONDS
         stopped = {pid for pid in self.holders() if is_stopped(pid)}
         while stopped and time.monotonic() < end:

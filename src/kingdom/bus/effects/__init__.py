@@ -1,1 +1,1 @@
-"""Effects: calls to outside systems. A ledger prevents that a call is repeated without proof."""
+"""Effects: calls to outside systems. A ledger records each call, so that no call is repeated without proof."""

@@ -54,9 +54,10 @@ class LedgerAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a ledger record. `awaiting` means that the target accepted the call and an event will close it.
+    """The document of a ledger record.
 
-    `concluded` means that the consequences of the result are written.
+    `awaiting` means that the target accepted the call, and that an event will close the effect. `concluded` means that
+    the consequences of the result are written.
     """
 
     # Documents of an earlier version have no key.
@@ -185,7 +186,7 @@ class Ledger:
         """Prepare to send an absent call again. Return None if an earlier sender may still send the call.
 
         With Idempotency.IDENTIFIER, the new attempt has the same identifier, so the target executes only one of them.
-        With FENCE, `reconcile` has told the target this fence, so it refuses the earlier call, which has a lower fence.
+        With FENCE, the target has seen this fence in `reconcile`, so it refuses the earlier call with its lower fence.
         With TIME, `remaining_wait` is over, so the earlier call can no longer appear.
         """
         fenced = idempotency in (Idempotency.FENCE, Idempotency.TIME)

@@ -78,7 +78,7 @@ class _EffectStep:
     limiters: TargetLimiters
 
     async def run(self) -> Outcome:
-        """Send the call if needed, and return the outcome of the delivery, which is settled."""
+        """Send the call if needed, settle the delivery, and return its outcome."""
         key = self.effect.key(self.event)
         ledger = loaded = await self._load(key)
         if ledger.finished:

@@ -43,7 +43,7 @@ class TargetLimiter:
                 self._failures += 1
                 if self._failures >= self._target.failures_to_open:
                     self._open_until = now + self._target.open_for.total_seconds()
-                    # After `open_for` calls are allowed again, but a single failure opens the circuit again.
+                    # When the circuit closes, calls are allowed again, but a single failure opens it again.
                     self._failures = self._target.failures_to_open - 1
             case Throttled(after) if after is not None:
                 self._open_until = max(self._open_until, now + after.total_seconds())

@@ -27,7 +27,7 @@ class HandlerRoute(Generic[T]):
 
     handler: "Reaction[T] | Effect[T]"
     event_type: EventType[T] | None
-    # The kind of record that the handler reads, under the aggregate id of the event. A group reads them in one step.
+    # The kind of a record that the handler reads by the aggregate id of its event. A group reads them in one step.
     reads: str | None = None
 
     def receive(self, delivery: Delivery) -> Event[Any]:

@@ -65,7 +65,7 @@ class Unit:
 
     `open` has the deliveries that are neither settled nor lost, and `cancelled` the positions that an operator has
     cancelled. `running` is the position whose handler runs now. `calls_outside` is true for effects. The unit starts
-    when `slot` is set. `lost` means that its lease was lost, `stopped` that the worker stops it.
+    when `slot` is set. `lost` means that its lease was lost. `stopped` means that the worker has stopped it.
     """
 
     lease: HeldLease
@@ -90,7 +90,8 @@ class Unit:
     def adopt_task(self) -> None:
         """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
 
-        `task` is None before this first step: asyncio would not run a task at all if it were cancelled earlier.
+        Until then `task` is None, so that `cancel` cannot cancel it: asyncio never runs a task that is cancelled before
+        its first step, and its deliveries would not be released.
         """
         self.task = asyncio.current_task()
         if self.lost or self.stopped:
@@ -170,8 +171,8 @@ class Execution:
             except Exception:
                 if unit.calls_outside or not together:
                     raise
-                # One handler of the group wrote something that cannot be stored. Run each one alone, so that only this
-                # one fails.
+                # One handler of the group wrote something that cannot be stored. If each handler runs alone, only that
+                # handler fails.
                 together = False
 
     async def release(self, unit: Unit) -> None:

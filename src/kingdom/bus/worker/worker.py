@@ -110,7 +110,7 @@ class Worker:
             await asyncio.to_thread(self._keeper.stop)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the worker to end gracefully, or if `at_once`, to cancel its handlers. Signal handlers may call this."""
+        """Ask the worker to end. If `at_once`, cancel its handlers. A signal handler of the loop may call this."""
         self._stopping.set()
         self._changed.set()
         if at_once:
@@ -271,7 +271,7 @@ class Worker:
             unit.stop()
 
     async def _guard_leases(self) -> None:
-        """Give up expired leases, even while their renewal hangs. The period is a part of the margin.
+        """Give up expired leases, even while their renewal hangs.
 
         This method returns only if the thread that renews the leases has died.
         """

@@ -175,7 +175,7 @@ class StreamIndex:
 class EventIndex:
     """The indexes of all streams, with leases and pauses. A stream is loaded when it is first used.
 
-    `in_flight` holds the positions of each lease that are not settled yet.
+    `in_flight` maps the token of each lease to its positions that are not settled yet.
     """
 
     def __init__(self, load: Loader, now: float) -> None:
@@ -271,7 +271,7 @@ class EventIndex:
             positions.discard(row.position)
 
     def add_lease(self, lease: Lease) -> None:
-        """Add a lease. For a known lease only the cancelled events change."""
+        """Add a lease, or replace a known lease. A replacement differs only in its cancelled events."""
         if lease.token not in self.leases:
             self.in_flight[lease.token] = set(lease.positions)
         self.leases[lease.token] = lease

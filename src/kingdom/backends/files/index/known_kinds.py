@@ -1,4 +1,4 @@
-"""The file of all record kinds that a store has ever held. With it, tools can move a store without the application."""
+"""The file with all record kinds that a store has ever had. Tools that have no application read it to move a store."""
 
 import msgspec
 
@@ -33,7 +33,7 @@ def remember_kinds(tree: FileTree, declared: dict[str, RecordKind]) -> dict[str,
 
 
 def _without_taken(known: _Directories, declared: dict[str, RecordKind]) -> _Directories:
-    """Return the known kinds without the directories of declared kinds, because a kind may have been renamed."""
+    """Return the known kinds without the directories of declared kinds. A kind may have been renamed."""
     taken = {directory for kind in declared.values() for directory in kind.directories.values()}
     left = {
         name: {state: directory for state, directory in states.items() if directory not in taken}

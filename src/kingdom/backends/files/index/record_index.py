@@ -122,7 +122,7 @@ class RecordIndex:
         return [c for c in self._index(kind).headers.values() if c.ended_at is not None and c.ended_at < moment]
 
     def headers(self, kind: str) -> list[RecordHeader]:
-        """Return the headers of all records of a kind by id."""
+        """Return the headers of all records of a kind, ordered by id."""
         index = self._index(kind)
         return [index.headers[record_id] for record_id in index.ids]
 

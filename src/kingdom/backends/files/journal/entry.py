@@ -13,7 +13,7 @@ class EventRow(msgspec.Struct, array_like=True, gc=False):
     """The state of one open or DEAD event.
 
     `key` is None in a stream without order. `due` is None for an event behind the head of its key, and `not_before` is
-    the earliest time that the publisher chose. `blocks` means that this DEAD event blocks its key.
+    the earliest delivery time that the publisher allows. `blocks` means that this DEAD event blocks its key.
     """
 
     stream: str
@@ -109,23 +109,24 @@ class StreamPause(msgspec.Struct):
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True):
-    """One transaction in the journal. Applying it twice has the same result as applying it once.
-
-    `vanished` lists events whose file was removed, `closed` the tokens of ended leases, `removed` records as kind,
-    directory and id, `once` dedup keys as scope, key and expiry, and `resumed` streams that are no longer paused.
-    """
+    """One transaction in the journal. Applying it twice has the same result as applying it once."""
 
     rows: list[EventRow] = []
     bodies: dict[int, msgspec.Raw] = {}
     ended: list[EndedEvent] = []
+    # Events whose file was removed, as stream and position.
     vanished: list[tuple[str, int]] = []
     leases: list[Lease] = []
+    # The tokens of leases that have ended.
     closed: list[int] = []
     records: list[RecordWrite] = []
+    # Removed records, as kind, directory and id.
     removed: list[tuple[str, str, str]] = []
+    # Taken dedup keys, as scope, key and expiry.
     once: list[tuple[str, str, float]] = []
     log: LogLines | None = None
     pauses: list[StreamPause] = []
+    # Streams that are no longer paused.
     resumed: list[str] = []
     # The offset up to which the journal was synced when this entry was written. That part survives a power loss.
     synced: int = 0

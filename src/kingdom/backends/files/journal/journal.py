@@ -1,8 +1,8 @@
 """The journal: the commit point of every transaction, and the source of recovery after a crash.
 
-Segments are append-only text files with one entry per line: checksum, offset, content. The offset of an entry counts
-the bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store
-needs no other counter.
+Segments are append-only text files. Each line is one entry: its checksum, its offset and its content. Offsets count the
+bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store needs no
+other counter.
 """
 
 import os
@@ -114,7 +114,7 @@ class Journal:
             raise
 
     def rewrite(self, end: int) -> None:
-        """Replace the file of this segment by a synced copy of its content up to `end`."""
+        """Replace the file of this segment by a synced copy of the content before offset `end`."""
         content, offset = self._read(0)[: end - self.start], self.start
         for line in content.splitlines(keepends=True):
             if _decode(line, offset) is None:

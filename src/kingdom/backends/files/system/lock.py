@@ -1,4 +1,4 @@
-"""The lock of a store, which allows one writer at a time. A process that holds the lock and is stopped gets killed."""
+"""The lock of a store, which allows one writer at a time. If a signal stops its holder, the holder is killed."""
 
 import fcntl
 import mmap

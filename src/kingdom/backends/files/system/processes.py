@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def holders_of(lock: os.stat_result) -> list[int]:
-    """Return the other processes that hold the lock of a file; an empty list if the system does not say."""
+    """Return the other processes that hold the lock of a file. Return an empty list if /proc is not available."""
     with suppress(OSError):
         lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         # A line is "1: FLOCK ADVISORY WRITE 4711 fd:01:131074 0 EOF". For a waiting process, the second field is "->".
@@ -35,7 +35,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def own_process() -> str:
-    """Return an id of this process that is unique within one boot; empty if the system does not say."""
+    """Return an id of this process that is unique within one boot. Return an empty text if /proc is not available."""
     return _process_id(os.getpid())
 
 

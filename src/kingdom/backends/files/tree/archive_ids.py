@@ -1,4 +1,4 @@
-"""The index of an archive file. It contains the event ids that publishers chose, and a lookup reads only one page.
+"""The index of the event ids in an archive file. Only ids that publishers chose are in it. A lookup reads one page.
 
 The index is a hash table of pages with one digest per id. If a page is full, the table gets twice as many pages. After
 a power loss the index is rebuilt from the lines of the archive.

@@ -58,7 +58,7 @@ def last_line(path: str) -> bytes | None:
 
 
 def size_of_lines_below(path: str, number: int, *, thorough: bool) -> int:
-    """Return the size that a file has after cutting off all lines from this number on, and damaged lines at its end.
+    """Return the size to which a file must be cut off, so that it ends with its last good line below this number.
 
     `thorough` reads every line instead of searching for the number.
     """

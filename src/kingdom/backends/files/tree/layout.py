@@ -149,7 +149,7 @@ class StoreLayout:
 
     @staticmethod
     def is_empty_key(scope: str, path: str) -> bool:
-        """Return whether the file of a key is empty, so that only its name and modification time have a meaning."""
+        """Return whether a dedup key is stored as an empty file, of which only name and modification time are used."""
         return scope in _SCOPE_DIRECTORIES and id_of_name(os.path.basename(path)) is not None
 
     def key_file(self, scope: str, key: str) -> str:
@@ -157,7 +157,7 @@ class StoreLayout:
         return f"{self.key_directory(scope)}/{file_name(key)}"
 
     def key_scopes(self) -> dict[str, str]:
-        """Return the directories of all dedup scopes with keys."""
+        """Return the directory of each dedup scope that has keys."""
         with os.scandir(self.once) as found:
             directories = [entry for entry in found if entry.is_dir(follow_symlinks=False)]
         own = {scope: entry.path for entry in directories if (scope := id_of_name(entry.name))}

@@ -164,7 +164,7 @@ def _read_edited(row: EventRow, path: str) -> msgspec.Raw | None:
     """Return the body of an event from its file, to keep what a person has edited. Return None if it is unusable."""
     try:
         content = read_file(path)
-        # A file with another number of patches than the row is not edited, but old.
+        # If the file has fewer patches than the row, it was written before the patch, and is not an edited file.
         is_old = _count_patches(decode_row(row.stream, row.status, content)) != _count_patches(row)
         return None if is_old else decode_body(row, content)[1]
     except (OSError, msgspec.MsgspecError, MalformedEvent):
