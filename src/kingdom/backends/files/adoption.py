@@ -28,6 +28,7 @@ from kingdom.errors import KingdomError, Unavailable
 SCAN_EVERY_SECONDS = 10.0
 # A file with invalid JSON may be incomplete. If it has not changed for this long, it counts as complete.
 COMPLETE_AFTER_SECONDS = 2.0
+# The largest file that is adopted, in bytes.
 _SIZE_MAX = 16 << 20
 _SUFFIX = ".json"
 _log = structlog.get_logger(__name__)

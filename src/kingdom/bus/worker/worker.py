@@ -341,6 +341,7 @@ class Worker:
         return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
+        """Wait until all units have ended. If `unless_stopping`, return early when the worker stops."""
         while self._units and not (unless_stopping and self._stopping.is_set()):
             await self._next_change()
 
@@ -362,6 +363,7 @@ class Worker:
             task.result()
 
     async def _pause(self, seconds: float) -> None:
+        """Sleep for about this time. Return early when the worker stops."""
         try:
             async with asyncio.timeout(seconds * _jitter()):
                 await self._stopping.wait()
@@ -370,6 +372,7 @@ class Worker:
 
 
 def _jitter() -> float:
+    """Return a random factor for a wait, so that many workers do not act at the same moment."""
     return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
 
 
@@ -384,6 +387,7 @@ def _log_failure(what: str, error: Exception) -> None:
 def _from_thread(
     loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
 ) -> None:
+    """Call a function in the event loop from another thread."""
     try:
         loop.call_soon_threadsafe(call, argument)
     except RuntimeError:

@@ -12,8 +12,9 @@ MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 class EventRow(msgspec.Struct, array_like=True, gc=False):
     """The state of one open or DEAD event.
 
-    `key` is None in a stream without order. `due` is None for an event behind the head of its key, and `not_before` is
-    the earliest delivery time that the publisher allows. `blocks` means that this DEAD event blocks its key.
+    `token` is the token of its last lease, and `key` is None in a stream without order. `due` is None for an event that
+    is DEAD or behind the head of its key. `not_before` is the earliest delivery time that the publisher allows.
+    `blocks` means that this DEAD event blocks its key.
     """
 
     stream: str
@@ -58,7 +59,7 @@ class Lease(msgspec.Struct, rename="camel", gc=False):
 
 
 class EndedEvent(msgspec.Struct, array_like=True, gc=False):
-    """An event that has ended, and its line in the archive file of that day."""
+    """An event that has ended, and its line for the archive file of `day`."""
 
     stream: str
     position: int
@@ -112,6 +113,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     """One transaction in the journal. Applying it twice has the same result as applying it once."""
 
     rows: list[EventRow] = []
+    # The body of each event whose file is written, by position. A body is the JSON of an envelope.
     bodies: dict[int, msgspec.Raw] = {}
     ended: list[EndedEvent] = []
     # Events whose file was removed, as stream and position.

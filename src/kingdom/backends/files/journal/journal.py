@@ -91,7 +91,7 @@ class Journal:
         """Append an entry; if `durable`, wait until it survives a power loss."""
         content = _encoder.encode(entry)
         line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
-        _refuse_beyond(entry, self.end + len(line))
+        _refuse_positions_beyond(entry, self.end + len(line))
         try:
             self._disk.write(self._descriptor, line)
             if durable:
@@ -176,7 +176,7 @@ class Journal:
             offset += len(line)
         if torn := segment[offset - first :]:
             # Only the newest segment may be incomplete, because a segment is synced before the next one begins.
-            if start != self.segments()[-1] or _synced_in(torn, offset) > offset:
+            if start != self.segments()[-1] or _find_synced_offset(torn, offset) > offset:
                 raise self._damaged(offset)
             self._disk.create(f"{self._directory}/torn-{offset}{_SUFFIX}", torn)
             self._disk.truncate(self._path(start), offset - start)
@@ -208,14 +208,14 @@ class Journal:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
 
 
-def _refuse_beyond(entry: JournalEntry, end: int) -> None:
+def _refuse_positions_beyond(entry: JournalEntry, end: int) -> None:
     """Refuse an entry with a position beyond its own end, because a later entry could use that position again."""
     last = max((row.position for row in entry.rows), default=0)
     if last >= end:
         raise Permanent(f"event position {last} is beyond the end of its journal entry ({end}): please report this")
 
 
-def _synced_in(torn: bytes, offset: int) -> int:
+def _find_synced_offset(torn: bytes, offset: int) -> int:
     """Return the offset before which the journal was synced, according to the complete entries after a damaged one."""
     synced = 0
     for line in torn.splitlines(keepends=True):

@@ -9,6 +9,7 @@ _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Most files are smaller than this, so one read is enough.
 _BLOCK = 1 << 16
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 

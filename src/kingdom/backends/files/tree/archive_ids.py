@@ -32,33 +32,33 @@ class _ArchivedId(msgspec.Struct, rename="camel"):
     event_id_given: bool = False
 
 
-_read = safe_decoder(msgspec.json.Decoder(_ArchivedId))
+_decode_line = safe_decoder(msgspec.json.Decoder(_ArchivedId))
 
 
 def contains_id(archive: str, event_id: str, disk: Disk) -> bool:
     """Return whether an archive file contains an id. Build the index if it does not exist."""
-    if not (pages := _pages(archive)):
+    if not (pages := _count_pages(archive)):
         rebuild_index(archive, disk)
-        pages = _pages(archive)
+        pages = _count_pages(archive)
     digest = _digest(event_id)
-    (page,) = _read_pages(archive, [_number(digest, pages)])
+    (page,) = _read_pages(archive, [_page_number(digest, pages)])
     return digest in page
 
 
 def add_archived_ids(archive: str, event_ids: Iterable[str], disk: Disk) -> None:
     """Add the event ids of lines that were just appended. Adding an id twice has no further effect."""
-    if not (pages := _pages(archive)):
+    if not (pages := _count_pages(archive)):
         rebuild_index(archive, disk)
         return
     if not (digests := list(map(_digest, event_ids))):
         return
     by_page: dict[int, list[bytes]] = {}
     for digest in digests:
-        by_page.setdefault(_number(digest, pages), []).append(digest)
+        by_page.setdefault(_page_number(digest, pages), []).append(digest)
     changes: dict[int, bytes] = {}
     for (number, wanted), page in zip(by_page.items(), _read_pages(archive, by_page), strict=True):
         new = b"".join(digest for digest in wanted if digest not in page)
-        used = _used(page)
+        used = _used_bytes(page)
         if used + len(new) > _PAGE:
             _write(archive, [*_digests(archive, pages), *digests], pages * 2, disk)
             return
@@ -92,7 +92,7 @@ def _table(digests: list[bytes], pages: int) -> bytes | None:
     """Return digests as a table with this number of pages; None if a page would overflow."""
     found: list[list[bytes]] = [[] for _ in range(pages)]
     for digest in digests:
-        found[_number(digest, pages)].append(digest)
+        found[_page_number(digest, pages)].append(digest)
     if max(map(len, found)) > _PAGE // _DIGEST:
         return None
     return b"".join(b"".join(page).ljust(_PAGE, b"\x00") for page in found)
@@ -103,12 +103,12 @@ def _ids_in(archive: str) -> Iterator[str]:
         for line in file:
             # Skip a damaged or incomplete line.
             with suppress(msgspec.MsgspecError):
-                read = _read(line)
+                read = _decode_line(line)
                 if read.event_id_given:
                     yield read.event.event_id
 
 
-def _pages(archive: str) -> int:
+def _count_pages(archive: str) -> int:
     """Return how many pages the index has; 0 if there is no usable index."""
     try:
         pages, rest = divmod(os.stat(archive_index_file(archive)).st_size, _PAGE)
@@ -126,7 +126,7 @@ def _read_pages(archive: str, numbers: Iterable[int]) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def _used(page: bytes) -> int:
+def _used_bytes(page: bytes) -> int:
     """Return how many bytes of a page are used. Round up to whole digests, because the last digest may end in zeros."""
     free = page.find(_FREE)
     return _PAGE if free < 0 else -(-free // _DIGEST) * _DIGEST
@@ -136,5 +136,5 @@ def _digest(event_id: str) -> bytes:
     return blake2b(event_id.encode(), digest_size=_DIGEST).digest()
 
 
-def _number(digest: bytes, pages: int) -> int:
+def _page_number(digest: bytes, pages: int) -> int:
     return int.from_bytes(digest[:8], "little") & (pages - 1)
