@@ -29,24 +29,24 @@ LAZY_SECONDS = 30
 
 def resend_on_unknown() -> None:
     """Send a call without a known result again, as if it had not happened."""
-    sent = Ledger.sent
+    sent = Ledger.record_sent
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
         again = ledger.latest.state in ("SENT", "UNKNOWN")
-        return sent(ledger._next(Idempotency.NOTHING) if again else ledger, fence, at)
+        return sent(ledger._add_attempt(Idempotency.NOTHING) if again else ledger, fence, at)
 
-    replace(Ledger, "sent", send_again)
+    replace(Ledger, "record_sent", send_again)
     replace(Ledger, "must_reconcile", property(lambda _: False))
 
 
 def fresh_identifier() -> None:
     """Repeat an absent call under a new identifier, although its first sender may only be stopped."""
-    following = Ledger._next
+    following = Ledger._add_attempt
 
     def forget(ledger: Ledger, _honours: Idempotency, *, absent: bool = False) -> Ledger:
         return following(ledger, Idempotency.NOTHING, absent=absent)
 
-    replace(Ledger, "_next", forget)
+    replace(Ledger, "_add_attempt", forget)
 
 
 def settle_outside() -> None:
@@ -70,7 +70,7 @@ def split_runs() -> None:
 
 def impatient() -> None:
     """Send an absent call again immediately, although its target guarantees only a time."""
-    replace(Ledger, "settles_in", lambda *_: None)
+    replace(Ledger, "remaining_wait", lambda *_: None)
 
 
 def reversed_order() -> None:
