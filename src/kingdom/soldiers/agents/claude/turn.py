@@ -18,7 +18,10 @@ _TOKENS = {
 
 
 class ClaudeTurn(RecordedTurn):
-    """The turn of one prompt; `before_usd` is the cost of the session before the turn."""
+    """The turn of one prompt.
+
+    `before_usd` is the cost of the session before the turn. `limited_until` is the end of a usage limit, if any.
+    """
 
     def __init__(self, prompt: Prompt, session_log: SessionLog[ClaudeHistory]) -> None:
         super().__init__(prompt, session_log)
@@ -37,7 +40,7 @@ class ClaudeTurn(RecordedTurn):
     def end(self, end: End, usage: Mapping[str, Any] | None = None) -> None:
         """Record the end of the turn and report it."""
         tokens = {name: usage[theirs] for name, theirs in _TOKENS.items() if usage and theirs in usage}
-        # A lost agent may have answered before it ended; its session file is inspected later.
+        # An agent that has ended may have answered before. So no end is recorded, and the session file decides later.
         if not isinstance(end, AgentGone):
             self._record_end(end, tokens)
         self._emit_end(end)
