@@ -82,7 +82,7 @@ class LoopDetector:
 
     @property
     def description(self) -> str:
-        """Describe the loop in a phrase, whose subject the caller adds: `You` or `the agent`."""
+        """Describe the loop as the rest of a sentence that begins with `You` or `the agent`."""
         tool, detail = self._call
         shown = detail if len(detail) <= _DETAIL_SHOWN else f"{detail[:_DETAIL_SHOWN]}…"
         return f"called {tool} {self._length} times in a row with the same input: {shown}"

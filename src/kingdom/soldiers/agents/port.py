@@ -17,7 +17,7 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer
 
-# The reason that a turn fails with if it was interrupted on purpose.
+# The reason of a failed turn that was interrupted on purpose.
 INTERRUPTED = "the turn was interrupted"
 
 

@@ -1,4 +1,4 @@
-"""An agent that runs as a program and takes one turn at a time; an interrupted turn ends for certain."""
+"""An agent that runs as a program and takes one turn at a time; it is killed if an interrupted turn does not end."""
 
 import asyncio
 from abc import abstractmethod

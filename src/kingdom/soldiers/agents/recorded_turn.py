@@ -20,7 +20,7 @@ from kingdom.soldiers.agents.port import (
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.agents.transcript import to_entry
 
-End = TurnAnswer | TurnQuestion | TurnFailed
+TurnEnd = TurnAnswer | TurnQuestion | TurnFailed
 _DETAIL_MAX = 200
 
 
@@ -74,7 +74,7 @@ class RecordedTurn:
         """Emit the unchanged cost, to show that the turn is still active."""
         self._updates.put_nowait(CostUpdate(self.cost_usd))
 
-    def _record_end(self, end: End, spent: Mapping[str, Any]) -> None:
+    def _record_end(self, end: TurnEnd, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
             kind = "interrupted" if self.interrupted else "failed"
             until = {"until": end.until} if isinstance(end, UsageLimited) else {}
@@ -82,7 +82,7 @@ class RecordedTurn:
         else:
             self._write(end, **spent)
 
-    def _emit_end(self, end: End) -> None:
+    def _emit_end(self, end: TurnEnd) -> None:
         self._updates.put_nowait(end)
         self.over.set()
 

@@ -1,4 +1,4 @@
-"""A running ACP agent: its messages become the updates of a turn, and every turn ends."""
+"""A running ACP agent, whose messages become the updates and the end of a turn."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from kingdom.soldiers.agents.port import (
     UsageLimited,
 )
 from kingdom.soldiers.agents.program_agent import ProgramAgent
-from kingdom.soldiers.agents.recorded_turn import End
+from kingdom.soldiers.agents.recorded_turn import TurnEnd
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
 from kingdom.soldiers.sandbox.prices import Price
@@ -159,7 +159,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     async def _prompt(self, turn: AcpTurn, text: str) -> None:
         """Send a prompt, wait for the response, and end the turn accordingly."""
-        end: End
+        end: TurnEnd
         try:
             response = await self._connection.prompt(session_id=self.session, prompt=[text_block(text)])
         except RequestError as error:
@@ -188,14 +188,14 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         await self._program.kill()
         return await self.wait_for_end()
 
-    def _conclude(self, turn: AcpTurn, reason: str) -> End:
+    def _conclude(self, turn: AcpTurn, reason: str) -> TurnEnd:
         if turn.failed:
             return self._to_failure(turn, turn.notice or "the agent gives no reason")
         if reason == "end_turn":
             return TurnAnswer(turn.answer, turn.cost_usd)
         return self._to_failure(turn, f"the agent stopped: {reason}")
 
-    def _to_failure(self, turn: AcpTurn, why: str, *, gone: bool = False) -> End:
+    def _to_failure(self, turn: AcpTurn, why: str, *, gone: bool = False) -> TurnEnd:
         cost = turn.cost_usd
         if gone:
             return AgentGone(why, cost)

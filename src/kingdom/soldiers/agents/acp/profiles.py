@@ -76,7 +76,8 @@ GEMINI = AcpProfile(
     prices=prices.GEMINI.models,
     cost_source=CostSource.QUOTA,
     loads_session=True,
-    # The name of a session's file contains the minute, so loading a session in its first minute would overwrite it.
+    # The name of a session's file contains the minute, so gemini would overwrite the file if it loaded the session
+    # within the first minute.
     conflicting_files=".gemini/tmp/*/chats/session-*-$session.jsonl",
     ends_with_input=False,
     tool_name_in_call_id=True,

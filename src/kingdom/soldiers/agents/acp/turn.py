@@ -7,7 +7,7 @@ from typing import Any
 from kingdom.soldiers.agents.acp.history import AcpHistory
 from kingdom.soldiers.agents.acp.profile import AcpProfile, CostSource
 from kingdom.soldiers.agents.port import AgentFailed, AgentMessage, CostUpdate, Prompt, ToolUse
-from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn, describe_tool_use
+from kingdom.soldiers.agents.recorded_turn import RecordedTurn, TurnEnd, describe_tool_use
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.sandbox.prices import Price, Tokens
 
@@ -88,7 +88,7 @@ class AcpTurn(RecordedTurn):
             self._spend(self._price.cost(self._tokens))
             self.cost_usd = self._price.cost(self._tokens)
 
-    def end(self, end: End) -> None:
+    def end(self, end: TurnEnd) -> None:
         """Record the end of the turn and report it."""
         spent: dict[str, Any] = {"sessionUsd": self._history.cost_usd}
         if self._tokens is not None:

@@ -1,4 +1,4 @@
-"""A running Claude Code agent: its messages become the updates of a turn, and every turn ends."""
+"""A running Claude Code agent, whose messages become the updates and the end of a turn."""
 
 import asyncio
 import uuid

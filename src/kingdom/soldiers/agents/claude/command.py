@@ -18,7 +18,8 @@ _FIXED_ARGUMENTS = (
     # Claude Code reads CLAUDE.md of the WorkSpace, but no settings that the agent left in its HOME.
     "--setting-sources=project",
     "--strict-mcp-config",
-    # A turn ends with its result, so no tool may wake the agent later. Kingdom creates the worktrees.
+    # The worktree tools are off, because Kingdom creates the checkouts. The other tools could wake the agent after the
+    # end of its turn.
     "--disallowedTools=EnterWorktree,ExitWorktree,ListAgents,Monitor,ScheduleWakeup,SendMessage,Workflow",
 )
 _ENVIRONMENT = {
@@ -37,7 +38,10 @@ _TYPES = {McpTransport.SSE: "sse", McpTransport.STREAMABLE_HTTP: "http"}
 
 
 def build_arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
-    """Return the arguments. They contain no MCP servers with secrets, because every local user can read arguments."""
+    """Return the arguments without the MCP servers of the launch.
+
+    These servers may contain secrets, and every local user can read the arguments of a process.
+    """
     chosen = [f"--resume={session}" if resumes else f"--session-id={session}"]
     if launch.model:
         chosen.append(f"--model={launch.model}")

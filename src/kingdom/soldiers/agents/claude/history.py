@@ -14,7 +14,7 @@ from kingdom.soldiers.files.agent_files import AgentFile, find_files
 
 _PETITIONS_REMINDER = "You have made these petitions already, and they were accepted; do not make them again:"
 _PETITION_SHOWN = 500
-# The model name in messages that Claude Code invents and no model wrote.
+# The model name in messages that come from Claude Code and not from a model.
 SYNTHETIC = "<synthetic>"
 _ENDS = frozenset({"asked", "answered", "failed", "interrupted"})
 _BYTES_MAX = 256 << 20
@@ -104,7 +104,7 @@ class SessionFileTail:
 
     def mentions(self, call: str) -> bool:
         """Return whether the end of the file contains the id of a tool call."""
-        # The file is searched only once, because the search is slow if the agent has created many folders.
+        # The search for the file runs only once, because it is slow if the agent has created many folders.
         self._file = self._file or find_session_file(self._environment, self._session)
         latest = self._file.read_end(_LATEST_BYTES) if self._file else None
         if latest is None:
@@ -150,7 +150,7 @@ def _is_prompt(entry: TranscriptEntry) -> bool:
 def _texts(entry: TranscriptEntry, message_id: Any) -> Iterator[str]:
     """Yield the texts in an entry that belong to a message.
 
-    A message may span several entries. Their content has any form, because the agent can write to the session file.
+    A message may span several entries. The agent can write to the session file, so the content may have any form.
     """
     match entry:
         case {"message": {"id": found, "content": list(blocks)}} if found == message_id:

@@ -22,7 +22,7 @@ from kingdom.soldiers.agents.port import (
     TurnUpdate,
     UsageLimited,
 )
-from kingdom.soldiers.agents.recorded_turn import End, describe_tool_use
+from kingdom.soldiers.agents.recorded_turn import TurnEnd, describe_tool_use
 
 # The `terminal_reason` of a turn that a hook ended.
 _STOPPED = "hook_stopped"
@@ -53,8 +53,11 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> End:
-    """Return how a turn ended. The result message and the asked question decide this, but no text of the agent does."""
+def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> TurnEnd:
+    """Return how a turn ended, according to the result message and the question that the agent asked, if any.
+
+    The text of the agent never decides this.
+    """
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
     if failed and turn.interrupted:

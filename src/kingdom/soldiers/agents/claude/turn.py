@@ -6,7 +6,7 @@ from typing import Any
 
 from kingdom.soldiers.agents.claude.history import ClaudeHistory
 from kingdom.soldiers.agents.port import AgentGone, CostUpdate, Prompt
-from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn
+from kingdom.soldiers.agents.recorded_turn import RecordedTurn, TurnEnd
 from kingdom.soldiers.agents.session_log import SessionLog
 
 _TOKENS = {
@@ -37,10 +37,10 @@ class ClaudeTurn(RecordedTurn):
         else:
             self.emit_heartbeat()
 
-    def end(self, end: End, usage: Mapping[str, Any] | None = None) -> None:
+    def end(self, end: TurnEnd, usage: Mapping[str, Any] | None = None) -> None:
         """Record the end of the turn and report it."""
         tokens = {name: usage[theirs] for name, theirs in _TOKENS.items() if usage and theirs in usage}
-        # An agent that has ended may have answered before. So no end is recorded, and the session file decides later.
+        # No end is recorded if the agent is gone: it may have answered, and then its session file has the answer.
         if not isinstance(end, AgentGone):
             self._record_end(end, tokens)
         self._emit_end(end)

@@ -35,7 +35,7 @@ class ScriptedProgram:
             work_space=Path.cwd(), environment=None, crash=os._exit, block_forever=_block_forever
         )
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
-        # Whether the host confirms entries: it still writes them after the input has ended, but cannot confirm them.
+        # Whether the host confirms that it has written an entry. It cannot do so after the input has ended.
         self._host_confirms = True
         self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()

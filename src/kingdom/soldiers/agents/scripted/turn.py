@@ -100,12 +100,12 @@ class ScriptedTurn:
         if history.unfinished and history.unfinished.asking:
             # There is no reply yet, so the question is asked again.
             done -= 1
-        for number, written in enumerate(steps[done:], start=done + 1):
-            if written.first_time_only:
-                if history.began_before(number, written):
+        for number, step_template in enumerate(steps[done:], start=done + 1):
+            if step_template.first_time_only:
+                if history.began_before(number, step_template):
                     continue
-                self._record(begun=number, does=msgspec.to_builtins(written))
-            step = written.with_reply(history.reply)
+                self._record(begun=number, does=msgspec.to_builtins(step_template))
+            step = step_template.with_reply(history.reply)
             self._output = ""
             if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)
