@@ -66,7 +66,7 @@ class RecordedTurn:
         self._write(update, **fields)
         self._updates.put_nowait(update)
 
-    def petition(self, kind: str, body: dict[str, Any]) -> None:
+    def emit_petition(self, kind: str, body: dict[str, Any]) -> None:
         """Emit a petition."""
         self.emit(PetitionRequest(kind, body))
 

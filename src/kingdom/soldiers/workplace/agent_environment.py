@@ -128,7 +128,7 @@ class Workplace:
         return DiskQuota(partial(self.folders.folders_of_run, self.workflow_id), mib) if mib else None
 
     async def set_up_checkouts(self) -> None:
-        """Set up checkouts that are not set up yet."""
+        """Set up the checkouts that are not set up yet."""
         async with AsyncExitStack() as stack:
             sandbox = self.sandbox(egress=await self.open_egress(stack))
             for tree in self.checkouts:
@@ -152,8 +152,8 @@ class Workplace:
     def _setup_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "outfit"
 
-    def meter(self) -> Meter | None:
-        """Return a meter for the cost of an agent, if its model is reached through the proxy."""
+    def create_meter(self) -> Meter | None:
+        """Create a meter for the cost of an agent, if its model is reached through the proxy."""
         return Meter() if self.agent_environment.upstreams else None
 
     async def open_model_proxy(

@@ -91,7 +91,7 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
 def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     """Return the first of a run's ten ports.
 
-    A run keeps its ports, unless no ports are free for another run and it has not used its own for the longest time.
+    A run keeps its ports. If none are free, a run gets the ports that another run has not used for the longest time.
     """
     file = folders.run(workflow_id) / _PORT_FILE
     if (own := _read_port_base(file)) is not None:
@@ -109,7 +109,7 @@ def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
 
 
 async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: IgnoredFilter) -> None:
-    """Record the names of requested `.env` files, then copy files. So their secrets are known even if a copy fails."""
+    """Copy ignored files. The names of `.env` files are recorded first, so their secrets are known if a copy fails."""
     source = checkout_setup.files / tree.git_id if checkout_setup.files else None
     if source and source.is_dir():
         requested = await asyncio.to_thread(_env_files, source, tree.path)
@@ -149,7 +149,7 @@ async def _run_setup_script(
     command = checkout_setup.setup.get(tree.git_id)
     if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
         return
-    # The shell tests whether the script exists, because in the sandbox a symbolic link cannot lead outside.
+    # The shell in the sandbox tests whether the script exists: there a symbolic link cannot lead to files outside.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()

@@ -154,7 +154,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if self._context.launch.tools is not None:
-                self._context.launch.tools.begin(prompt.id, turn.petition)
+                self._context.launch.tools.begin(prompt.id, turn.emit_petition)
             self._prompt_task = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
 
     async def _prompt(self, turn: AcpTurn, text: str) -> None:
@@ -173,7 +173,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             end = self._to_failure(turn, f"the agent violated the protocol: {error}")
         else:
             document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
-            turn.count(document)
+            turn.count_usage(document)
             end = self._conclude(turn, document["stopReason"])
         question = self._context.launch.tools.end() if self._context.launch.tools else None
         if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):

@@ -71,7 +71,7 @@ class AcpTurn(RecordedTurn):
         self.answer = ""
         self.emit(ToolUse(self._tool_name(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
-    def count(self, response: Mapping[str, Any]) -> None:
+    def count_usage(self, response: Mapping[str, Any]) -> None:
         """Count the usage in the final response of a turn."""
         match self._profile.cost_source, response:
             case CostSource.USAGE, {"usage": dict(usage)}:

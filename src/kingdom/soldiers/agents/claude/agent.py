@@ -111,7 +111,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if launch.tools is not None:
-                launch.tools.begin(prompt.id, turn.petition)
+                launch.tools.begin(prompt.id, turn.emit_petition)
             await self._client.query(_prompt_message(text, prompt_uuid))
 
     async def _ask_for_end(self) -> None:
