@@ -100,8 +100,8 @@ class _SweptAgent(Agent):
         await self._agent.stop(grace)
         self._steps.reach(steps.AGENT_AFTER, "stop")
 
-    async def ended(self) -> str:
-        return await self._agent.ended()
+    async def wait_for_end(self) -> str:
+        return await self._agent.wait_for_end()
 
 
 class SweptLoop(asyncio.SelectorEventLoop):

@@ -178,7 +178,7 @@ async def _launch(
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     tools = workplace.create_tools(context.bus)
-    meter = workplace.meter()
+    meter = workplace.create_meter()
     if meter is not None:
         # Closed after the proxy, when nothing more can be charged.
         stack.push_async_callback(send_unclaimed_cost, context, command, meter)

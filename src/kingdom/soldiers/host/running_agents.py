@@ -138,7 +138,7 @@ class RunningAgents:
             raise AgentGone(f"the agent did not start within {seconds:g} s") from error
 
     async def _watch(self, session: AgentSession) -> None:
-        reason = await session.agent.ended()
+        reason = await session.agent.wait_for_end()
         await _close(session)
         if self._sessions.get(session.work_id) is session:
             del self._sessions[session.work_id]
