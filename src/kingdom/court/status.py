@@ -20,7 +20,7 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.king.admission import missing_general_owner, current_rule
+from kingdom.court.king.admission import current_rule, missing_general_owner
 from kingdom.court.king.admission_rules import AdmissionRule, health_rule
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext

@@ -86,7 +86,7 @@ async def release_returned_generals(transaction: Transaction, context: KingConte
 
 
 async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: datetime, context: KingContext) -> None:
-    """Resume assignments that a person has answered. They need budget, but no free slot, and skip the admission rules."""
+    """Resume assignments that a person has answered. They need budget, but no slot, and skip the admission rules."""
     async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, owner=ANSWER)):
         if done.has_more:
             return
