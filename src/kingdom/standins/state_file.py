@@ -20,7 +20,7 @@ class StateFile:
 
     @contextmanager
     def change(self, call: str = "", **details: Any) -> Iterator[dict[str, Any]]:
-        """Change the state and record the call; an exception in the block undoes the change."""
+        """Change the state and record the call. An exception in the block undoes the change."""
         before = json.dumps(self.state)
         try:
             yield self.state

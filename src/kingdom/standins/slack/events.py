@@ -45,7 +45,7 @@ def queue_change_event(
     before: dict[str, Any],
     after: dict[str, Any] | None,
 ) -> None:
-    """Queue the event of a changed message, or of a deleted one if `after` is None. Call it inside a change."""
+    """Queue the event of a changed message. If `after` is None, the message was deleted. Call it inside a change."""
     subtype = "message_changed" if after else "message_deleted"
     event = {
         "type": "message",
@@ -77,13 +77,14 @@ def queue_envelope(
     }
     fresh = [envelope]
     if fault is not None and fault.kind == "repeat":
-        # The second envelope looks as if the acknowledgement of the first was late.
+        # The second envelope looks like a retry because the first envelope was not acknowledged in time.
         attempts = 1 if envelope_type == "events_api" else 0
         fresh.append({**envelope, "number": state_file.next_number("envelope"), "attempts": attempts})
     pending = state_file.state["pending"]
-    in_time = [each for each in pending if not each["held"]]
-    late = [{**each, "held": held} for each in pending if each["held"]]
-    state_file.state["pending"] = [*in_time, *fresh, *late]
+    others = [each for each in pending if not each["held"]]
+    # A held envelope is sent after the next envelope that is not held.
+    held_back = [{**each, "held": held} for each in pending if each["held"]]
+    state_file.state["pending"] = [*others, *fresh, *held_back]
     return number
 
 

@@ -85,7 +85,7 @@ def find_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
 
 
 def visible_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
-    """Return a channel that the app can see; private channels are visible only to members."""
+    """Return a channel that the app can see. Private channels are visible only to members."""
     channel = find_channel(state_file, channel_id)
     if channel["kind"] != "channel" and not app_is_in(state_file, channel):
         raise SlackRefusal("channel_not_found")
@@ -108,7 +108,7 @@ def find_channel_by_name(state_file: StateFile, name: str) -> dict[str, Any] | N
 
 
 def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any] | None:
-    """Return the open conversation of the app with people, if any."""
+    """Return the open conversation of the app with people, or None."""
     members = {state_file.state["app"]["user_id"], *users}
     for channel in state_file.state["channels"].values():
         if channel["kind"] in ("im", "mpim") and set(channel["members"]) == members:
@@ -131,7 +131,7 @@ def app_is_in(state_file: StateFile, channel: dict[str, Any]) -> bool:
 
 
 def describe_channel(state_file: StateFile, channel: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel as the Web API describes it."""
+    """Return a channel in the form of the Web API."""
     kind = channel["kind"]
     shown = {
         "id": channel["id"],
