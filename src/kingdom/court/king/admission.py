@@ -1,4 +1,4 @@
-"""Admission: turn waiting entries into assignments while there is room, and park those whose quota is full."""
+"""Admission: turn waiting entries into assignments while there is room, and park entries whose quota is full."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

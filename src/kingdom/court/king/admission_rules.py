@@ -13,8 +13,8 @@ from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import Quota
 
-# An entry of this priority counts as having waited so much longer. An old entry of low priority thus overtakes newer
-# entries of high priority, and no entry waits forever.
+# The time that is added to the waiting time of an entry, by its priority. An old entry of low priority thus overtakes
+# newer entries of high priority, and no entry waits forever.
 HEAD_START: Mapping[Priority, timedelta] = {
     Priority.HIGH: timedelta(hours=4),
     Priority.NORMAL: timedelta(hours=1),

@@ -17,7 +17,7 @@ from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.lifecycle import cancel
 
 _SUFFIX = ".human_response"
-# Shown as the rule of a route that leads to an assignment with a question.
+# The name that an answer shows in place of a routing rule.
 RULE = "human_response"
 # The event source of a default answer, which is given when the time for an answer runs out.
 CLOCK = "clock"

@@ -164,7 +164,7 @@ async def _hand_out(
     may_exceed_slots: bool = False,
     usd: float | None = None,
 ) -> Assignment:
-    """Take the quotas of an assignment, store it and notify its General. Its budget must always fit."""
+    """Take the quotas of an assignment, store it and notify its General. `may_exceed_slots` excludes the budget."""
     wanted = quota_needs(assignment.target_general, assignment.repo, context, usd)
     assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
     for need in wanted:

@@ -60,7 +60,7 @@ async def release_inactive(transaction: Transaction, now: datetime, context: Kin
 
 
 async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
-    """Record an assignment's cost. Return the cost since the last call, and whether it ends for the first time."""
+    """Record an assignment's cost. Return the cost since the last call, and whether the assignment has just ended."""
     root_id = assignment.root_id
     bill = await transaction.get(BILLS.name, root_id)
     booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)

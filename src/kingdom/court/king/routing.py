@@ -137,7 +137,7 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
-    """Fill an event's fields into a key pattern. Return "" if a field is missing, so that unrelated keys differ."""
+    """Fill an event's fields into a key pattern. Return "" if one is missing: a partial key fits unrelated events."""
     values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""

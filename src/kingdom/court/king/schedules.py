@@ -1,4 +1,4 @@
-"""Schedules: each schedule stores its next time. Each time fires once, even with several Kings."""
+"""Schedules: each schedule stores its next time. A time fires once, even if several Kings run."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -107,7 +107,7 @@ async def _advance(
         late = timedelta(seconds=context.settings.schedule_late_seconds)
         fired = due_times(schedule, zone, before.next_run_at, now, late)
         if schedule.catch_up == "all":
-            # One round may not fire all times that are due.
+            # There may be more due times than one round fires.
             timetable = msgspec.structs.replace(
                 timetable, next_run_at=next_schedule_time(schedule.cron, zone, fired[-1])
             )

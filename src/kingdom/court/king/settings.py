@@ -20,7 +20,7 @@ class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     critical_percent: Annotated[float, Meta(gt=0, le=100)] = 90
     # If a General has no budget, this amount is reserved for its assignment and limits the cost of its run.
     reserved_usd: Annotated[float, Meta(ge=0)] = 5
-    # An older health reading counts as orange.
+    # A health reading that is older than this counts as orange.
     health_stale_seconds: _Positive = 120
     # A schedule's time counts as missed after this delay. Then `catch_up` decides whether it still fires.
     schedule_late_seconds: _Positive = 120

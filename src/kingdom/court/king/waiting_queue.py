@@ -14,8 +14,9 @@ from kingdom.court.king.routing import RouteChoice
 from kingdom.court.records import ENDED
 
 WAITING = "waiting"
-# The record owner of an entry says what it waits for: its admission, a newer event that may replace it, or, for a
-# person's answer, budget. Other owners are the scope of a full quota and `missing_general_owner`.
+# The owner of an entry's record says what the entry waits for. A READY entry waits for admission. A HELD entry waits in
+# case a newer event replaces it. An ANSWER of a person waits for budget. Further owners are the scopes of full quotas
+# and `missing_general_owner`.
 READY = "ready"
 HELD = "held"
 ANSWER = "answer"

@@ -30,7 +30,10 @@ _LEVEL_TEXT = {
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an event waits for a General. `line` is the record owner of its entry; `ahead` entries of it come earlier."""
+    """Why an event waits for a General.
+
+    `line` is the owner of its entry's record, and `ahead` is the number of earlier entries with this owner.
+    """
 
     general: str
     rule: str

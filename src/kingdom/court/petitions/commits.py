@@ -15,7 +15,7 @@ from kingdom.workflow.records import GITS
 
 @dataclass(frozen=True, slots=True)
 class RunBranch:
-    """The branch of a run in a repository, and its base branch. `commit` is empty until it can be published."""
+    """The branch of a run in a repository, and its base branch. `commit` is empty until a commit can be published."""
 
     name: str
     commit: str

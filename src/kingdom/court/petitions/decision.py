@@ -24,7 +24,7 @@ TOO_LATE = "it could not be performed within the time that the policy allows"
 # Long enough that ids never collide.
 _ID_DIGITS = 32
 _WILDCARDS = "*?["
-# A glob is specific if it contains this text before its first wildcard, for example `acme/*` for GitHub.
+# A foreign target needs a specific glob: one with this text before its first wildcard, such as `acme/*`.
 _SPECIFIC_TEXTS = {"github": "/", "jira": "-", "slack": ""}
 
 

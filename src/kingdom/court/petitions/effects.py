@@ -33,7 +33,7 @@ class PetitionEffect(Effect[PetitionGranted]):
 
     def __init__(self, name: str, api: HttpApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
         self.name = name
-        # The bus counts this time from the start of a call.
+        # `settles_after` counts from the start of a call.
         settles_after = api.longest_call + visible_after
         self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settles_after)
         self._api = api

@@ -1,4 +1,4 @@
-"""Grant allowed petitions in order: which petitions of an assignment can be performed now."""
+"""Grant the allowed petitions of an assignment in order, as soon as they can be performed."""
 
 from datetime import date
 

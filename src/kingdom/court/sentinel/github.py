@@ -214,7 +214,7 @@ def _comment_activity(
         raise MalformedEvent(f"the field {field} is missing")
     mentioned = _mentions(comment_or_review.body, our_logins)
     if word == "remark" and not mentioned:
-        return DroppedActivity("the webhook of its review covers it")
+        return DroppedActivity("the webhook of the review covers this comment")
     path = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
     return _activity(
         webhook,

@@ -66,7 +66,7 @@ class WebhookReceiver:
             lingering_time=_LINGER_SECONDS,
         )
         self._listener: asyncio.Server | None = None
-        # The bytes received of each unfinished body, the oldest first.
+        # The number of received bytes of each unfinished body, the oldest body first.
         self._reading: dict[asyncio.Timeout, int] = {}
         self.url = ""
 

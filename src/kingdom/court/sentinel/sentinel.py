@@ -78,7 +78,7 @@ class Sentinel:
         return _END_RECORDS_EVERY
 
     async def _repeat(self, name: str, act: Callable[[], Awaitable[timedelta]]) -> None:
-        """Call a function forever. It returns the pause until the next call."""
+        """Call a function again and again. Its result is the pause before the next call."""
         failures = 0
         while True:
             try:
