@@ -36,7 +36,7 @@ class StateFile:
         return sum(made["call"] == call and details.items() <= made.items() for made in self.calls)
 
     def next_number(self, name: str) -> int:
-        """Return the next number of a sequence. Call it inside a change."""
+        """Return the next number of a sequence. Call it inside `StateFile.change`."""
         numbers = self.state.setdefault("numbers", {})
         numbers[name] = number = int(numbers.get(name, 0)) + 1
         return number

@@ -60,7 +60,7 @@ def add_hook(
 
 
 def queue_webhooks(context: ActionContext, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
-    """Queue an event for every webhook that subscribes to it. Call it inside a change."""
+    """Queue an event for every webhook that subscribes to it. Call it inside `StateFile.change`."""
     # All deliveries of an event have the same identifier.
     guid = str(uuid.uuid4())
     for hook in context.state_file.state["hooks"]:

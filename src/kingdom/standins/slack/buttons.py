@@ -27,7 +27,7 @@ def click_payload(
     user: dict[str, Any],
     action_id: str,
 ) -> dict[str, Any]:
-    """Return the payload for the app when a person clicks a button. Call it inside a change."""
+    """Return the payload for the app when a person clicks a button. Call it inside `StateFile.change`."""
     container = {"type": "message", "message_ts": message["ts"], "channel_id": channel["id"], "is_ephemeral": False}
     if "thread_ts" in message:
         container["thread_ts"] = message["thread_ts"]

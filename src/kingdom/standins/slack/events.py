@@ -13,7 +13,7 @@ from kingdom.standins.state_file import StateFile
 def queue_message_event(
     state_file: StateFile, faults: FaultQueue, channel: dict[str, Any], message: dict[str, Any]
 ) -> None:
-    """Queue the event of a new message if the app is in the channel. Call it inside a change."""
+    """Queue the event of a new message if the app is in the channel. Call it inside `StateFile.change`."""
     if not app_is_in(state_file, channel):
         return
     content = {key: value for key, value in message.items() if key != "metadata"}
@@ -45,7 +45,7 @@ def queue_change_event(
     before: dict[str, Any],
     after: dict[str, Any] | None,
 ) -> None:
-    """Queue the event of a changed message. If `after` is None, the message was deleted. Call it inside a change."""
+    """Queue the event of a change. If `after` is None, the message is deleted. Call it inside `StateFile.change`."""
     subtype = "message_changed" if after else "message_deleted"
     event = {
         "type": "message",
@@ -64,7 +64,7 @@ def queue_change_event(
 def queue_envelope(
     state_file: StateFile, faults: FaultQueue, envelope_type: str, name: str, payload: dict[str, Any]
 ) -> int:
-    """Store an envelope until it is acknowledged, and return its number. Call it inside a change."""
+    """Store an envelope until it is acknowledged, and return its number. Call it inside `StateFile.change`."""
     fault = faults.take("PUSH", name)
     held = fault is not None and fault.kind == "reorder"
     number = state_file.next_number("envelope")

@@ -39,7 +39,7 @@ def post(
     content: dict[str, Any],
     thread_ts: str | None = None,
 ) -> dict[str, Any]:
-    """Add a message to a channel or to one of its threads. Call it inside a change."""
+    """Add a message to a channel or to one of its threads. Call it inside `StateFile.change`."""
     message = {"type": "message", **author, "team": state_file.state["team"]["id"], "text": "", **content}
     if thread_ts:
         parent = thread_parent(state_file, channel, thread_ts)
@@ -83,7 +83,7 @@ def thread_parent(state_file: StateFile, channel: dict[str, Any], ts: str) -> di
 
 
 def history(state_file: StateFile, channel: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of a channel without replies, newest first. The first message of a thread describes it."""
+    """Return the messages of a channel without replies, newest first."""
     replies = _replies_by_parent(state_file, channel)
     content = state_file.state["messages"][channel["id"]]
     return [_describe(message, replies) for message in reversed(content) if "thread_ts" not in message]

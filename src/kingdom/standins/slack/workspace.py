@@ -38,21 +38,21 @@ def empty_workspace() -> dict[str, Any]:
 
 
 def next_ts(state_file: StateFile) -> str:
-    """Return a unique message timestamp. Call it inside a change."""
+    """Return a unique message timestamp. Call it inside `StateFile.change`."""
     ts = max(time.time_ns() // 1000, state_file.state["last_ts"] + 1)
     state_file.state["last_ts"] = ts
     return f"{ts // _MICROSECONDS}.{ts % _MICROSECONDS:06d}"
 
 
 def add_user(state_file: StateFile, name: str, real_name: str = "") -> dict[str, Any]:
-    """Add a person to the workspace. Call it inside a change."""
+    """Add a person to the workspace. Call it inside `StateFile.change`."""
     user_id = f"U{state_file.next_number('user'):09d}"
     state_file.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
     return dict(state_file.state["users"][user_id])
 
 
 def add_channel(state_file: StateFile, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
-    """Create a channel. Call it inside a change."""
+    """Create a channel. Call it inside `StateFile.change`."""
     for member in members:
         find_user(state_file, member)
     letter = {"im": "D", "mpim": "G"}.get(kind, "C")
@@ -118,7 +118,7 @@ def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str
 
 
 def ensure_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any]:
-    """Return the conversation of the app with people, opening it if needed. Call it inside a change."""
+    """Return the conversation of the app with people, opening it if needed. Call it inside `StateFile.change`."""
     kind = "im" if len(users) == 1 else "mpim"
     return find_direct_channel(state_file, users) or add_channel(
         state_file, "", kind, [state_file.state["app"]["user_id"], *users]
