@@ -76,7 +76,7 @@ async def close_overdue_questions(transaction: Transaction, now: datetime, limit
         await save_question(transaction, question.as_expired(), record)
         # When the run is cancelled, its General ends the assignment.
         with suppress(NotFound, IllegalTransition):
-            await cancel(transaction, question.workflow_id, actor=KING, reason="no answer came in time")
+            await cancel(transaction, question.workflow_id, actor=KING, reason="no answer in time")
     return len(over)
 
 

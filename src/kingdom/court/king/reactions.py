@@ -57,7 +57,7 @@ async def on_event_received(
 async def on_assignment_rested(
     context: KingContext, received: Event[AssignmentRested], transaction: Transaction
 ) -> None:
-    """Release the quotas of an assignment. Then admit waiting entries."""
+    """Release the quotas of an assignment, then admit what there is room for."""
     now = context.clock()
     await release_assignment(transaction, received.payload.assignment_id, now, context)
     await admit(transaction, now, context)

@@ -58,7 +58,7 @@ async def apply_answer(transaction: Transaction, petition: Petition, record: Rec
     if known and known[1].status is QuestionStatus.OPEN:
         return False
     if known is None or known[1].status is QuestionStatus.EXPIRED:
-        await refuse_petition(transaction, petition, record, "it was not approved in time")
+        await refuse_petition(transaction, petition, record, "no approval in time")
         return True
     question = known[1]
     person = question.answered_by or "a person"
