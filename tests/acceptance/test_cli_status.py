@@ -15,7 +15,7 @@ from kingdom.clock import utc_now
 from kingdom.court.chamberlain.health import HealthLevel, HealthState
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter
-from kingdom.court.king.admission import absent_owner
+from kingdom.court.king.admission import missing_general_owner
 from kingdom.court.king.waiting_queue import HELD, READY, WaitingEntry, add_entry
 from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
@@ -74,7 +74,7 @@ async def fill(transaction: Transaction) -> None:
     await add_entry(transaction, place("evt-a-2", Priority.HIGH), READY)
     await add_entry(transaction, place("evt-a-3", Priority.LOW), HELD)
     gone = place("evt-a-4", Priority.NORMAL, "gen-gone", "there is no General gen-gone now")
-    await add_entry(transaction, gone, absent_owner("gen-gone"))
+    await add_entry(transaction, gone, missing_general_owner("gen-gone"))
     for number, status in enumerate((AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN), start=1):
         given: dict[str, Any] = {"event_id": "evt-a-0", "target_general": "gen-a", "type": "t", "payload": {}}
         assignment = Assignment(id=f"task-{number}", priority=Priority.LOW, created_at=now, status=status, **given)

@@ -20,7 +20,7 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.king.admission import absent_owner, current_rule
+from kingdom.court.king.admission import current_rule, missing_general_owner
 from kingdom.court.king.admission_rules import AdmissionRule, health_rule
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext
@@ -248,7 +248,7 @@ def _reason(record: Record, entry: WaitingEntry, rule: AdmissionRule, soldiers: 
 
 
 def _is_absent(record: Record, entry: WaitingEntry) -> bool:
-    return record.owner == absent_owner(entry.general)
+    return record.owner == missing_general_owner(entry.general)
 
 
 async def _count(transaction: Transaction, kind: str, state: str) -> int:

@@ -61,7 +61,7 @@ async def create(
     JSON: {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     url, checkpoint_remote = _address(url), _address(checkpoint_remote)
-    repo = repo_of(url, call.part("sentinel").sentinel.forge) if repo is None else _checked_repo(repo)
+    repo = repo_of(url, call.part("sentinel").sentinel.repository_host) if repo is None else _checked_repo(repo)
     if no_check:
         branch = branch or "main"
     else:

@@ -18,7 +18,7 @@ from kingdom.court.documents import Assignment
 from kingdom.court.memory import list_legacy_files, migrate_legacy_file
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
-from kingdom.court.sentinel.settings import SentinelSettings, names_owner
+from kingdom.court.sentinel.settings import SentinelSettings, has_fixed_owner
 from kingdom.errors import KingdomError
 from kingdom.workflow.model.resources.git import Git, repo_of
 from kingdom.workflow.records import ACTIVE, GITS, each_record, load_resource, run_transaction, save_resource
@@ -51,7 +51,7 @@ async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: Senti
     async with bus.transaction() as transaction:
         stored = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
         found = list(read_documents(stored, Git))
-        gits = [_with_address(git, sentinel.forge) for git in found]
+        gits = [_with_address(git, sentinel.repository_host) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned_repos(transaction)
     known = _known_repos(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
@@ -72,7 +72,7 @@ async def _assigned_repos(transaction: Transaction) -> frozenset[str]:
 def _known_repos(
     packages: Iterable[Package], sentinel: SentinelSettings, own: Iterable[str], assigned: Iterable[str]
 ) -> _KnownRepos:
-    globs = {glob.lower() for glob in _named_repos(packages, sentinel) if names_owner(glob)}
+    globs = {glob.lower() for glob in _named_repos(packages, sentinel) if has_fixed_owner(glob)}
     repos = {repo.lower() for repo in (*own, *assigned)} | {glob for glob in globs if not set(glob) & set("*?[")}
     trusted = {repo.lower() for repo in own} | {
         repo for repo in repos if sentinel.github is None or any(fnmatchcase(repo, glob) for glob in globs)
