@@ -84,7 +84,7 @@ class HumanQuestion(
         if asked_at and asked_at != self.asked_at.isoformat():
             return "that question is closed"
         if self.status is QuestionStatus.ANSWERED:
-            return f"the question was already answered by {self.answered_by or 'somebody'}"
+            return f"the question was already answered by {self.answered_by or 'a person'}"
         if self.status is QuestionStatus.EXPIRED:
             return "the time for an answer is over"
         if self.people and person not in self.people:

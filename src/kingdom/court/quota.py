@@ -77,7 +77,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the quota with `amount` more spent, even beyond the limit."""
         return msgspec.structs.replace(self, spent=self.spent + max(amount, Decimal(0)))
 
-    def during(self, period: str) -> "Quota":
+    def with_period(self, period: str) -> "Quota":
         """Return the quota in a period. A new period starts with nothing spent; holders keep their amounts."""
         # The clock of another King may be slightly behind the new day.
         if period <= self.period:

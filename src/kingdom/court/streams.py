@@ -36,7 +36,7 @@ class RetryDue(_Notice, frozen=True, kw_only=True):
     assignment_id: str = msgspec.field(name="taskId")
 
 
-class AssignmentRested(_Notice, frozen=True, kw_only=True):
+class SlotReleaseDue(_Notice, frozen=True, kw_only=True):
     """An assignment has ended or waits for a person, so it no longer needs its slots."""
 
     assignment_id: str = msgspec.field(name="taskId")
@@ -102,7 +102,7 @@ SETTLED_STREAM = Stream(name="court.settled", ordered=True, retry=_RETRY)
 EXTERNAL_EVENT_RECEIVED = EventType(name="ExternalEventReceived", payload=ExternalEventReceived)
 ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
 RETRY_DUE = EventType(name="RetryDue", payload=RetryDue)
-ASSIGNMENT_RESTED = EventType(name="AssignmentRested", payload=AssignmentRested)
+SLOT_RELEASE_DUE = EventType(name="AssignmentRested", payload=SlotReleaseDue)
 MESSAGE_QUEUED = EventType(name="MessageQueued", payload=MessageQueued)
 # One type per outside system, so that one that is down does not hold back the others.
 PETITION_GRANTED = {
@@ -156,10 +156,10 @@ def retry_due(assignment_id: str, general: str) -> Envelope:
     )
 
 
-def assignment_rested(assignment_id: str) -> Envelope:
+def slot_release_due(assignment_id: str) -> Envelope:
     """Return the notice to the King that an assignment has ended or waits for a person."""
-    return ASSIGNMENT_RESTED.envelope(
-        AssignmentRested(assignment_id=assignment_id),
+    return SLOT_RELEASE_DUE.envelope(
+        SlotReleaseDue(assignment_id=assignment_id),
         stream=RESULT_STREAM.name,
         aggregate_type="Assignment",
         aggregate_id=assignment_id,

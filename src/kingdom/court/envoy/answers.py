@@ -96,7 +96,7 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
         return SubmissionResult(is_new=False, refusal=refusal)
     if first := await find_pending_answer(transaction, question):
         payload = read_document(first.doc, ExternalEvent).payload
-        by = f"by {payload['user'] or 'somebody'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
+        by = f"by {payload['user'] or 'a person'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
         refusal = f"the question was already answered {by}; the King processes that answer as soon as he runs"
         return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
@@ -140,6 +140,6 @@ async def _answer_petition(
 def describe_end(question: HumanQuestion) -> str:
     """Return for people how a question ended."""
     if question.status is QuestionStatus.EXPIRED:
-        return "Nobody answered in time."
+        return "No answer in time."
     by = f" by {question.answered_by}" if question.answered_by else ""
     return f"Answered{by}: {question.answer}" if question.answer else f"Answered{by}."

@@ -104,6 +104,6 @@ def _words(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     since = f"{days} days" if days > 1 else "a day"
     otherwise = "then it is refused" if question.petition else "then the work fails"
     after = f"then the answer is {question.default!r}" if question.default else otherwise
-    begin = "Nobody has answered for" if late else "A question has waited for"
+    begin = "No answer for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
     return f"{begin} {since}: {asked}\nAnswer by {question.due_at.isoformat()}; {after}."

@@ -71,7 +71,7 @@ def _dispatched(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 def _resumed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
     text, person = who_answered(names.assignments.get(str(data["task_id"])))
     what = f"resumed {data['original_task_id']} as {data['task_id']}"
-    detail = f"{person or 'somebody'} answered: {text}" if text else "a person answered"
+    detail = f"{person or 'a person'} answered: {text}" if text else "a person answered"
     return Description(MomentKind.ANSWER, what, detail)
 
 

@@ -12,7 +12,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import Assignment, ExternalEvent, Route
-from kingdom.court.general.context import ASKER, root_id_of, run_id_of_root
+from kingdom.court.general.context import COURT_REQUESTER, root_id_of, run_id_of_root
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.waiting_queue import WAITING_ENTRIES, WaitingEntry, read_entry
 from kingdom.court.petitions.decision import Petition
@@ -93,7 +93,7 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
         return about, ""
     record = await transaction.get(WORKFLOWS.name, about)
     run = Workflow.read(record.doc) if record else None
-    if run and run.requester != ASKER:
+    if run and run.requester != COURT_REQUESTER:
         return "", about
     asked = await transaction.get(ASSIGNMENTS.name, root_id_of(about))
     if asked is None:

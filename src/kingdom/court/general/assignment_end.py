@@ -14,7 +14,7 @@ from kingdom.court.petitions.settlement import withdraw_waiting_petitions
 from kingdom.court.questions import close_question
 from kingdom.court.records import ASSIGNMENTS, ENDED, RESULTS, load, save
 from kingdom.court.sessions import remove_session
-from kingdom.court.streams import assignment_rested
+from kingdom.court.streams import slot_release_due
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
@@ -58,7 +58,7 @@ async def end_assignment(
             assignment, status=status, ended_at=now, reason=reason, cost_usd=cost if assignment.id == root_id else 0.0
         )
         await save(transaction, ended, record)
-        await transaction.publish(assignment_rested(assignment.id))
+        await transaction.publish(slot_release_due(assignment.id))
     if root.status in ASSIGNMENTS.final:
         # A late resumption: the root has already reported how it ended.
         return

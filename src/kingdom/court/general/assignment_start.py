@@ -11,7 +11,7 @@ from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import AssignmentStarted
 from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent
 from kingdom.court.general.assignment_end import end_assignment
-from kingdom.court.general.context import ASKER, GeneralContext, run_id_of
+from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_id_of
 from kingdom.court.general.side_files import write_prompts
 from kingdom.court.memory import load_memory
 from kingdom.court.package import GeneralPolicy, Package
@@ -92,7 +92,13 @@ async def _start_run(
     name = f"{assignment.type} {assignment.id}"
     general = assignment.target_general
     workflow = await lifecycle.run(
-        transaction, template, run_id_of(assignment), actor=general, name=name, requester=ASKER, general=general
+        transaction,
+        template,
+        run_id_of(assignment),
+        actor=general,
+        name=name,
+        requester=COURT_REQUESTER,
+        general=general,
     )
     if context.directory:
         write_prompts(transaction, context.directory, assignment.root_id, workflow)

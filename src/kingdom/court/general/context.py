@@ -19,7 +19,7 @@ from kingdom.court.records import ASSIGNMENTS
 from kingdom.ids import first_id
 
 # The workflow engine reports runs of Generals under this name.
-ASKER = "court"
+COURT_REQUESTER = "court"
 _RUN = "wf-"
 # The shortest and longest wait before an assignment that cannot start is tried again.
 _SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
@@ -29,7 +29,7 @@ _SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
 class GeneralContext:
     """The current packages, channel, time zone and clock. `directory` is where side files are written.
 
-    `absent` are the outside systems that the realm does not use.
+    `unused_systems` are the outside systems that the realm does not use.
     """
 
     packages: Callable[[], Mapping[str, Package]]
@@ -37,7 +37,7 @@ class GeneralContext:
     zone: ZoneInfo
     clock: Callable[[], datetime]
     directory: Path | None = None
-    absent: Collection[str] = ()
+    unused_systems: Collection[str] = ()
 
     @property
     def today(self) -> date:

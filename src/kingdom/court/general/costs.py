@@ -8,7 +8,7 @@ from kingdom.court.documents import Assignment, MessageType
 from kingdom.court.general.assignment_end import remove_run_sessions
 from kingdom.court.general.context import GeneralContext, root_id_of
 from kingdom.court.records import ASSIGNMENTS, load, queue_message, save
-from kingdom.court.streams import assignment_rested
+from kingdom.court.streams import slot_release_due
 from kingdom.text import sentence, with_reason
 from kingdom.workflow.model.messages import events
 from kingdom.workflow.model.run.workflow import Workflow
@@ -44,4 +44,4 @@ async def record_late_cost(transaction: Transaction, root: Assignment, cost_usd:
     if root.status in ASSIGNMENTS.final and cost_usd > root.cost_usd:
         record, _ = await load(transaction, Assignment, root.id)
         await save(transaction, msgspec.structs.replace(root, cost_usd=cost_usd), record)
-        await transaction.publish(assignment_rested(root.id))
+        await transaction.publish(slot_release_due(root.id))

@@ -31,7 +31,7 @@ from kingdom.court.questions import (
 )
 from kingdom.court.records import ASSIGNMENTS, load, save
 from kingdom.court.sessions import SoldierSession, add_session, remove_session
-from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
+from kingdom.court.streams import PetitionsDue, PetitionSettled, retry_due, slot_release_due
 from kingdom.errors import NotFound
 from kingdom.text import sentence, with_reason
 from kingdom.workflow import lifecycle
@@ -110,7 +110,7 @@ async def on_agent_petitioned(
         at=context.clock(),
         channel=context.channel_of(root.target_general),
         today=context.today,
-        absent=context.absent,
+        unused_systems=context.unused_systems,
     )
     return None
 
@@ -141,7 +141,7 @@ async def on_run_awaiting(
         current, status=AssignmentStatus.NEEDS_HUMAN, reason=asked.text, cost_usd=workflow.cost_usd
     )
     await save(transaction, waiting, record)
-    await transaction.publish(assignment_rested(current.id))
+    await transaction.publish(slot_release_due(current.id))
     needs_human = AssignmentNeedsHuman(assignment_id=current.id, question=asked.text)
     await log_event(transaction, needs_human, root.target_general)
     await ask_people(transaction, asked, channel=context.channel_of(root.target_general), today=context.today)
@@ -174,7 +174,7 @@ async def on_run_cancelled(
     if is_skipped(workflow):
         status, reason = judge_result(workflow)
     else:
-        status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'somebody cancelled the run'}"
+        status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'a person cancelled the run'}"
     await record_late_cost(transaction, root, workflow.cost_usd)
     await end_assignment(context, transaction, root.id, status, reason, workflow)
 
@@ -229,7 +229,7 @@ async def _release_slots(transaction: Transaction, workflow: Workflow) -> None:
     for record, assignment in await open_assignments(transaction, root_id_of(workflow.id)):
         if assignment.cost_usd != cost:
             await save(transaction, msgspec.structs.replace(assignment, cost_usd=cost), record)
-        await transaction.publish(assignment_rested(assignment.id))
+        await transaction.publish(slot_release_due(assignment.id))
 
 
 def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, current: Assignment) -> HumanQuestion:

@@ -75,7 +75,7 @@ async def close_overdue_questions(transaction: Transaction, now: datetime, limit
         await save_question(transaction, question.as_expired(), record)
         # The cancelled run makes its General end the assignment.
         with suppress(NotFound, IllegalTransition):
-            await cancel(transaction, question.workflow_id, actor=KING, reason="nobody answered in time")
+            await cancel(transaction, question.workflow_id, actor=KING, reason="no answer in time")
     return len(over)
 
 

@@ -60,7 +60,7 @@ async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None
 
 
 async def close_questions(bus: Bus, now: datetime, _: KingContext) -> None:
-    """Decide about questions that nobody answered in time."""
+    """Decide about questions without an answer in time."""
 
     async def act(transaction: Transaction) -> None:
         await close_overdue_questions(transaction, now, _ASKS_LIMIT)

@@ -55,10 +55,10 @@ async def apply_answer(transaction: Transaction, petition: Petition, record: Rec
     if known and known[1].status is QuestionStatus.OPEN:
         return False
     if known is None or known[1].status is QuestionStatus.EXPIRED:
-        await refuse_petition(transaction, petition, record, "nobody approved it in time")
+        await refuse_petition(transaction, petition, record, "no approval in time")
         return True
     question = known[1]
-    person = question.answered_by or "somebody"
+    person = question.answered_by or "a person"
     decided = msgspec.structs.replace(petition, decided_by=person, decided_at=utc_now())
     if question.matching_choice(question.answer) == APPROVE:
         await save_petition(transaction, decided, record)
