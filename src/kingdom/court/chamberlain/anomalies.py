@@ -149,7 +149,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         return sum(1 for at in self.timeouts if oldest < at <= now)
 
     def _may_alert(self, key: str, now: datetime, settings: AnomalySettings) -> bool:
-        """Return whether an alert may be sent now, and record it. An alert with the same key needs a pause before it."""
+        """Return whether the last alert with this key is long enough ago. If so, record a new alert."""
         last = self.reported.get(key)
         if last is not None and now - last < timedelta(minutes=settings.cool_down_minutes):
             return False

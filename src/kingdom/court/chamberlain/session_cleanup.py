@@ -60,8 +60,8 @@ def judge_sessions(
 ) -> SessionVerdict:
     """Decide which sessions to remove.
 
-    A wanted session that does not run is orphaned, and the engine places its run again. An unwanted session is killed if
-    it runs. Otherwise it has ended.
+    A wanted session that does not run is orphaned: the engine places its run again. An unwanted session is killed if it
+    runs. Otherwise it has ended.
     """
     orphaned: list[str] = []
     to_kill: list[str] = []

@@ -1,4 +1,4 @@
-"""Send queued messages: one effect per message, for any messenger. Its results are stored together with the answer."""
+"""Send queued messages with any messenger. Each message is one effect."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -40,7 +40,7 @@ _MARKS = {
 
 
 class SendMessage(Effect[MessageQueued]):
-    """Sends a message in its thread, or on its own if there is none.
+    """Sends a message in its thread, or on its own if it has no thread.
 
     A queued message never changes, and only earlier messages of the same ordered stream change its thread. So every
     attempt reads the same data from the store.
@@ -59,7 +59,7 @@ class SendMessage(Effect[MessageQueued]):
 
     def request(self, event: Event[MessageQueued]) -> Mapping[str, Any]:
         """See the base class."""
-        # Message ids repeat in another store, event ids do not.
+        # Two stores may use the same message id, but not the same event id.
         key = str(event.envelope.event_id)
         return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
@@ -91,13 +91,13 @@ class SendMessage(Effect[MessageQueued]):
             date = str(message.context.get("date") or message.created_at.date())
             await save_report_date(transaction, date)
         if assignment_id:
-            await self._follow(transaction, message, assignment_id, channel, ts)
+            await self._update_entries(transaction, message, assignment_id, channel, ts)
         return Done()
 
-    async def _follow(
+    async def _update_entries(
         self, transaction: Transaction, message: Message, assignment_id: str, channel: str, ts: str
     ) -> None:
-        """Store or remove the thread and the question of an assignment."""
+        """Store or remove the thread and the shown question of an assignment."""
         if message.type is MessageType.THREAD_START and ts:
             asked = message.channel or self._channel
             thread = MessageThread(channel=channel, thread_ts=ts, created_at=message.created_at, asked=asked)

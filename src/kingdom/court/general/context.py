@@ -18,7 +18,7 @@ from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.ids import first_id
 
-# The workflow engine reports runs of Generals under this name.
+# The requester of all runs of Generals. The workflow engine sends the events of these runs to its stream.
 COURT_REQUESTER = "court"
 _RUN = "wf-"
 # The shortest and longest wait before an assignment that cannot start is tried again.
@@ -50,12 +50,12 @@ class GeneralContext:
         return (package.general.channel if package else "") or self.channel
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
-        """Defer a notice for as long as it has waited. A new notice may only be earlier than the host it needs."""
+        """Defer a notice for as long as it has waited. So a new notice, whose host may just be starting, is soon retried."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 
     def defer_without_package(self, received: Event[Any], assignment: Assignment) -> Defer:
-        """Defer a notice while a package is broken, so that fixing the package costs no assignment."""
+        """Defer a notice while a package is broken, so that its assignments can start after the package is fixed."""
         return self.defer(received, f"{assignment.target_general} has no package here, or a broken one")
 
 
@@ -70,9 +70,10 @@ def run_id_of_root(root_id: str) -> str:
 
 
 def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the ranges of ids of all runs since a moment, each as (after, before).
+    """Return two ranges of ids that contain all runs since a moment, each as (after, before).
 
-    The id of a run contains its creation time, or the day of its assignment, which sorts later.
+    The id of a General's run contains the day of its assignment. The id of any other run contains its creation time, so
+    it sorts before the ids of Generals' runs.
     """
     court, end = run_id_of_root("task-"), run_id_of_root("task.")
     return (first_id("wf", since), court), (run_id_of_root(f"task-{since:%Y%m%d}"), end)

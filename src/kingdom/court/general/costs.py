@@ -17,7 +17,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 async def announce_parked(
     context: GeneralContext, transaction: Transaction, workflow: Workflow, root: Assignment
 ) -> None:
-    """Inform people that a run waits for a usage limit. It keeps its slot and its budget, and continues by itself."""
+    """Inform people that a run waits for a usage limit. The run keeps its slot and budget, and continues by itself."""
     await remove_run_sessions(transaction, workflow)
     await queue_message(
         transaction,
@@ -40,7 +40,7 @@ async def on_cost_corrected(
 
 
 async def record_late_cost(transaction: Transaction, root: Assignment, cost_usd: float) -> None:
-    """Record the cost of a run whose assignment has ended. Before that, ending the assignment records it."""
+    """Record the cost of a run if its assignment has already ended. Otherwise the end of the assignment records it."""
     if root.status in ASSIGNMENTS.final and cost_usd > root.cost_usd:
         record, _ = await load(transaction, Assignment, root.id)
         await save(transaction, msgspec.structs.replace(root, cost_usd=cost_usd), record)
