@@ -133,7 +133,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
     return StrandData(
         id=strand_id,
         route=route,
-        assignments=sorted(assignments, key=lambda each: each.turn),
+        assignments=sorted(assignments, key=lambda each: each.sort_key),
         workflow=Workflow.read(run.doc) if run else None,
         petitions=sorted(petitions, key=lambda each: each.created_at),
         ledgers={key: ledger for key, ledger in ledgers.items() if ledger},

@@ -50,7 +50,7 @@ class GeneralContext:
         return (package.general.channel if package else "") or self.channel
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
-        """Defer a notice for as long as it has waited. So a new notice, whose host may just be starting, is soon retried."""
+        """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may just start."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 
@@ -72,8 +72,8 @@ def run_id_of_root(root_id: str) -> str:
 def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return two ranges of ids that contain all runs since a moment, each as (after, before).
 
-    The id of a General's run contains the day of its assignment. The id of any other run contains its creation time, so
-    it sorts before the ids of Generals' runs.
+    The id of a General's run contains the day of its assignment. The id of any other run contains its creation time,
+    and sorts before the ids of Generals' runs.
     """
     court, end = run_id_of_root("task-"), run_id_of_root("task.")
     return (first_id("wf", since), court), (run_id_of_root(f"task-{since:%Y%m%d}"), end)
@@ -90,4 +90,4 @@ async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple
     unfinished = [
         (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
     ]
-    return sorted(unfinished, key=lambda each: each[1].turn)
+    return sorted(unfinished, key=lambda each: each[1].sort_key)
