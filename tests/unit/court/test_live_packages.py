@@ -14,9 +14,9 @@ from kingdom.court.package_files import SHIPPED
 class _Looking(LivePackages):
     """Looks at the files each time it is asked."""
 
-    def _look(self) -> None:
-        self._next_look = 0.0
-        super()._look()
+    def _reload_if_changed(self) -> None:
+        self._next_check = 0.0
+        super()._reload_if_changed()
 
 
 @pytest.fixture
