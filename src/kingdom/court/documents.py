@@ -134,7 +134,10 @@ class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The work that the King hands to a General because of an event. `root` is set if it resumes another."""
+    """The work that the King hands to a General because of an event.
+
+    `root` is the id of the first assignment, if this one continues it with a person's answer.
+    """
 
     id: str
     event_id: str

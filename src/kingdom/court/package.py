@@ -21,7 +21,7 @@ ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
 _CRON_FIELDS = 5
-# The day from which a cron expression must match some date. Any day would do.
+# A cron expression must match some date after this day. Any day would do.
 _CRON_CHECK_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
 # The event fields that a subscription can test, besides any field of the payload.
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
@@ -35,8 +35,9 @@ class PackageSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Subscription(PackageSection, frozen=True, kw_only=True):
-    """The events that a General wants. `where` has patterns by field path. Its texts, `type` and `repos` are globs.
+    """The events that a General wants.
 
+    `where` has patterns by field path. `type`, `repos` and all texts in `where` are globs.
     The first General with a matching subscription gets an event. A General with `also` in its matching subscription
     gets the event too.
     """
@@ -147,8 +148,8 @@ class General(PackageSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         names = [schedule.name for schedule in self.schedules]
-        if twins := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"several schedules are named {', '.join(twins)}: give each its own name")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"several schedules are named {', '.join(duplicates)}: give each its own name")
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):

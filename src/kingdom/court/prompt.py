@@ -275,7 +275,7 @@ def _git_of_event(repo: str, template: WorkflowTemplate, git_of: Callable[[str],
 
 
 def _with_event_repo(refs: tuple[GitRef, ...], context: PromptContext) -> tuple[GitRef, ...]:
-    """Return references with `event-repo` replaced by the event's Git. It is left out if that Git is already there."""
+    """Return references with the event's Git in place of `event-repo`, unless they already contain that Git."""
     named = {ref.git_id for ref in refs}
     return tuple(
         GitRef(git_id=context.git, base_branch=_render_branch(ref.base_branch, context))

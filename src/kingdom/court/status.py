@@ -188,11 +188,11 @@ async def _health(transaction: Transaction, now: datetime, king: KingContext) ->
     return HealthSummary(level=str(record.doc["level"]), reason=str(record.doc.get("reason", "")), age_seconds=age)
 
 
-def _roles(signs: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
+def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
     threshold = timedelta(seconds=sources.settings.heartbeat.threshold_seconds)
     found = []
     for role in sources.roles:
-        silent = now - signs[role] if role in signs else None
+        silent = now - heartbeats[role] if role in heartbeats else None
         # Clocks of two machines may differ slightly.
         seconds = max(silent.total_seconds(), 0.0) if silent is not None else None
         is_well = silent <= threshold if silent is not None else role in sources.running

@@ -1,4 +1,4 @@
-"""The notices that roles send each other over the bus. The details are in the record whose id a notice has."""
+"""The notices that roles send each other over the bus. A notice has the id of a record, which has the details."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -72,7 +72,7 @@ class PetitionSettled(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionsDue(_Notice, frozen=True, kw_only=True):
-    """The condition that a petition waits for may be met: a person's answer, or its turn."""
+    """A petition may no longer have to wait for a person's answer or for its turn."""
 
     petition_id: str
     root: str

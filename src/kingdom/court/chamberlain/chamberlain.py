@@ -36,7 +36,7 @@ from kingdom.workflow.records import run_transaction
 
 # A job that hangs is cancelled after this time.
 _JOB_SECONDS_MAX = 600.0
-# The first CPU reading waits this long, because CPU use is measured over a period and starting the roles is busy.
+# The first CPU reading is made this late, because the start of the roles loads the machine for a moment.
 _FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")

@@ -39,7 +39,7 @@ class Outages(msgspec.Struct, kw_only=True):
 def is_role_known(
     heartbeats: Mapping[str, datetime], role: str, since: datetime, now: datetime, settings: HeartbeatSettings
 ) -> bool:
-    """Return whether it is known if a role runs. Right after the start, a missing heartbeat means nothing."""
+    """Return whether heartbeats tell if a role runs. Right after the start, a missing heartbeat means nothing."""
     threshold = timedelta(seconds=settings.threshold_seconds)
     return now - since > threshold or silence_of(heartbeats, role, now, settings) is None
 

@@ -139,7 +139,7 @@ def _outputs(strand_data: StrandData) -> Iterator[PetitionOutput]:
 def _in_order(strand_entries: Sequence[_StrandEntry], record_moments: Sequence[Moment]) -> list[Moment]:
     """Return all moments in order: those of log entries in log order, `record_moments` by their time.
 
-    The clocks of two machines may differ slightly. So the time of an entry counts as at least that of the entry before.
+    The clocks of two machines may differ slightly, so an entry counts as no earlier than the entry before it.
     """
     placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in record_moments]
     latest: datetime | None = None

@@ -50,7 +50,7 @@ class GeneralContext:
         return (package.general.channel if package else "") or self.channel
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
-        """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may just start."""
+        """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may be starting."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 

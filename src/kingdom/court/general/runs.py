@@ -263,7 +263,7 @@ def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
-    """Return the question at a gate: what it is about, and what the last agent reported."""
+    """Return the question whether to continue after a Work: what it is about, and what its agent reported."""
     work = workflow.find_work(workflow.gate_work_id or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""

@@ -1,7 +1,7 @@
 """Files for people beside the records: the prompts, soldiers and sessions of an assignment.
 
-Each file is written after the commit, and always with its whole content. So a file that a crash prevented is written
-with the next event.
+Each file is written after the commit, and always with its whole content. If a crash prevents this, the
+next event writes the file.
 """
 
 from functools import partial
