@@ -113,6 +113,7 @@ def rotate(path: Path, max_bytes: int) -> int | None:
 
 
 def _is_at(file: int, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

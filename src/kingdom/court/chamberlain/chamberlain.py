@@ -74,11 +74,11 @@ class Chamberlain:
         self._clock = clock
         self._stopping = asyncio.Event()
         self._metrics = TextLog(log_path(directory, METRICS), clock=clock) if directory else None
-        self._checked_at = self._watching_since = clock()
+        self._roles_checked_at = self._watching_since = clock()
         self._heartbeats: Mapping[str, datetime] = {}
         self._many_timeouts = ""
         self._log_is_read = False
-        self._timeouts: set[asyncio.Timeout] = set()
+        self._job_timeouts: set[asyncio.Timeout] = set()
         self._budget: BudgetState | None = None
 
     async def run(self) -> None:
@@ -96,6 +96,7 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
+        # The King needs a first reading at once. CPU use is not known yet.
         await self._run_job("health", partial(self._check_health, ignored=CPU), self._clock())
         await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
@@ -111,7 +112,7 @@ class Chamberlain:
         """Ask the Chamberlain to stop after the current job, or at once. A signal handler of the loop may call this."""
         self._stopping.set()
         if at_once:
-            for timeout in self._timeouts:
+            for timeout in self._job_timeouts:
                 # A timeout that is over cancels its job.
                 timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -138,7 +139,7 @@ class Chamberlain:
 
     async def _run_job(self, name: str, job: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
         timeout = asyncio.timeout(_JOB_SECONDS_MAX)
-        self._timeouts.add(timeout)
+        self._job_timeouts.add(timeout)
         try:
             async with timeout:
                 await job(now)
@@ -147,14 +148,14 @@ class Chamberlain:
         except Exception:  # noqa: BLE001 - a bug in one job must not end the others
             _log.exception("a job failed, trying again", job=name)
         finally:
-            self._timeouts.discard(timeout)
+            self._job_timeouts.discard(timeout)
 
     async def _check_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
         # After a long pause, the whole machine may have been suspended. Earlier silence of a role means nothing then.
-        if now - self._checked_at > timedelta(seconds=settings.threshold_seconds):
+        if now - self._roles_checked_at > timedelta(seconds=settings.threshold_seconds):
             self._watching_since = now
-        self._checked_at = now
+        self._roles_checked_at = now
         self._heartbeats = await check_roles(self._bus, self._directory, settings, self._watching_since, now)
 
     async def _read_log(self, now: datetime) -> None:
@@ -174,6 +175,7 @@ class Chamberlain:
             _log.warning(alert.text)
 
     async def _check_health(self, now: datetime, *, ignored: str = "") -> None:
+        """Measure this machine and store its health. The `ignored` metric is left out."""
         metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != ignored}
 
         async def act(transaction: Transaction) -> HealthState:

@@ -38,7 +38,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthState(msgspec.Struct, kw_only=True):
-    """The health of all machines: the worst level, and why."""
+    """The health of all machines: the worst level, its reason, and the metrics of the machine that caused it."""
 
     level: HealthLevel = HealthLevel.GREEN
     reason: str = ""

@@ -66,14 +66,14 @@ class SendMessage(Effect[MessageQueued]):
     async def call(self, attempt: Attempt) -> CallResult:
         """See the base class."""
         try:
-            post = await self._post(attempt)
+            post = await self._outgoing_message(attempt)
         except NotFound as error:
             return Rejected(f"the message no longer exists: {error}")
         return await self._messenger.post(post)
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         """See the base class."""
-        return await self._messenger.find(await self._post(attempt))
+        return await self._messenger.find(await self._outgoing_message(attempt))
 
     async def conclude(
         self, event: Event[MessageQueued], answer: Acked | Rejected, transaction: Transaction
@@ -103,7 +103,7 @@ class SendMessage(Effect[MessageQueued]):
             thread = MessageThread(channel=channel, thread_ts=ts, created_at=message.created_at, asked=asked)
             await save_entry(transaction, assignment_id, thread)
         if message.type is MessageType.HUMAN_INPUT_REQUEST:
-            await self._await_answer(transaction, message, channel, ts)
+            await self._save_question(transaction, message, channel, ts)
             await self._mark(transaction, assignment_id, ProgressMark.NEEDS_PERSON)
         if ending := final_status_of(message):
             await self._end(transaction, assignment_id)
@@ -116,7 +116,8 @@ class SendMessage(Effect[MessageQueued]):
             self._end_later(transaction, question, QUESTION_OVER)
         await close_question(transaction, assignment_id)
 
-    async def _await_answer(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
+    async def _save_question(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
+        """Store the question that people now see, or end it if it is no longer open."""
         thread = (await load_entries(transaction, MessageThread)).get(assignment_id_of(message))
         question = ShownQuestion(
             msg_id=message.id,
@@ -131,7 +132,6 @@ class SendMessage(Effect[MessageQueued]):
         if found and found[1].status is QuestionStatus.OPEN:
             await save_entry(transaction, question_id, question)
         else:
-            # The question was answered before its message was sent.
             self._end_later(transaction, question, describe_end(found[1]) if found else QUESTION_OVER)
 
     def _end_later(self, transaction: Transaction, question: ShownQuestion, ending: str) -> None:
@@ -148,7 +148,7 @@ class SendMessage(Effect[MessageQueued]):
         show = partial(self._messenger.mark, *source, mark)
         transaction.after_commit(lambda: self._background.start(f"mark {assignment_id} {mark}", show))
 
-    async def _post(self, attempt: Attempt) -> OutgoingMessage:
+    async def _outgoing_message(self, attempt: Attempt) -> OutgoingMessage:
         async with self._bus.transaction() as transaction:
             _, message = await load(transaction, Message, attempt.request["message_id"])
             threads = await load_entries(transaction, MessageThread)

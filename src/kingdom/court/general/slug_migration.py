@@ -73,6 +73,7 @@ async def _assigned_repos(transaction: Transaction) -> frozenset[str]:
 def _known_repos(
     packages: Iterable[Package], sentinel: SentinelSettings, own: Iterable[str], assigned: Iterable[str]
 ) -> _KnownRepos:
+    """Return the repositories of Gits (`own`), of assignments, of the settings and of packages."""
     globs = {glob.lower() for glob in _named_repos(packages, sentinel) if names_owner(glob)}
     repos = {repo.lower() for repo in (*own, *assigned)} | {glob for glob in globs if not set(glob) & set("*?[")}
     trusted = {repo.lower() for repo in own} | {
