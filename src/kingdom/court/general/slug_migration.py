@@ -52,7 +52,7 @@ async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: Senti
     async with bus.transaction() as transaction:
         stored = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
         found = list(read_documents(stored, Git))
-        gits = [_with_repo_of_url(git, sentinel.forge) for git in found]
+        gits = [_with_address(git, sentinel.forge) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned_repos(transaction)
     known = _known_repos(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
@@ -73,7 +73,6 @@ async def _assigned_repos(transaction: Transaction) -> frozenset[str]:
 def _known_repos(
     packages: Iterable[Package], sentinel: SentinelSettings, own: Iterable[str], assigned: Iterable[str]
 ) -> _KnownRepos:
-    """Return the repositories of Gits (`own`), of assignments, of the settings and of packages."""
     globs = {glob.lower() for glob in _named_repos(packages, sentinel) if names_owner(glob)}
     repos = {repo.lower() for repo in (*own, *assigned)} | {glob for glob in globs if not set(glob) & set("*?[")}
     trusted = {repo.lower() for repo in own} | {
@@ -91,9 +90,9 @@ def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Ite
         yield from (glob for subscription in general.subscribes for glob in subscription.repos)
 
 
-def _with_repo_of_url(git: Git, forge: str) -> Git:
-    """Return a Git with the repository of its URL, if the URL is on the server `forge`."""
-    return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, forge))
+def _with_address(git: Git, repository_host: str) -> Git:
+    """Return a Git with the repository in its URL, if the URL is on the repository host."""
+    return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, repository_host))
 
 
 def _with_repo_of_slug(git: Git, known: _KnownRepos) -> Git:
