@@ -30,7 +30,7 @@ def build(context: RoleContext) -> RoleComponents:
         zone=context.realm.zone,
         clock=utc_now,
         directory=context.directory,
-        absent=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
+        unused_systems=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
     )
     generals.register(dispatcher, general_context)
     runnables: list[Runnable] = [_GeneralsWorker(context, dispatcher)]

@@ -75,7 +75,7 @@ async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) 
     runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
     groups = [(workflow.created_at, [_of_run(workflow)]) for workflow in runs]
     behind = {entries[0].id: entries for _, entries in groups}
-    for assignment in sorted(assignments, key=lambda one: one.turn, reverse=True):
+    for assignment in sorted(assignments, key=lambda one: one.sort_key, reverse=True):
         entry = _of_assignment(assignment, behind)
         if entry.workflow_id in behind:
             behind[entry.workflow_id].insert(0, entry)

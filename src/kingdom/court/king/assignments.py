@@ -65,7 +65,7 @@ async def load_current_quota(
 def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quota:
     """Return a quota with its current limit. Money is counted per day."""
     counted = msgspec.structs.replace(quota, limit=_limit(quota.scope, context))
-    return counted.during(str(context.day(now))) if quota.scope == MONEY else counted
+    return counted.with_period(str(context.day(now))) if quota.scope == MONEY else counted
 
 
 async def create_assignment(

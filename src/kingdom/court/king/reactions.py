@@ -24,12 +24,12 @@ from kingdom.court.king.waiting_queue import SupersededEntry, enqueue
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import (
-    ASSIGNMENT_RESTED,
     EVENT_STREAM,
     EXTERNAL_EVENT_RECEIVED,
     RESULT_STREAM,
-    AssignmentRested,
+    SLOT_RELEASE_DUE,
     ExternalEventReceived,
+    SlotReleaseDue,
     event_received,
 )
 from kingdom.errors import IllegalTransition
@@ -54,9 +54,7 @@ async def on_event_received(
     await admit(transaction, now, context)
 
 
-async def on_assignment_rested(
-    context: KingContext, received: Event[AssignmentRested], transaction: Transaction
-) -> None:
+async def on_slot_release_due(context: KingContext, received: Event[SlotReleaseDue], transaction: Transaction) -> None:
     """Release the quotas of an assignment, then admit what there is room for."""
     now = context.clock()
     await release_assignment(transaction, received.payload.assignment_id, now, context)
@@ -73,7 +71,7 @@ class KingReaction(NamedTuple):
 
 REACTIONS = (
     KingReaction(EXTERNAL_EVENT_RECEIVED, EVENTS.name, on_event_received),
-    KingReaction(ASSIGNMENT_RESTED, ASSIGNMENTS.name, on_assignment_rested),
+    KingReaction(SLOT_RELEASE_DUE, ASSIGNMENTS.name, on_slot_release_due),
 )
 
 

@@ -38,12 +38,12 @@ async def handle_petition(
     at: datetime,
     channel: str = "",
     today: date | None = None,
-    absent: Collection[str] = (),
+    unused_systems: Collection[str] = (),
 ) -> Petition:
     """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
 
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
-    `grant_waiting_petitions`. A petition to an `absent` system is refused.
+    `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
     """
     petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
@@ -60,7 +60,7 @@ async def handle_petition(
     verdict = RefusalDecision(petition.reason) if petition.reason else decide_petition(petition, policy, ahead)
     if isinstance(verdict, RefusalDecision):
         return await refuse_petition(transaction, petition, record, verdict.reason)
-    if (system := petition.kind.partition(".")[0]) in absent:
+    if (system := petition.kind.partition(".")[0]) in unused_systems:
         reason = f"this realm does not use {system}: set sentinel.{system} in kingdom.yaml"
         return await refuse_petition(transaction, petition, record, reason)
     petition = await with_branches(transaction, petition, workflow)

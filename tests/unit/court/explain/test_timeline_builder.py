@@ -236,7 +236,7 @@ def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
         ledger = ledger.record_sent(fence, after(fence)).record_result(Throttled(None), Idempotency.TIME)
     done = ledger.record_sent(31, after(31)).record_result(Acked(), Idempotency.TIME)
     timeline = build_timeline(material(begun(), petitions=[], ledgers={"p": done}))
-    assert "10 of 31 calls to github are not stored: neither first nor newest" in timeline.missing
+    assert "10 of 31 calls to github are not stored, only the first and the newest are" in timeline.missing
 
 
 def test_an_event_that_waits_says_for_whom_and_for_what() -> None:
@@ -284,7 +284,7 @@ def test_what_happened_to_the_roles_is_told_only_as_long_as_it_went_on() -> None
     told = material(log)
     for seconds in (100, 700):
         log.says(seconds, "recovery.session_restarted", "chamberlain", target="king", pid=1)
-    timeline = build_timeline(replace(told, around=log.about("recovery.session_restarted")))
+    timeline = build_timeline(replace(told, role_entries=log.about("recovery.session_restarted")))
     assert [moment.at for moment in timeline.moments if moment.kind is MomentKind.CRASH] == [after(100)]
 
 
