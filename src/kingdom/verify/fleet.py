@@ -41,7 +41,7 @@ class FleetMember:
 
 
 class Fleet:
-    """Starts a process for every member, and starts a new one when it dies, until the member is retired."""
+    """Starts a process for every member, and a new process when the old one dies, until the member is retired."""
 
     def __init__(
         self, template: ProcessConfig, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND

@@ -1,4 +1,7 @@
-"""The operator of a trial, who pauses, cancels, redrives, discards and applies the retention, and a log reader."""
+"""The operator of a trial, and a reader of its log.
+
+The operator pauses a stream, cancels, redrives and discards events, and applies the retention.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +22,7 @@ from kingdom.verify.workload import ANY, APPLIED, BLOCKING, PAUSED, REACTED, STE
 _ACTOR = "verify"
 _PAUSE_SECONDS_MAX = 0.6
 _PAUSE_BETWEEN_SECONDS = 0.2
-# The delay of an event that is cancelled before it is due. If that fails, the trial waits until the event is due.
+# The delay of an event that is cancelled before it is due. If the cancellation fails, the trial waits for the event.
 _CANCELLED_EVENT_DELAY = timedelta(seconds=3)
 # The retention of archive and log. It is much longer than a trial, so the evidence is kept.
 _RETENTION = timedelta(days=2)

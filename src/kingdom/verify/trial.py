@@ -52,7 +52,7 @@ _POISON_NEIGHBOURS = 6
 # The duration of a long job, in leases. The worker keeps such a job only if it renews its lease.
 _LONG_JOB_LEASES = 1.75
 _LONG_JOBS = 2
-# The machine is measured by sleeps of this length. A sleep that is this much too long is recorded.
+# Delays of the machine are measured with sleeps of the first length. A delay above the second value is recorded.
 _SLEEP_SECONDS = 0.02
 _LATE_SECONDS = 0.02
 
@@ -67,8 +67,8 @@ def _has_faults(faults: Mapping[str, int]) -> bool:
 class TrialPlan:
     """The duration, the load and the faults of a trial.
 
-    A trial lasts `seconds`. It continues until `enough` returns true for the number of faults of each kind, because a
-    slow machine has fewer faults per second. The default `lease` is the shortest that the store supports. `pause` is
+    A trial lasts at least `seconds`, and until `enough` returns true for the number of faults of each kind. A slow
+    machine has fewer faults per second. The default `lease` is the shortest that the store supports. `pause` is
     the average pause of a publisher between two transactions. `poisons` is the number of events per stream that kill
     their worker. `flood` is the number of events in one large transaction at the start. `failure_rate` is the
     probability that a reaction fails by chance. `patience` limits each wait, and `drain` the time in which the workers

@@ -135,7 +135,7 @@ async def save_step(
 ) -> None:
     """Store the run of a step, log and publish its events, and send its commands.
 
-    The requester of the run gets its events, and the `answer` of the host that caused the step.
+    The requester of the run also gets events of the step, and the `answer` that caused it (see REQUESTER_EVENTS).
     """
     workflow = step.workflow
     await transaction.put(
@@ -202,7 +202,7 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
 
 
 async def load_resource(transaction: Transaction, kind: type[Resource], resource_id: str) -> tuple[Record, Resource]:
-    """Return a template, Git or McpServer and its record, including deleted ones."""
+    """Return a template, Git or McpServer, even a deleted one, and its record."""
     record = await _existing(transaction, _RECORD_KINDS[kind].name, resource_id)
     return record, read_document(record.doc, kind)
 
@@ -233,7 +233,7 @@ async def each_record(transaction: Transaction, query: RecordQuery) -> AsyncIter
 
 
 async def run_transaction(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
-    """Call `act` in a new transaction, again after a conflict. If `where` is a transaction, call `act` with it once."""
+    """Call `act` in a new transaction, and repeat it after a conflict. If `where` is a transaction, use it instead."""
     if isinstance(where, Transaction):
         return await act(where)
     for _ in range(_RERUNS_MAX):

@@ -10,7 +10,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 
 class _Publication(NamedTuple):
-    """The publishing of an event. `transaction` is a number, and `number` the place of the event in the transaction.
+    """The publishing of an event. `transaction` identifies its transaction, and `number` is its place there.
 
     `began` and `confirmed` are the times before and after the transaction.
     """

@@ -40,7 +40,10 @@ Ref = TypeVar("Ref", GitRef, McpServerRef)
 
 
 def merge_refs(workflow: Iterable[Ref], work: Iterable[Ref]) -> tuple[Ref, ...]:
-    """Merge the references of a Workflow and one of its Works. A Work's reference replaces one to the same resource."""
+    """Merge the references of a Workflow and one of its Works.
+
+    If both refer to the same resource, the reference of the Work is used.
+    """
     merged = {ref.target: ref for ref in workflow} | {ref.target: ref for ref in work}
     return tuple(merged.values())
 

@@ -177,7 +177,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
     failures: int = 0
     approved: bool = False
     cost_usd: float = 0.0
-    # The reported cost of each turn. It prevents that a cost is counted twice.
+    # The reported cost of each turn, so that no cost is counted twice.
     turn_costs: dict[str, float] = {}
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -221,7 +221,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def has_started(self) -> bool:
-        """Return whether an agent was started. From then on the definition of the Work cannot change."""
+        """Return whether an agent was started for this Work."""
         return self.agent.status is not AgentStatus.IDLE
 
     @property

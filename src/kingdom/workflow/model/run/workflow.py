@@ -242,7 +242,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     def uses_resources(self) -> bool:
         """Return whether the run prevents the deletion of its repositories and MCP servers.
 
-        A failed run does not prevent it. When the run is resumed, they are checked again.
+        A failed run does not prevent the deletion. When the run is resumed, its resources are checked again.
         """
         unused = {WorkflowStatus.CREATED, WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
         return self.status not in unused and self.deleted_at is None

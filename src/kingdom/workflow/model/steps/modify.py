@@ -91,7 +91,10 @@ def _check_works(workflow: Workflow, changes: tuple[WorkChange, ...]) -> None:
 
 
 def _check_started(workflow: Workflow, work: Work, wanted: WorkDefinition) -> None:
-    """Refuse changes of a started Work, except changes of open Tasks, checks and limits while the run does not run."""
+    """Refuse most changes of a started Work.
+
+    Only its open Tasks, checks and limits can change, and only while the run is not running.
+    """
     if workflow.status is WorkflowStatus.RUNNING or work.status is WorkStatus.COMPLETED:
         raise _refusal(workflow, work, "a work that has started cannot be changed")
     kept = {name: getattr(work.definition, name) for name in _CHANGEABLE}

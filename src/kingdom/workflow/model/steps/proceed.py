@@ -37,7 +37,7 @@ from kingdom.workflow.model.steps.stopping import advance_stop, ask_for_budget, 
 
 
 def proceed(step: Step) -> None:
-    """Send the commands that the run needs next. Commands without an answer yet are not sent again."""
+    """Send the commands that the run needs next. A command that has no answer yet is not sent again."""
     workflow = step.workflow
     if not workflow.stop_request or not advance_stop(step, workflow.stop_request):
         _continue(step)

@@ -72,9 +72,9 @@ def release_tree(step: Step, tree: WorkTree) -> None:
 
 
 def advance_stop(step: Step, request: StopRequest) -> bool:
-    """Stop the agents, or enter the requested outcome if no agent is running. Return False if the run continues first.
+    """Stop the agents, or enter the requested outcome if no agent is running.
 
-    A run that only pauses or waits first finishes the checks and the checkpoint of its Work.
+    Return False if the run continues for now: before it pauses or waits, it finishes its checks and its checkpoint.
     """
     workflow = step.workflow
     is_temporary = request.outcome in {StopOutcome.PAUSE, StopOutcome.AWAIT}
