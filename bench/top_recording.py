@@ -19,7 +19,7 @@ from kingdom.demo.scenario import STEPS, Scenario
 from kingdom.demo.store_watcher import DemoState
 from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.top.app import Top
 from kingdom.top.store_client import StoreClient
 
@@ -71,7 +71,7 @@ async def _photographed(court: DemoCourt) -> str:
     async def lookout() -> StatusSources:
         return status_sources_of(settings, realm)
 
-    application, photographer = declared(realm), Photographer()
+    application, photographer = declare_application(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
         photographer.app = Top(
             StoreClient(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS

@@ -119,7 +119,7 @@ def clock_faults(controls: Controls, *, one_host: bool) -> Sequence[ExtraFault]:
 
     def step(sign: int) -> Callable[[Nemesis], Awaitable[bool]]:
         async def strike(nemesis: Nemesis) -> bool:
-            victim = nemesis.victim()
+            victim = nemesis.choose_victim()
             if victim is None:
                 return False
             slots = [member.slot for member in nemesis.fleet.members] if one_host else [victim.slot]

@@ -29,7 +29,7 @@ from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 
 GROWTH_LIMIT = 1.25
 # Vacuum before a measurement, never during one.
@@ -53,7 +53,7 @@ class CountingBus(ExplainedBus):
     """Counts the statements and buffers of its blocks."""
 
     def __init__(self, dsn: str, lookup: int = 0) -> None:
-        application = declared(Realm())
+        application = declare_application(Realm())
         super().__init__(dsn, application.topology, [EFFECTS, SEQUENCES, *application.kinds], connections=2)
         self.lookup = lookup
         self.counts: dict[str, Counter[str]] = {what: Counter() for what in COUNTED}
@@ -112,7 +112,7 @@ async def measure_files(directory: Path, figures: Figures, *, stored: Sequence[i
         raise SystemExit(
             "strace is not installed, and nothing else counts system calls: install it, or leave out growth"
         )
-    application = declared(Realm())
+    application = declare_application(Realm())
     found: list[tuple[int, Counter[str]]] = []
     async with open_bus(f"file:{directory / 'model'}", application.topology, application.kinds) as model:
         await Course(model).play(_MODEL)
@@ -201,7 +201,7 @@ def _typical(steps: Sequence[str], calls: Sequence[int]) -> Counter[str]:
 
 
 async def _be_watched(root: str, events: int, *, scans: bool) -> None:
-    application = declared(Realm())
+    application = declare_application(Realm())
     steps: list[str] = []
 
     @contextmanager

@@ -23,7 +23,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.records import EVENTS, load
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.records import COMMANDS, each_record
 
 GENERAL = "gen-bench"
@@ -94,7 +94,7 @@ async def begin(court: CourtProcesses, settings: Mapping[str, Any] = SETTINGS) -
 @asynccontextmanager
 async def opened_store(court: CourtProcesses) -> AsyncIterator[Bus]:
     """Open the store of a court for reading."""
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(court.url, application.topology, application.kinds, connections=2) as bus:
         yield bus
 

@@ -96,7 +96,7 @@ async def _run(pair: Pair, options: argparse.Namespace) -> FailoverResult:
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
-        await trial.ready()
+        await trial.wait_until_ready()
         for number in range(options.kills):
             await asyncio.sleep(_LOAD_SECONDS)
             await _fail_over(pair, trial, losing=options.asynchronous or options.broken)

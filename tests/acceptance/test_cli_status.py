@@ -21,7 +21,7 @@ from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
 from kingdom.court.records import CURRENT, save
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.front import Typist
@@ -37,7 +37,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
     async def run() -> None:
-        application = declared(Realm())
+        application = declare_application(Realm())
         async with (
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,

@@ -19,7 +19,7 @@ from kingdom.court.package_files import make_private
 from kingdom.demo.external_services import BOT, CHANNEL, PULL_REQUEST, REPO, DemoServices, start_services
 from kingdom.demo.toy_repository import create_repository
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.processes.leftovers import kill_leftover_processes
 from kingdom.standins.jira.application import EMAIL, TOKEN
@@ -71,7 +71,7 @@ async def open_demo_court(directory: Path) -> AsyncIterator[DemoCourt]:
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(start_services(directory / "outside"))
         file.write_text(yaml.safe_dump(_realm_settings(services), sort_keys=False))
-        application = declared(read_realm(file))
+        application = declare_application(read_realm(file))
         bus = await stack.enter_async_context(open_bus(settings.database_url, application.topology, application.kinds))
         url = str(repository)
         git = Git(id=_GIT, name=_GIT, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)

@@ -13,7 +13,7 @@ from kingdom.doctor import files_store
 from kingdom.doctor.check import CheckResult, Status, fail, ok, skipped
 from kingdom.doctor.context import CheckContext
 from kingdom.errors import KingdomError, NotFound
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 
 _CONNECTIONS = 2
 _MIGRATE = "kingdom bus migrate"
@@ -59,7 +59,7 @@ async def read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | Non
 async def _read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:
     if not await _is_readable(context):
         return None
-    application = declared(context.realm)
+    application = declare_application(context.realm)
     try:
         async with (
             _open_store(context, application.topology, application.kinds) as bus,

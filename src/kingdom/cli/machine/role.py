@@ -37,7 +37,7 @@ from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, log_path, tee
 from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
@@ -128,7 +128,7 @@ async def _play_court_role(
         logs.append(TextLog(log_path(directory, TASKS)))
     configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
     await refuse_old_store(call.settings)
-    application, registry = declared(realm), CollectorRegistry()
+    application, registry = declare_application(realm), CollectorRegistry()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
         refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]

@@ -29,7 +29,7 @@ from kingdom.clock import utc_now
 from kingdom.court.status import StatusSources
 from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.text import printable
 from kingdom.top.run_views import ReadContent, RunViews
@@ -69,7 +69,7 @@ async def top(call: CommandCall) -> int | None:
             seen[:] = [(time.monotonic(), await asyncio.to_thread(status_sources_of, call.settings, call.realm))]
         return seen[0][1]
 
-    async with call.bus(declared(call.realm), create=False) as bus:
+    async with call.bus(declare_application(call.realm), create=False) as bus:
         shown = screen(StoreClient(bus, call.settings.actor, status_sources), readers_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Without this, a signal would leave the terminal in the state of the screen.

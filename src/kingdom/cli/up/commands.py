@@ -44,7 +44,7 @@ from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
 from kingdom.errors import KingdomError
 from kingdom.log_output import configure_logs
 from kingdom.realm import EXAMPLE, Realm, read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.settings import FILE, environment_of_children
 from kingdom.supervisor.processes import RoleProcesses, hold_realm
 from kingdom.supervisor.silent_roles import SilentRoleRestarter
@@ -90,7 +90,7 @@ async def up(
         lines = RoleLog(_discard if is_screen else write_to_stderr(json=call.output.json))
         system_log = TextLog(log_path(directory, SYSTEM))
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.process_own_event])
-        async with call.bus(declared(realm)) as bus:
+        async with call.bus(declare_application(realm)) as bus:
             processes = RoleProcesses(
                 role or ROLES,
                 partial(_command, file, log_level),
