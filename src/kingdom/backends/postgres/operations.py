@@ -1,4 +1,4 @@
-"""Operations on PostgreSQL: every change by an operator is one short transaction with a log entry."""
+"""Operations on PostgreSQL. Each change by an operator is one short transaction, which also writes a log entry."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +28,7 @@ from kingdom.bus.operations import (
 from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound
 
+# Younger transactions are not reported as pins.
 _PIN_SECONDS = 5.0
 
 
@@ -145,7 +146,7 @@ class PostgresOperations(Operations):
         for row in await self._read("dead_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
             key = {"stream": row["stream"], "key": row["partition_key"]}
-            # Another operator was faster: nothing changed, so log nothing.
+            # If another operator was faster, nothing changes and nothing is logged.
             with suppress(NotFound):
                 async with self._change(entry_type, actor, data) as connection:
                     key_row = (await self._run(connection, "lock_key", **key))[0] if row["ordered"] else None
@@ -160,15 +161,15 @@ class PostgresOperations(Operations):
         return changed
 
     async def _rewind(self, connection: Connection, key: Mapping[str, Any], position: int) -> None:
-        """Return an event to its old position: as head, or directly after the run in flight."""
+        """Put a redriven event back at its old position: as the head of its key, or right after the run in flight."""
         first = await self._run(connection, "first_open", **key)
         if first[0]["id"] == position and await self._run(connection, "demote_head", **key):
             await self._run(connection, "promote", id=position)
-        # A run in flight may be past this position, so its settlement must look back.
+        # A run in flight may already be past this position. Its settlement then makes this event the next head.
         await self._run(connection, "rewind", id=position, **key)
 
     async def _promote_first(self, connection: Connection, key: Mapping[str, Any]) -> None:
-        """Promote the first open event of an idle key to its head, or delete the key row."""
+        """Make the first open event of an idle key its head. Delete the key row if no event is open."""
         first = await self._run(connection, "first_open", **key)
         if first:
             await self._run(connection, "unblock", **key)
@@ -178,6 +179,7 @@ class PostgresOperations(Operations):
 
     @asynccontextmanager
     async def _change(self, entry_type: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
+        """Open a transaction for a change, and append a log entry at its end."""
         with translate_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection
