@@ -18,8 +18,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", rename="
 class EventItem(Item, frozen=True, kw_only=True, tag="event"):
     """One event in one stream, open or finished, but never in flight.
 
-    `ordered` means that events of the same key are handled in order. An open event without `due_at` waits for an earlier
-    event of its key. `event_id_given` means that the publisher chose the id.
+    `ordered` means that events of the same key are handled in order. An open event without `due_at` waits for an
+    earlier event of its key. `event_id_given` means that the publisher chose the id.
     """
 
     stream: str
