@@ -35,7 +35,7 @@ _decode_item = msgspec.json.Decoder(AnyItem).decode
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first line of an archive."""
+    """The first line of an archive. `source` is the kind of store that was exported."""
 
     format: str
     version: int
@@ -52,6 +52,8 @@ class _FormatVersion(msgspec.Struct):
 
 
 class _Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
+    """The last line of an archive."""
+
     census: ItemCounts
     sha256: str
 
@@ -98,7 +100,7 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
 
 def read_header(path: Path) -> ArchiveHeader:
     """Return the header of an archive, or raise Permanent if this version cannot read the file."""
-    with _opened(path) as file:
+    with _open_archive(path) as file:
         line = file.readline()
     try:
         found = _decode_version(line)
@@ -124,7 +126,7 @@ def read_items(path: Path) -> Iterator[AnyItem]:
     """
     announced = read_header(path).manifest.census
     digest, counter = hashlib.sha256(), ItemCounter()
-    with _opened(path) as file:
+    with _open_archive(path) as file:
         digest.update(file.readline())
         for number, line in enumerate(file, start=2):
             if line.startswith(b'{"item":"end"'):
@@ -157,7 +159,7 @@ def _require_equal(path: Path, announced: ItemCounts, counted: ItemCounts) -> No
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open_archive(path: Path) -> Iterator[IO[bytes]]:
     with (
         _translate_file_errors(path, "check that you may read it"),
         gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,

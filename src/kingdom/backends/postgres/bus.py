@@ -231,11 +231,11 @@ class PostgresBus(Bus):
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
         runs = len({d.ordering_key or d.position for d in deliveries})
-        alone = bool(deliveries) and deliveries[0].suspect
-        full = alone or len(rows) >= limit or (declared.ordered and runs >= heads)
+        has_suspect = bool(deliveries) and deliveries[0].suspect
+        full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
-        if declared.ordered and not alone:
+        if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token

@@ -24,16 +24,16 @@ class ClaimPace:
     """Keeps the cost of claims constant while dead row versions accumulate at the front of the index."""
 
     def __init__(self) -> None:
-        self._position: datetime | None = None
-        self._exact = False
+        self._latest_due: datetime | None = None
+        self._was_full = False
         self._next_unbounded = 0.0
         self._heads: int | None = None
 
     def lower_bound(self, now: float) -> datetime:
         """Return the earliest due time to look at. `now` is a monotonic time in seconds."""
-        if self._position is None or now >= self._next_unbounded:
+        if self._latest_due is None or now >= self._next_unbounded:
             return EVERYTHING
-        return self._position if self._exact else self._position - _BEHIND
+        return self._latest_due if self._was_full else self._latest_due - _BEHIND
 
     def heads(self, limit: int) -> int:
         """Return the number of keys that an ordered claim takes: few if their runs are long, more if they are short."""
@@ -47,8 +47,8 @@ class ClaimPace:
             wait = max(_UNBOUNDED_SECONDS_MIN, _UNBOUNDED_DURATION_FACTOR * took)
             self._next_unbounded = now + min(wait, _UNBOUNDED_SECONDS_MAX)
         if due:
-            self._position = max(due)
-        self._exact = full
+            self._latest_due = max(due)
+        self._was_full = full
 
     def record_runs(self, *, runs: int, events: int, limit: int) -> None:
         """Set the number of heads for the next claim, depending on the number and length of the runs of this claim."""

@@ -86,23 +86,24 @@ class PostgresOperations(Operations):
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See the port."""
-        return await self._each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
+        return await self._change_each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
         """See the port."""
-        return await self._each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
+        return await self._change_each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         """See the port."""
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("event.cancelled", actor, data) as connection:
-            row = await self._open_event(connection, event_id, stream)
+            row = await self._find_open_event(connection, event_id, stream)
             key = {"stream": stream, "key": row["partition_key"]}
             if row["ordered"]:
                 await self._run(connection, "lock_key", **key)
             waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
             if not waiting:
-                row = await self._open_event(connection, event_id, stream)
+                # The event is in flight. It may have been claimed just now, so read its token again.
+                row = await self._find_open_event(connection, event_id, stream)
                 if not await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"]):
                     raise Conflict(f"event {event_id} was claimed or released just now: cancel it again")
             elif row["ordered"] and waiting[0]["was_head"]:
@@ -112,7 +113,7 @@ class PostgresOperations(Operations):
                     await self._promote_first(connection, key)
         return "cancelled" if waiting else "requested"
 
-    async def _open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
+    async def _find_open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
         rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
         if not rows:
             raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended or was never there")
@@ -138,7 +139,7 @@ class PostgresOperations(Operations):
         """See the port."""
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
-    async def _each_dead(
+    async def _change_each_dead(
         self, positions: Sequence[int], entry_type: str, actor: str, details: Mapping[str, Any], query: str
     ) -> list[UUID]:
         """Apply a statement to each of these events that is still DEAD, each in its own transaction."""

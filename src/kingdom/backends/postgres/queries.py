@@ -1,4 +1,4 @@
-"""Named queries and the fragments that they share, read from the `.sql` files beside this module."""
+"""Read named queries, and the fragments that they share, from the files in the folder `sql`."""
 
 import re
 from functools import cache

@@ -70,22 +70,24 @@ class _PartitionedTable:
         self._column = sql.Identifier(column)
 
     async def make_ahead(self, today: date, days: int) -> int:
+        """Create the missing partitions of today, of the next days, and of days in the default partition."""
         wanted = {today + timedelta(days=offset) for offset in range(days + 1)} | await self._stray_days()
         return await self._change_until_refused(self._make, wanted - await self._days())
 
     async def drop_before(self, oldest: date) -> int:
+        """Drop the partitions of all days before the oldest day to keep."""
         return await self._change_until_refused(self._drop, {day for day in await self._days() if day < oldest})
 
     async def _change_until_refused(self, change: Callable[[date], Awaitable[bool]], days: set[date]) -> int:
         """Change the partitions of some days. Stop if a change fails, because the next change would fail too."""
         changed = 0
         for day in sorted(days):
-            if await self._is_read_for_long(day) or not await change(day):
+            if await self._has_long_reader(day) or not await change(day):
                 break
             changed += 1
         return changed
 
-    async def _is_read_for_long(self, day: date) -> bool:
+    async def _has_long_reader(self, day: date) -> bool:
         """Return whether a long transaction uses the tables of a day.
 
         A transaction counts as long if this database role may not see when it began.
@@ -105,6 +107,7 @@ class _PartitionedTable:
         return [self._parent, f"{self._parent}_default", *part]
 
     async def _days(self) -> set[date]:
+        """Return the days that have a partition."""
         cursor = await self._connection.execute(
             "SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             " WHERE i.inhparent = %s::regclass",

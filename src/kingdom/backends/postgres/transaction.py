@@ -112,6 +112,7 @@ class PostgresTransaction(Transaction):
             await self._execute(statement)
 
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
+        """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
@@ -125,9 +126,9 @@ class PostgresTransaction(Transaction):
                 yield self._put_many(name, some)
             elif some:
                 yield self._put(some[0])
-        yield from self._publishing(settled, staged=staged)
+        yield from self._publish_statements(settled, staged=staged)
         for token, group in _by_token(settled).items():
-            yield from self._settling(token, group)
+            yield from self._settle_statements(token, group)
         if self.changes.entries:
             yield self._queries["append"], {"rows": entry_rows(self.changes.entries)}, _accept_any
 
@@ -175,7 +176,7 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], {"rows": to_json(rows)}, check
 
-    def _publishing(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
+    def _publish_statements(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
         ordered = [c for c in self.changes.copies.values() if _is_ordered(c)]
         keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
@@ -187,7 +188,7 @@ class PostgresTransaction(Transaction):
         if unordered:
             yield self._queries["publish"], {"rows": _rows(unordered)}, self._collect_duplicates(unordered)
 
-    def _settling(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
+    def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
         done = [s for s in group if isinstance(s.outcome, Done)]
         for name, part in (

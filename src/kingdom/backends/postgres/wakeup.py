@@ -1,4 +1,4 @@
-"""Send and receive wake-ups by NOTIFY, after the transaction and several at once. A lost one only costs time."""
+"""Send and receive wake-ups by NOTIFY. They are sent after the transaction, and a lost wake-up only costs time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
