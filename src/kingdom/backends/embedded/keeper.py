@@ -18,10 +18,10 @@ from kingdom.backends.embedded.server import EmbeddedServer
 from kingdom.backends.embedded.server_directory import MISCONFIGURED, UNAVAILABLE, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Misconfigured
 
-# An unused server runs for this time, because the next command often follows soon.
+# A server without users runs on for this time, because the next command often follows soon.
 GRACE_SECONDS = 3.0
 _POLL_SECONDS = 0.2
-# A new keeper empties a larger log.
+# If the log is larger, a new keeper empties it.
 _LOG_MAX_BYTES = 1 << 20
 
 

@@ -130,7 +130,7 @@ def _copy(programs: PostgresPrograms, home: Path) -> None:
 
 
 def _first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
-    """Return the first directory on a path that an account may not enter, the file if it may not run it, or None."""
+    """Return the first part of a path for which an account lacks the execute permission, or None."""
     real = path.resolve()
     for part in (*reversed(real.parents), real):
         if not part.exists():

@@ -1,4 +1,4 @@
-"""Use an embedded server. Each process that uses it makes sure that a keeper runs, which runs the server."""
+"""Use an embedded server. Each process that uses it starts a keeper if none runs. The keeper runs the server."""
 
 import asyncio
 import fcntl
@@ -83,10 +83,10 @@ def _create_directory(directory: ServerDirectory) -> None:
 
 
 async def _make_ready(directory: ServerDirectory, users: IO[bytes]) -> None:
-    """Take the shared lock of a user, and wait until the server answers."""
+    """Lock the file as a user of the server, and wait until the server answers."""
     try:
         async with asyncio.timeout(_READY_SECONDS):
-            # A keeper that stops an unused server has locked the file exclusively: wait until the keeper has ended.
+            # A keeper that stops its server has locked the file exclusively. Wait until this keeper has ended.
             while not try_lock(users, fcntl.LOCK_SH):  # noqa: ASYNC110 - flock has no notification
                 await asyncio.sleep(_SLEEP_SECONDS)
             while not _server_answers(directory):

@@ -21,9 +21,9 @@ DATABASE = "postgres"
 UNAVAILABLE, MISCONFIGURED = 1, 2
 # The index of the line in postmaster.pid that contains the state of the server.
 _STATUS_LINE = 7
-# PostgreSQL refuses to run as root. If root starts it, the first of these accounts that exists runs it.
+# PostgreSQL refuses to run as root. If root starts the server, it runs as the first existing account of these.
 _ACCOUNTS = ("postgres", "nobody")
-# In bytes. A system allows 104 or 108 bytes, including the final NUL.
+# The length in bytes that every system allows. The limit is 104 or 108 bytes, including the final NUL.
 _SOCKET_PATH_MAX = 103
 # Other characters, such as a comma, have a special meaning in the setting `unix_socket_directories`.
 _PLAIN_PATH = re.compile(rb"[\w./+-]+")
@@ -53,7 +53,7 @@ class ServerDirectory:
 
     @property
     def programs(self) -> Path:
-        """Return the directory for copies of the programs. They are needed if the account cannot run the originals."""
+        """Return the directory for copies of the programs. The account uses them if it cannot run the originals."""
         return self.path / "programs"
 
     @property
@@ -83,7 +83,7 @@ class ServerDirectory:
 
     @property
     def socket_file(self) -> Path:
-        """Return the path of the socket. If `socket` is a link, the path contains the target of the link instead."""
+        """Return the path of the socket file, without the link that may lead to its directory."""
         folder = self.socket.readlink() if self.socket.is_symlink() else self.socket
         return folder / f"{SOCKET_NAME}{PORT}"
 
@@ -121,7 +121,7 @@ class ServerDirectory:
             return False
 
     def check_usable(self) -> None:
-        """Raise Misconfigured if another user owns the directory, or if it contains something else than a server."""
+        """Raise Misconfigured if another user owns the directory, or if it has files but no server."""
         try:
             owner = self.path.stat().st_uid
             inside = {path.name for path in self.path.iterdir()}

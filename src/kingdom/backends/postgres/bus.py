@@ -37,7 +37,7 @@ from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
 
 # The key of an advisory lock, which must never change: "tokens" in ASCII.
 _TOKEN_LOCK = 0x746F6B656E73
-# How often a reap looks at all leases. The other reaps skip tokens that had no lease before.
+# How often a reap looks at all leases. Other reaps start at the lowest token that had a lease at the last reap.
 _FULL_REAP_SECONDS = 60.0
 _POOL_SECONDS_MIN = 10
 # The pool doubles its wait after each failed attempt to connect. After this time, the waits are short again.
@@ -188,7 +188,7 @@ class PostgresBus(Bus):
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
-        """Yield a Transaction that is part of the caller's. Its changes are written when the block ends.
+        """Yield a Transaction inside the caller's own transaction. Its changes are written when the block ends.
 
         The caller commits later, so no wake-up is sent. Call `nudge` after the commit, or let polling find the events.
         """
@@ -242,7 +242,7 @@ class PostgresBus(Bus):
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                # After a failover, a pooler has led to another server. Targets have seen higher tokens and refuse this.
+                # A pooler has led to another server after a failover. Targets refuse a token below earlier tokens.
                 with translate_errors():
                     async with self._responsive_connection() as connection:
                         await self._raise_tokens(connection)
@@ -374,7 +374,7 @@ class PostgresBus(Bus):
             )
 
     async def _raise_tokens(self, connection: Connection) -> None:
-        """Make new tokens higher than the clock and than every token that this process has seen before a failover."""
+        """Make new tokens higher than the clock and than every token that this process has seen. Log lost tokens."""
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
             _log.error("the server has lost committed transactions; raising the tokens", **seen)

@@ -55,7 +55,7 @@ def _translate(error: psycopg.Error) -> KingdomError | None:
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
         return Misconfigured(f"{primary}; run `kingdom bus migrate` first")
     if isinstance(error, errors.InsufficientPrivilege):
-        return Misconfigured(f"{primary}; grant it to this role, or connect as another")
+        return Misconfigured(f"{primary}; grant the privilege to this role, or connect as another role")
     if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
         return Transient(f"the database cancelled the statement: {primary}")
     return None
