@@ -106,7 +106,7 @@ async def fill_files(model: Bus, store: Bus, events: int) -> None:
         tally.add(item)
     highest = last * (events + 1)
     manifest = Manifest(census=tally.counts, last_position=highest, last_token=highest)
-    await transfer_of(store).take_in(_slowly(_all(items, events, last)), manifest)
+    await transfer_of(store).import_items(_slowly(_all(items, events, last)), manifest)
 
 
 async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:

@@ -140,7 +140,7 @@ class Publisher:
         keep = self._rng.random() < _COMMITTED_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
-            async with self._store.lingering(self._bus, seconds=wait, keep=keep) as transaction:
+            async with self._store.slow_transaction(self._bus, seconds=wait, keep=keep) as transaction:
                 await _publish(transaction, publications)
         else:
             async with self._bus.transaction() as transaction:

@@ -54,7 +54,7 @@ class FilesTransfer(StoreTransfer):
             manifest = await holding.run(self._manifest)
             yield Snapshot(manifest, _read_in_batches(holding, self._contents.items()))
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
+    async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
         async with _HeldStore(self._store) as holding:
             if (found := await holding.run(self._contents.census)).total:

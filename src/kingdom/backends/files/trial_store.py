@@ -90,7 +90,7 @@ class FilesTrialStore(TrialStore):
         return await asyncio.to_thread(self._log_data, entry_type)
 
     @asynccontextmanager
-    async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
+    async def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
         with suppress(_DiscardTransactionError):
             async with bus.transaction() as transaction:

@@ -81,7 +81,7 @@ async def import_(
             advance()
     async with _opened(call, create=True) as store:
         with call.output.progress("Importing", exported.total) as advance:
-            imported = await store.take_in(_with_progress(read_items(file), advance), header.manifest)
+            imported = await store.import_items(_with_progress(read_items(file), advance), header.manifest)
     if call.output.json:
         names = {"file": str(file), "source": header.source, "target": store.store}
         call.output.document(ImportResult(**names, exported=exported, imported=imported))
