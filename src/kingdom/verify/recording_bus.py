@@ -20,9 +20,9 @@ class RecordingMetrics(WorkerMetrics):
         super().__init__()
         self._history = history
 
-    def lost(self, delivery: Delivery) -> None:
+    def count_lost(self, delivery: Delivery) -> None:
         """Record a delivery whose lease was lost."""
-        super().lost(delivery)
+        super().count_lost(delivery)
         self._history.write("lease_lost", tokens=[delivery.token])
 
 
