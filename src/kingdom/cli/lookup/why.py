@@ -37,7 +37,7 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
 
 def _print_details(call: CommandCall, explanation: EventExplanation) -> None:
     for wait in explanation.waits:
-        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
+        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_wait_text(wait)}")
     if explanation.assignments:
         columns = ("assignment", "general", "type", "status", "reason")
         rows = [
@@ -49,6 +49,6 @@ def _print_details(call: CommandCall, explanation: EventExplanation) -> None:
         call.output.table(("rule", "gets it", "why"), rows_considered)
 
 
-def _line(wait: WaitReason) -> str:
+def _wait_text(wait: WaitReason) -> str:
     ahead = f"{wait.ahead}{'+' if wait.ahead >= AHEAD_MAX else ''}"
     return f"{wait.held_by}; {ahead} ahead of it in the queue {wait.line!r}."
