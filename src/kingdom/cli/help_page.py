@@ -15,6 +15,7 @@ _MORE = (
         " 4 a run waits for a person."
     ),
 )
+# Widths in characters: of a pipe, of a terminal that reports none, and the limits for every page.
 _PIPE_WIDTH = 100
 _USUAL_WIDTH = 80
 _NARROW = 40
@@ -59,7 +60,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def print_help() -> None:
     """Print the help, formatted for the terminal or pipe on standard output."""
-    # COLUMNS has priority, since not every terminal reports its width.
+    # The variable COLUMNS has priority, because not every terminal reports its width.
     usual = _USUAL_WIDTH if sys.stdout.isatty() else _PIPE_WIDTH
     width = shutil.get_terminal_size((usual, 0)).columns
     colored = sys.stdout.isatty() and _may_use_color()

@@ -77,8 +77,8 @@ class StoreWatcher:
         self._offsets: dict[Path, int] = {}
 
     async def read_new_lines(self) -> list[NarrationLine]:
-        """Return the lines of all new entries; the lines of an agent follow the entry about its start."""
-        # Read transcripts first: the log then contains the start of every agent that appears in them.
+        """Return the lines of all new entries. The lines of an agent follow the entry about its start."""
+        # Transcripts are read before the log, so that the log has the start of every agent with a transcript.
         agent_lines = await asyncio.to_thread(self._read_transcripts)
         lines: list[NarrationLine] = []
         while page := await self._operations.read_log(self._cursor, _PAGE):

@@ -12,7 +12,7 @@ from kingdom.bus.app import Application
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.port import Bus
 from kingdom.cli.framework import exit_code
-from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
 from kingdom.cli.framework.json_result import lines
 from kingdom.cli.framework.output import CommandOutput
@@ -77,7 +77,7 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     }
     at = utc_now() + duration(delay) if delay else None
     application = call.application()
-    declared = application or undeclared(ordered=bool(ordered))
+    declared = application or application_for_any_stream(ordered=bool(ordered))
     order_known = application is not None or ordered is not None
     if file is not None:
         if body is not None or event_id:
@@ -115,7 +115,7 @@ async def _publish_file(
             for envelope in envelopes(lines, headers):
                 yield _checked(envelope, declared, order_known=order_known)
 
-    # The file is checked before anything is stored, so that a bad line stores nothing.
+    # The whole file is checked first, so that nothing is stored if a line is invalid. Standard input is read only once.
     total = None if file == STANDARD_INPUT else sum(1 for _ in read())
     stored = duplicates = unrouted = 0
     async with call.bus(declared) as bus:

@@ -119,5 +119,5 @@ async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
     received = stop_on_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=received.again)
-    return exit_code.FAILED if received.again else None
+    _log.info("worker ended", worker=worker.name, cut_off=received.is_second)
+    return exit_code.FAILED if received.is_second else None

@@ -10,19 +10,20 @@ from kingdom.text import printable
 
 _LABEL_WIDTH = 10
 _TIME_WIDTH = 8
+# Longer texts are cut to this number of lines, and each line to _LINE_WIDTH characters.
 _PROMPT_LINES = 12
 _OUTPUT_LINES = 6
 _LINE_WIDTH = 2000
 
 
 class TranscriptView:
-    """Formats entries, and remembers the last ones, so that nothing is shown twice."""
+    """Formats entries. It remembers the last entry of each type, so that nothing is shown twice."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
 
     def lines(self, entries: Iterable[TranscriptEntry]) -> Iterator[Text]:
-        """Yield the text of each entry that matters to a person; it can have several lines."""
+        """Yield the text of each entry that matters to a person. A text can have several lines."""
         for entry in coalesced(map(normalize_entry, entries)):
             kind = entry["type"]
             if kind == "answered" and _words(entry, "answer") == self._last.get("said"):
@@ -171,14 +172,14 @@ def _cost(entry: TranscriptEntry, *, before: str = "") -> str:
 
 
 def _head(text: str, lines: int) -> str:
-    """Return the first lines of a text and the number of omitted ones."""
+    """Return the first lines of a text and the number of omitted lines."""
     every = text.strip().split("\n")
     more = len(every) - lines
     return "\n".join([*every[:lines], f"… and {more} more line(s)"] if more > 0 else every)
 
 
 def _tail(text: str, lines: int) -> str:
-    """Return the last lines of a text and the number of omitted ones."""
+    """Return the last lines of a text and the number of omitted lines."""
     every = text.split("\n")
     before = len(every) - lines
     return "\n".join([f"… {before} line(s) before", *every[-lines:]] if before > 0 else every)

@@ -10,9 +10,9 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court import petition
-from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.json_result import one
-from kingdom.cli.framework.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, resolve_id
+from kingdom.cli.framework.workflow_ids import ID_PREFIXES, find_task, find_work, find_workflow, resolve_id
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
@@ -53,7 +53,7 @@ async def show(
 
     JSON: what the command for its kind prints.
     """
-    async with call.bus(undeclared(), create=False) as bus:
+    async with call.bus(application_for_any_stream(), create=False) as bus:
         show_thing, *words = await _command(bus, thing)
     await show_thing(call, *words)
 
@@ -64,7 +64,7 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
         for kind, noun in _NOUNS.items():
             if await transaction.get(kind, thing):
                 return _show_function(noun), thing
-        if thing.startswith(BEGINNINGS[EVENTS.name]):
+        if thing.startswith(ID_PREFIXES[EVENTS.name]):
             return _show_function("event"), await resolve_id(transaction, EVENTS, thing)
     if event := _uuid(thing):
         return await _bus_event_command(bus, event)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from kingdom import bootstrap
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.cli.court.status import look_now
+from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
@@ -141,7 +141,7 @@ async def _play_court_role(
         bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
         refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
         if name == CHAMBERLAIN:
-            look = partial(look_now, bus, call.settings, realm)
+            look = partial(read_current_status, bus, call.settings, realm)
             refreshes.append(partial(CourtMetrics(registry).refresh, look))
         await stack.enter_async_context(serving_metrics(registry, *refreshes, host=metrics_host, port=metrics_port))
         context = RoleContext(

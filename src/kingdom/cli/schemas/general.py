@@ -24,7 +24,7 @@ _WORDS: Words = {
         "where": "Only events with these values, by the path of a field, such as `payload.actor`; texts are globs.",
         "also": "`true`: the General gets the event even if another General gets it too.",
         "priority": "A priority that replaces that of the event.",
-        "supersedes": "The subject of events, such as `{repo}#{payload.number}`; the newest event replaces waiting ones.",
+        "supersedes": "The subject of events, such as `{repo}#{payload.number}`; a new event replaces a waiting one.",
         "debounce_seconds": "How long an event waits for a newer one.",
     },
     "Schedule": {

@@ -24,7 +24,7 @@ from kingdom.workflow.model.status import (
     allowed_operations,
 )
 
-# Operations that people can use; the others belong to the engine and the court.
+# The operations that people can use. Other operations are only for the engine and the court.
 _COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")
 _COLORS = {
     "COMPLETED": "green",
@@ -42,7 +42,7 @@ _COLORS = {
 _NAME_WIDTH = 40
 _WHY_WIDTH = 60
 _QUERY_WIDTH = 60
-# Fields that a log line of a run need not repeat, or that matter to the engine only.
+# A log line leaves out these fields: the user knows the run, and only the engine needs the others.
 _HIDDEN_FIELDS = frozenset({"workflowId", "epoch", "attempt"})
 
 
@@ -53,7 +53,7 @@ def list_view(workflows: Sequence[Workflow]) -> Table:
 
 
 def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
-    """Return everything about a run as a tree; running durations are counted up to now."""
+    """Return everything about a run as a tree. Durations that have not ended are counted up to now."""
     tree = Tree(_head(workflow, host, now), guide_style="dim")
     for line in _situation(workflow):
         tree.add(line)
@@ -84,7 +84,7 @@ def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
 
 
 def checkpoints_view(workflow: Workflow, points: Sequence[Checkpoint] | None = None) -> Table:
-    """Return a table of checkpoints, by default all of a run."""
+    """Return a table of checkpoints, by default all checkpoints of the run."""
     valid = {each.id for each in workflow.valid_checkpoints()}
     rows = [
         (
