@@ -60,10 +60,10 @@ def _capture_standard_loggers(
 
 def _escape_texts(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Escape control characters and indent further lines. The renderer quotes values that are not text."""
-    return {name: _shown(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: _escape(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     return printable(text).replace("\n", "\n    ")
 
 

@@ -104,7 +104,7 @@ def read_realm(file: Path | None, *, secrets: bool = True) -> Realm:
     values = yaml.safe_load(text)
     if secrets:
         values = _Secrets(text, file).insert(values)
-    return msgspec.convert(_complete(values, realm.channel, file.parent), Realm)
+    return msgspec.convert(_with_derived_defaults(values, realm.channel, file.parent), Realm)
 
 
 def read_part(file: Path | None, name: str, *, secrets: bool = False) -> Realm:
@@ -122,12 +122,12 @@ def read_part(file: Path | None, name: str, *, secrets: bool = False) -> Realm:
         return Realm()
     if secrets:
         values = _Secrets(text, file).insert(values)
-    return msgspec.convert(_complete(values, Realm().channel, file.parent), Realm)
+    return msgspec.convert(_with_derived_defaults(values, Realm().channel, file.parent), Realm)
 
 
 def mask_secrets(realm: Realm) -> dict[str, Any]:
     """Return all settings with masked secrets."""
-    document: dict[str, Any] = _masked(msgspec.to_builtins(realm))
+    document: dict[str, Any] = _mask(msgspec.to_builtins(realm))
     return document
 
 
@@ -160,7 +160,7 @@ def _nested_types(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
                 yield from _nested_types(each, f"{path}.{field.encode_name}".lstrip("."))
 
 
-def _complete(values: Mapping[str, Any], channel: str, folder: Path) -> dict[str, Any]:
+def _with_derived_defaults(values: Mapping[str, Any], channel: str, folder: Path) -> dict[str, Any]:
     """Return the settings with derived defaults: absolute paths, channels and shared values."""
     document = dict(values)
     for part in _MESSAGE_SENDERS:
@@ -260,12 +260,12 @@ def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
             yield value
 
 
-def _masked(value: Any, name: str = "") -> Any:
+def _mask(value: Any, name: str = "") -> Any:
     match value:
         case Mapping():
-            return {key: _masked(each, key) for key, each in value.items()}
+            return {key: _mask(each, key) for key, each in value.items()}
         case list() | tuple():
-            return [_masked(each, name) for each in value]
+            return [_mask(each, name) for each in value]
         case str() if name in SECRETS and value:
             return _MASK
         case str() if name == _URL:

@@ -40,16 +40,16 @@ def read_yaml(text: str, source: str, kind: type[_T], block_types: Mapping[str, 
     `block_types` has the type of each nested block, by its path, such as `envoy.webhook`, or by its name alone if every
     block with this name has the same type.
     """
-    root, document = _parsed(text, source)
+    root, document = _parse(text, source)
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise Misconfigured(_explained(str(error), root, source, {**block_types, "": kind})) from error
+        raise Misconfigured(_explain(str(error), root, source, {**block_types, "": kind})) from error
 
 
 def place_in(text: str, source: str, path: Sequence[str | int]) -> str:
     """Return the file and line of a field."""
-    root, _ = _parsed(text, source)
+    root, _ = _parse(text, source)
     return f"{source}:{_line(root, list(path))}"
 
 
@@ -105,7 +105,7 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, str(error), node.start_mark) from error
 
 
-def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
+def _parse(text: str, source: str) -> tuple[yaml.Node | None, object]:
     """Return the single YAML document of a text, as nodes with line numbers and as values."""
     try:
         loader = _Loader(text)
@@ -148,7 +148,7 @@ def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
             waiting += node.value
 
 
-def _explained(words: str, root: yaml.Node | None, source: str, block_types: Mapping[str, type[msgspec.Struct]]) -> str:
+def _explain(words: str, root: yaml.Node | None, source: str, block_types: Mapping[str, type[msgspec.Struct]]) -> str:
     """Return an error message with the line and the path of the field."""
     place = _PLACE.search(words)
     message = words[: place.start()] if place else words

@@ -9,7 +9,7 @@ from rich.table import Table
 from kingdom.cli.framework.output import format_duration, table
 from kingdom.soldiers.files.agent_files import list_files_below
 
-_KILO = 1024
+_UNIT_FACTOR = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def files_view(files: Iterable[ChangedFile], now: float) -> Table:
 
 def _size(size: float) -> str:
     for unit in ("B", "kB", "MB"):
-        if size < _KILO:
+        if size < _UNIT_FACTOR:
             return f"{size:.0f} {unit}"
-        size /= _KILO
+        size /= _UNIT_FACTOR
     return f"{size:.0f} GB"

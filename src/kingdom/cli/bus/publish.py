@@ -22,7 +22,7 @@ from kingdom.views.bus import PublishResult
 
 app = typer.Typer()
 # Lines of a file per transaction. For this many events the store uses its fastest way to insert.
-_BATCH = 1000
+_BATCH_SIZE = 1000
 
 _StreamName = Annotated[
     str | None, typer.Option(help="The stream; by default every stream that subscribes to the type.")
@@ -93,7 +93,7 @@ async def publish(  # noqa: PLR0913 - one parameter per option
 async def _publish_one(
     call: CommandCall, declared: Application, wire: dict[str, Any], at: datetime | None, *, order_known: bool
 ) -> int | None:
-    envelope = _checked(Envelope.from_wire(wire), declared, order_known=order_known)
+    envelope = _check_routing(Envelope.from_wire(wire), declared, order_known=order_known)
     async with call.bus(declared) as bus:
         async for published in _store(bus, [envelope], at):
             _report(call.output, published)
@@ -113,7 +113,7 @@ async def _publish_file(
     def read() -> Iterator[Envelope]:
         with opened(file) as lines:
             for envelope in envelopes(lines, headers):
-                yield _checked(envelope, declared, order_known=order_known)
+                yield _check_routing(envelope, declared, order_known=order_known)
 
     # The whole file is checked first, so that nothing is stored if a line is invalid. Standard input is read only once.
     total = None if file == STANDARD_INPUT else sum(1 for _ in read())
@@ -134,7 +134,7 @@ async def _publish_file(
     return exit_code.FAILED if unrouted else None
 
 
-def _checked(envelope: Envelope, declared: Application, *, order_known: bool) -> Envelope:
+def _check_routing(envelope: Envelope, declared: Application, *, order_known: bool) -> Envelope:
     if envelope.stream is None and not declared.topology.names():
         raise Misconfigured(
             f"the stream of {envelope.type} is unknown: add --stream,"
@@ -150,7 +150,7 @@ def _checked(envelope: Envelope, declared: Application, *, order_known: bool) ->
 
 async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[PublishResult]:
     source = iter(events)
-    while batch := list(islice(source, _BATCH)):
+    while batch := list(islice(source, _BATCH_SIZE)):
         already = {(copy.stream.name, copy.envelope.event_id) for copy in await bus.publish(*batch, at=at)}
         for envelope in batch:
             routes = bus.topology.route(envelope)

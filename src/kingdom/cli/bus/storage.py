@@ -37,7 +37,7 @@ async def export(
     JSON: {file, from, exported}, where exported has the number of openEvents, deadEvents, endedEvents, blockedKeys,
     records, dedupKeys, pausedStreams and logEntries.
     """
-    async with _opened(call, create=False) as store:
+    async with _open_store(call, create=False) as store:
         async with store.snapshot() as snapshot:
             census = snapshot.manifest.census
             with (
@@ -80,7 +80,7 @@ async def import_(
     with call.output.progress("Checking", exported.total) as advance:
         for _ in read_items(file):
             advance()
-    async with _opened(call, create=True) as store:
+    async with _open_store(call, create=True) as store:
         with call.output.progress("Importing", exported.total) as advance:
             imported = await store.take_in(_with_progress(read_items(file), advance), header.manifest)
     if call.output.json:
@@ -92,7 +92,7 @@ async def import_(
 
 
 @asynccontextmanager
-async def _opened(call: CommandCall, *, create: bool) -> AsyncIterator[StoreTransfer]:
+async def _open_store(call: CommandCall, *, create: bool) -> AsyncIterator[StoreTransfer]:
     # The record kinds decide where a store of files keeps its files. Without --app, the kinds of a court are used.
     application = call.application() or replace(application_for_any_stream(), kinds=KINDS)
     async with call.bus(application, create=create) as bus:

@@ -13,7 +13,7 @@ from kingdom.cli.framework.output import to_json_object
 from kingdom.views.bus import LoggedEntryView
 
 app = typer.Typer()
-_PAGE = 500
+_PAGE_SIZE = 500
 _POLL_SECONDS = 0.5
 
 
@@ -43,7 +43,7 @@ async def tail(
     async with call.operations() as operations:
         cursor = await _begin(operations, start or ("now" if follow else "start"))
         while remaining is None or remaining > 0:
-            page = await operations.read_log(cursor, min(_PAGE, remaining or _PAGE))
+            page = await operations.read_log(cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
             for logged in page:
                 _show(call, logged)
                 cursor = logged.cursor

@@ -24,7 +24,7 @@ from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATE
 # A person waits for the candidates, so the search ends after this time.
 _TIMEOUT_SECONDS = 3.0
 _IDLE_LIMIT = timedelta(seconds=3)
-_PAGE, _PAGES_MAX = 100, 10
+_PAGE_SIZE, _PAGES_MAX = 100, 10
 # Sorts after every id with the same prefix.
 _LAST_CHARACTER = "\U0010ffff"
 _GENERALS, _DEAD, _STREAMS, _CHECKPOINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
@@ -77,10 +77,10 @@ def live_ids(
 ) -> list[tuple[str, str]]:
     """Return ids that begin with the typed text, each with its state. `given` has the arguments before it."""
     sources = sources_of(noun, named)
-    return asyncio.run(_look(sources, given, typed, shared)) if sources else []
+    return asyncio.run(_find_ids(sources, given, typed, shared)) if sources else []
 
 
-async def _look(
+async def _find_ids(
     sources: Sequence[str], given: Sequence[str], typed: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
     call = CommandCall(CommandOutput(json=False), shared)
@@ -121,7 +121,7 @@ async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> Async
             yield exact.id, exact.state.lower()
         for state in states:
             for record in await _newest_records(
-                transaction, RecordQuery(kind=kind.name, state=state, after=typed, limit=_PAGE), typed
+                transaction, RecordQuery(kind=kind.name, state=state, after=typed, limit=_PAGE_SIZE), typed
             ):
                 yield record.id, state.lower()
         # If the typed text does not fit `last`, the store is not searched for it.
@@ -169,7 +169,7 @@ async def _page(transaction: Transaction, query: RecordQuery, typed: str) -> lis
 
 
 async def _dead(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
-    letters = await operations_of(bus).dead_letters(DeadFilter(), _PAGE)
+    letters = await operations_of(bus).dead_letters(DeadFilter(), _PAGE_SIZE)
     return [(str(each.event_id), f"{each.type} in {each.stream}: {each.error_code}") for each in letters]
 
 

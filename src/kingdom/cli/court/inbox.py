@@ -44,7 +44,7 @@ async def inbox(call: CommandCall, *, repeat: Watch = False) -> None:
         async def look() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
                 asks = await open_questions(transaction, call.note_unreadable)
-                return [await _shown(call, transaction, ask) for ask in asks]
+                return [await _to_open_question(call, transaction, ask) for ask in asks]
 
         if repeat:
             await watch(call.output, look, _view, identity)
@@ -71,7 +71,7 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
 
 
-async def _shown(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
+async def _to_open_question(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
     assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
     given = call.read(await find_pending_answer(transaction, ask), ExternalEvent)
     return OpenQuestion(

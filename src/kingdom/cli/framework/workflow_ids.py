@@ -159,7 +159,7 @@ def find_work(workflow: Workflow, text: str) -> Work:
     named = {work.id: work for work in workflow.works if text in {work.id, short(workflow, work.id)}}
     named = named or {work.id: work for work in workflow.works if work.definition.name == text}
     if len(named) != 1:
-        raise NotFound(_unknown(workflow, "work", text, (work.id for work in workflow.works)))
+        raise NotFound(_not_found_text(workflow, "work", text, (work.id for work in workflow.works)))
     return next(iter(named.values()))
 
 
@@ -169,7 +169,7 @@ def find_task(workflow: Workflow, text: str) -> Task:
     for task in tasks:
         if text in {task.id, short(workflow, task.id)}:
             return task
-    raise NotFound(_unknown(workflow, "task", text, (task.id for task in tasks)))
+    raise NotFound(_not_found_text(workflow, "task", text, (task.id for task in tasks)))
 
 
 def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
@@ -177,9 +177,9 @@ def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
     for checkpoint in workflow.checkpoints:
         if text in {checkpoint.id, short(workflow, checkpoint.id)}:
             return checkpoint
-    raise NotFound(_unknown(workflow, "checkpoint", text, (point.id for point in workflow.checkpoints)))
+    raise NotFound(_not_found_text(workflow, "checkpoint", text, (point.id for point in workflow.checkpoints)))
 
 
-def _unknown(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
+def _not_found_text(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
     has = ", ".join(short(workflow, each) for each in ids) or "none"
     return f"workflow {workflow.id} has no unique {kind} {text!r}; it has: {has}"

@@ -63,7 +63,7 @@ async def list_(call: CommandCall, *, directory: GeneralsDirectory = "") -> None
     place = generals_directory(call, directory)
     loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
     if call.output.json:
-        call.output.document(_listed(place, loaded))
+        call.output.document(_to_listed_generals(place, loaded))
         return
     if loaded.packages:
         columns = ("name", "handles", "schedules", "works", "what it does")
@@ -168,7 +168,7 @@ async def validate(
     place = _directory_to_check(call, path, directory)
     loaded = _with_checked_scripts(_load(place, accepts_strangers=accepts_strangers(call)))
     if call.output.json:
-        call.output.document(_listed(place, loaded))
+        call.output.document(_to_listed_generals(place, loaded))
     for package in loaded.packages:
         call.output.say(f"{package.name} is valid: {package.general.description}")
     for broken in loaded.broken:
@@ -327,7 +327,7 @@ def _create_package(name: str, place: Path) -> Package:
         return install_package(draft, place, replace=False)
 
 
-def _listed(place: Path, loaded: LoadedPackages) -> ListedGenerals:
+def _to_listed_generals(place: Path, loaded: LoadedPackages) -> ListedGenerals:
     generals = [
         ListedGeneral(
             name=package.name,

@@ -75,7 +75,7 @@ class SessionFollower:
     async def read_new_entries(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
         """Yield new entries: from the log for sessions on other machines, then from the transcripts on this machine."""
         for entry in logged:
-            if news := await self._logged(entry):
+            if news := await self._convert_log_entry(entry):
                 yield news
         for session in self.sessions.values():
             while session.path and session.path.exists():
@@ -90,7 +90,7 @@ class SessionFollower:
             if session.path and session.path.exists():
                 yield session, session.path
 
-    async def _logged(self, entry: LogEntry) -> SessionEntries | None:
+    async def _convert_log_entry(self, entry: LogEntry) -> SessionEntries | None:
         if begun := started_session(entry):
             self._soldiers[begun.work_id] = begun.soldier
         work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]

@@ -82,7 +82,7 @@ def _message_lines(entry: TranscriptEntry) -> Text:
 def _tool(entry: TranscriptEntry) -> Text:
     line = _line(entry, "tool", f"{entry.get('tool', '')}  {_head(str(entry.get('detail', '')), 2)}", "cyan")
     if output := str(entry.get("output") or "").rstrip():
-        line.append_text(Text("\n").append_text(_continued(_tail(output, _OUTPUT_LINES), "dim")))
+        line.append_text(Text("\n").append_text(_indent(_tail(output, _OUTPUT_LINES), "dim")))
     return line
 
 
@@ -150,11 +150,11 @@ def _line(entry: TranscriptEntry, label: str, words: str, style: str) -> Text:
     line.append(printable(first[:_LINE_WIDTH]), style="dim" if style == "dim" else "not dim")
     if rest:
         line.append("\n")
-        line.append_text(_continued("\n".join(rest), "dim" if style == "dim" else "not dim"))
+        line.append_text(_indent("\n".join(rest), "dim" if style == "dim" else "not dim"))
     return line
 
 
-def _continued(words: str, style: str) -> Text:
+def _indent(words: str, style: str) -> Text:
     indent = " " * (_TIME_WIDTH + 1 + _LABEL_WIDTH)
     return Text("\n".join(indent + printable(line[:_LINE_WIDTH]) for line in words.split("\n")), style=style)
 

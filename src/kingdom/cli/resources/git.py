@@ -74,7 +74,7 @@ async def create(
     async with call.bus(engine()) as bus:
         git = await registry.create_git(bus, git, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_shown(git))
+        call.output.document(_without_passwords(git))
     call.output.say(
         f"Registered git {name}. Templates refer to it by this name and start from {branch} by default.",
         *([f"Events of {repo} use it."] if repo else []),
@@ -90,7 +90,7 @@ async def list_(call: CommandCall) -> None:
     JSON: an array of {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        gits = [_shown(git) for git in await registry.list_gits(bus, call.note_unreadable)]
+        gits = [_without_passwords(git) for git in await registry.list_gits(bus, call.note_unreadable)]
     if call.output.json:
         call.output.document(gits)
     elif gits:
@@ -110,7 +110,7 @@ async def show(call: CommandCall, name: _Name) -> None:
     """
     async with call.bus(engine(), create=False) as bus:
         git, users = await registry.show_git(bus, name)
-    git = _shown(git)
+    git = _without_passwords(git)
     if call.output.json:
         call.output.document(GitDetails(git=git, users=users))
         return
@@ -138,13 +138,13 @@ async def delete(call: CommandCall, name: _Name) -> None:
         _, users = await registry.show_git(bus, name)
         git = await registry.delete_git(bus, name, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_shown(git))
+        call.output.document(_without_passwords(git))
     call.output.say(f"Unregistered git {name}. The repository itself is not changed.")
     if users.templates:
         call.output.say(f"These templates no longer refer to it: {', '.join(users.templates)}.")
 
 
-def _shown(git: Git) -> Git:
+def _without_passwords(git: Git) -> Git:
     """Return a Git without the passwords of its addresses."""
     return msgspec.structs.replace(
         git, url=without_password(git.url), checkpoint_remote=without_password(git.checkpoint_remote)

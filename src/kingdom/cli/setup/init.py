@@ -183,8 +183,8 @@ def _choices_of_options(origin: GitOrigin, options: _InitOptions) -> InitChoices
     """Return the choices of the options and the environment."""
     if options.repo and not options.login:
         raise typer.BadParameter("--repo needs --github: name the account whose reviews are requested")
-    choices = InitChoices(store=_checked_store(options.store or _store_of_environment()))
-    login, repo = _checked(options.login, _LOGIN), _checked(options.repo, _REPOSITORY)
+    choices = InitChoices(store=_check_store(options.store or _store_of_environment()))
+    login, repo = _check_name(options.login, _LOGIN), _check_name(options.repo, _REPOSITORY)
     return _with_github(choices, origin, login, repo, options.api)
 
 
@@ -203,31 +203,31 @@ def _ask(given: InitChoices, origin: GitOrigin, *, is_store_given: bool) -> Init
         question = "Where should everything be stored? file:DIRECTORY, or a database such as env:DATABASE_URL"
         if embedded_is_installed():
             question += f" or an embedded one, {_EMBEDDED_URL}"
-        choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_checked_store))
+        choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_check_store))
     github = given.github
     login = github.login if github else ""
     if not login:
         question = "Which GitHub account should review pull requests? Empty for none"
-        login = _prompted(question, "", _LOGIN)
+        login = _prompt(question, "", _LOGIN)
     if login and not (github and github.repo):
         question = "In which repository, such as acme/shop? Or acme/* for all of acme"
-        repo = _prompted(question, origin.name, _REPOSITORY, is_needed=True)
+        repo = _prompt(question, origin.name, _REPOSITORY, is_needed=True)
         choices = _with_github(choices, origin, login, repo, github.api if github else GITHUB_API)
     return choices
 
 
-def _prompted(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
+def _prompt(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
     answer: str = typer.prompt(
         question,
         # Without a default, a required question is repeated until it is answered.
         default=default or (None if is_needed else ""),
         show_default=bool(default),
-        value_proc=lambda entered: _checked(entered.strip(), form),
+        value_proc=lambda entered: _check_name(entered.strip(), form),
     )
     return answer
 
 
-def _checked(entered: str, form: re.Pattern[str]) -> str:
+def _check_name(entered: str, form: re.Pattern[str]) -> str:
     if entered and not form.fullmatch(entered):
         raise typer.BadParameter(
             f"{entered!r} is not a name on GitHub: write an account such as our-bot, a repository such as acme/shop"
@@ -235,7 +235,7 @@ def _checked(entered: str, form: re.Pattern[str]) -> str:
     return entered
 
 
-def _checked_store(entered: str) -> str:
+def _check_store(entered: str) -> str:
     entered = entered.strip()
     if mask_password(entered) != entered:
         raise typer.BadParameter("a password must not be in the file: export DATABASE_URL, and write env:DATABASE_URL")
@@ -289,6 +289,7 @@ def _existing_choices(file: Path) -> InitChoices:
 
 
 def _store_as_written(url: str, folder: Path) -> str:
+    """Return the store as the settings file names it, or else the store of the environment."""
     scheme, _, path = url.partition(":")
     # The file has a path relative to its folder.
     with suppress(ValueError):
@@ -351,7 +352,7 @@ def _report(output: CommandOutput, directory: Path, choices: InitChoices, done: 
         output.document(begun)
         return
     for word, paths in (("made", done.made), ("kept", done.kept)):
-        output.say(*(f"{word}  {_shown(path, directory)}" for path in paths))
+        output.say(*(f"{word}  {_relative_path(path, directory)}" for path in paths))
     lines = ignored_text(directory_of(choices.url), choices.embedded).splitlines()
     if _lacks(directory / ".gitignore", lines):
         output.say("", f"Add these lines to {directory / '.gitignore'}, which already exists:", "", *lines)
@@ -382,7 +383,7 @@ def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
     yield "kingdom status", f"after you request a review from {github.login}" if github else ""
 
 
-def _shown(path: Path, directory: Path) -> str:
+def _relative_path(path: Path, directory: Path) -> str:
     with suppress(ValueError):
         return str(path.absolute().relative_to(directory.absolute()))
     return str(path)

@@ -61,7 +61,7 @@ async def modify(
         change = read_definition(lines.read(), file)
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
-        change = await _complete(bus, change)
+        change = await _with_default_branches(bus, change)
         workflow = await lifecycle.modify(bus, workflow.id, change, actor=call.settings.actor)
     if call.output.json:
         call.output.document(workflow)
@@ -104,7 +104,7 @@ def _entries(workflow: Workflow) -> dict[str, Any]:
     return {**entries, "works": [{"id": work.pop("id"), **work} for work in entries["works"]]}
 
 
-async def _complete(bus: Bus, change: Modification) -> Modification:
+async def _with_default_branches(bus: Bus, change: Modification) -> Modification:
     """Fill in the default branch of every repository without a base branch."""
 
     async def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:

@@ -31,9 +31,10 @@ _CODES = {
     WorkflowStatus.AWAITING: exit_code.WAITING,
 }
 _POLL_SECONDS = 0.2
-_PAGE = 500
+_PAGE_SIZE = 500
 # When events wait longer than this, the process that handles them is probably not running.
 _UNHANDLED_SECONDS = 5.0
+# A missing process is searched once in this many polls.
 _POLLS_PER_CHECK = 10
 
 
@@ -58,7 +59,7 @@ async def follow(
 async def new_entries(operations: Operations, workflow_id: str, since: LogCursor) -> tuple[list[LogEntry], LogCursor]:
     """Return the log entries of a run after a cursor, and the cursor of the last one."""
     entries: list[LogEntry] = []
-    while page := await operations.read_log(since, _PAGE, workflow_id):
+    while page := await operations.read_log(since, _PAGE_SIZE, workflow_id):
         entries += [logged.entry for logged in page]
         since = page[-1].cursor
     return entries, since

@@ -29,7 +29,7 @@ from kingdom.workflow.records import DOCUMENTS, load_resource
 
 app = typer.Typer()
 BASE = "base"
-_TAB = 4
+_TAB_WIDTH = 4
 
 
 @command(app, "report", result=array(RunReport))
@@ -132,7 +132,7 @@ async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, s
 
 def agent_text_view(text: str, lexer: str) -> Syntax:
     """Return text of an agent with syntax colors, safe for a terminal."""
-    return Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True)
+    return Syntax(printable(text.expandtabs(_TAB_WIDTH)), lexer, background_color="default", word_wrap=True)
 
 
 async def _report(transaction: Transaction, work: Work, task: Task) -> RunReport:
