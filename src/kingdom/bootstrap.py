@@ -54,8 +54,8 @@ async def open_bus(
 ) -> AsyncIterator[Bus]:
     """Open the bus of a URL. The record kinds of effects and daily sequences are always included.
 
-    With `create`, a missing store of files or embedded server is created, and an embedded server is migrated to this
-    version. A database needs `migrate` first.
+    With `create`, a store of files or an embedded server is created if it does not exist, and an embedded server is
+    migrated to this version. A database needs `migrate` first.
     """
     every = [EFFECTS, SEQUENCES, *kinds]
     bus: FilesBus | PostgresBus

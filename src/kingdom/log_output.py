@@ -26,7 +26,7 @@ def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[stru
         *also,
     ]
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="at")
-    # Exceptions become text first, because they may contain untrusted text.
+    # Exceptions are formatted first, so that their text is escaped too.
     last = [structlog.processors.JSONRenderer()] if json else [_escape_texts, console]
     final: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, *last]
     structlog.configure(

@@ -79,7 +79,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ZoneInfo(self.time_zone)
 
 
-# A realm whose fields can have any content, to find only unknown fields.
+# A realm whose fields can have any content. Reading a file as this type finds only unknown fields.
 _Outline = msgspec.defstruct(
     "_Outline", [(name, Any, None) for name in Realm.__struct_fields__], forbid_unknown_fields=True
 )
@@ -190,7 +190,7 @@ def _resolve_path(folder: Path, place: str | list[str]) -> str | list[str]:
 
 
 def _resolve_url(url: str, folder: Path) -> str:
-    """Return the URL of a store with a relative directory resolved against the directory of the file."""
+    """Return the URL of a store. A relative directory in it is resolved against the folder of the file."""
     if url.startswith(_EMBEDDED) and not url.startswith(f"{_EMBEDDED}//"):
         return f"{_EMBEDDED}{_resolve_path(folder, url.removeprefix(_EMBEDDED))}"
     path = _THIS_HOST.sub("", url.removeprefix(_FILE))

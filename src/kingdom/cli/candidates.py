@@ -7,12 +7,12 @@ from typing import Any
 from kingdom.cli.nouns import ALIASES, WORDS
 from kingdom.text import plain
 
-# Printed instead of candidates where the shell should complete file names.
+# This is printed instead of candidates if the shell should complete file names.
 FILES = ":files"
 # Options about the store, and the names of their values in a CommandCall.
 _SHARED = {"--config": "config", "--database-url": "database_url", "--schema": "schema", "--app": "application"}
 _FILE_PARAMETERS = frozenset({"FILE", "DIR", "DIRECTORY", "DOCUMENT", "--config", "--directory", "--rules", "--html"})
-# These verbs take a new name, so existing names are no candidates.
+# These verbs need a new name, so existing names are not offered.
 _CREATING_VERBS = frozenset({"create", "from-workflow"})
 _Candidate = tuple[str, str]
 

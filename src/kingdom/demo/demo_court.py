@@ -100,7 +100,7 @@ async def _running(processes: RoleProcesses) -> AsyncIterator[None]:
     try:
         await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            # Raise the reason why the processes did not start.
+            # This raises the error that kept the processes from starting.
             await running
         yield
     finally:

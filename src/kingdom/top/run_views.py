@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from kingdom.workflow.model.run.workflow import Workflow
 
-# Returns the content to show now; for a growing document, only what is new since the last call.
+# A function that returns the content to show now. For a growing document, it returns only what is new.
 ReadContent = Callable[[], Awaitable[Sequence[RenderableType]]]
 
 

@@ -36,7 +36,7 @@ class TopSnapshot:
 
     status: CourtStatus
     streams: Sequence[StreamStats] = ()
-    # The newest first.
+    # The newest run comes first.
     runs: Sequence[Workflow] = ()
     asks: Sequence[HumanQuestion] = ()
     # Runs and questions that cannot be read, such as those of a newer version, with the error.

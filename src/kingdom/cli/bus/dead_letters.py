@@ -37,6 +37,7 @@ _Type = Annotated[str | None, typer.Option("--type", help="Only events of this t
 _Code = Annotated[str | None, typer.Option("--code", help="Only dead letters with this error code.")]
 _Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of events.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_StopAfter = Annotated[int, typer.Option(min=0, help="Stop after this many events died again; 0 never stops.")]
 # A group of dead letters has the same stream, type and error code.
 _Group = tuple[str, str, str | None]
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
@@ -114,7 +115,7 @@ async def patch(
     body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")],
     stream: _Stream = None,
 ) -> None:
-    """Replace the payload of a dead letter; its history keeps the old one. Redrive it afterwards.
+    """Replace the payload of a dead letter. Its history keeps the old payload. Redrive the dead letter afterwards.
 
     Example: kingdom bus dead patch 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --payload '{"order": 7}'
 
@@ -172,7 +173,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be redriven.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Events per second.")] = 50.0,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
-    stop_after: Annotated[int, typer.Option(min=0, help="Stop after this many events died again; 0 never stops.")] = 1,
+    stop_after: _StopAfter = 1,
     yes: _Yes = False,
 ) -> int | None:
     """Retry dead letters: each keeps its event, its place in the order and its history; its attempts start at zero.

@@ -58,7 +58,7 @@ async def work(
 ) -> int | None:
     """Handle the events of an application until SIGTERM or SIGINT.
 
-    After the first signal running handlers finish, and other claimed events are released without counting an attempt.
+    After the first signal, running handlers finish, and other claimed events are released without counting an attempt.
     The second signal cancels running handlers and releases their events too; the exit code is then 1.
 
     Example: kingdom bus work orders:app --metrics-port 9100
@@ -119,5 +119,5 @@ async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
     received = stop_on_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=received.is_second)
-    return exit_code.FAILED if received.is_second else None
+    _log.info("worker ended", worker=worker.name, cut_off=received.ends_at_once)
+    return exit_code.FAILED if received.ends_at_once else None

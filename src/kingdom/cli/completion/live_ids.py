@@ -25,7 +25,7 @@ from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATE
 _TIMEOUT_SECONDS = 3.0
 _IDLE_LIMIT = timedelta(seconds=3)
 _PAGE_SIZE, _PAGES_MAX = 100, 10
-# Sorts after every id with the same prefix.
+# The largest character: a prefix with this character at its end sorts after every id with the prefix.
 _LAST_CHARACTER = "\U0010ffff"
 _GENERALS, _DEAD, _STREAMS, _CHECKPOINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
 # The sources of ids for an argument or option, by its name, or by NOUN:NAME if the sources depend on the noun.
@@ -110,7 +110,7 @@ def _needs_start(url: str) -> bool:
 
 
 async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> AsyncIterator[tuple[str, str]]:
-    """Yield ids of a kind with their states. Yield only open questions.
+    """Yield ids of a kind with their states. Questions that are no longer open are left out.
 
     If `newest` is the meaning of `last` for this kind, yield `last` too.
     """

@@ -96,5 +96,5 @@ def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
 
 
 def _identifies_petition(text: str, ask: HumanQuestion) -> bool:
-    """Return whether a text is a long enough end of a petition's id. Its beginning is the id of the assignment."""
+    """Return whether a text is a long enough end of a petition's id. The beginning only identifies the assignment."""
     return len(text) >= _TAIL_MIN and ask.id.endswith(text)

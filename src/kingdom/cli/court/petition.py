@@ -52,7 +52,7 @@ async def list_(
 ) -> None:
     """List what agents asked for, in order: what was done outside, when, where, and who approved it.
 
-    Petitions of rolled back Works are marked, since git cannot undo their effects outside.
+    Petitions of rolled back Works are marked, because git cannot undo their effects on external services.
 
     Example: kingdom petition list last
 

@@ -120,7 +120,7 @@ class DemoLines(DemoDisplay):
 
 
 async def read_line(prompt: str, seconds: float | None) -> str:
-    """Return the line that a person types. Raise TimeoutError after some seconds, or wait without a limit for None."""
+    """Return the line that a person types. Raise TimeoutError after `seconds`; None means no limit."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
     loop, typed = asyncio.get_running_loop(), asyncio.Event()

@@ -78,7 +78,7 @@ async def timeline_of(bus: Bus, about: str) -> Timeline:
 
 
 async def _resolve(bus: Bus, about: str) -> str:
-    """Return the id of the event, assignment or run that a part of an id names."""
+    """Return the whole id of an event, assignment or run, given a part of the id."""
     for kind in (EVENTS, ASSIGNMENTS):
         if about.startswith(ID_PREFIXES[kind.name]):
             async with bus.transaction() as transaction:

@@ -41,8 +41,8 @@ class ReceivedSignals:
     count: int = 0
 
     @property
-    def is_second(self) -> bool:
-        """Return whether a second signal came, which means to end at once."""
+    def ends_at_once(self) -> bool:
+        """Return whether a second signal came, which ends the process at once."""
         return self.count > 1
 
 
@@ -60,7 +60,7 @@ def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
     def receive(number: int, _frame: object) -> None:
         # This is not a signal handler of the event loop, because a blocked loop would never run it.
         received.count += 1
-        at_once = received.is_second
+        at_once = received.ends_at_once
         with suppress(RuntimeError):
             # The loop may just have ended. Then there is nothing to stop.
             loop.call_soon_threadsafe(lambda: stop(at_once))
@@ -102,8 +102,8 @@ async def run_until_stopped(parts: Sequence[Runnable], background: Sequence[Coro
         await asyncio.gather(*running, *others, return_exceptions=True)
     for task in (*ended, *running):
         task.result()
-    _log.info("ended", cut_off=received.is_second)
-    return received.is_second
+    _log.info("ended", cut_off=received.ends_at_once)
+    return received.ends_at_once
 
 
 def drop_log_line(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:

@@ -33,8 +33,9 @@ MIN_ID_LENGTH = 4
 _PREFIX = "wf-"
 ID_PREFIXES = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _IDS_SHOWN = 10
-# The newest run is searched among active runs and those with an id of this time. The result counts if it was created in
-# the second half of this time: an id can be older than its run, but not by that much. Otherwise all runs are read.
+# To find the newest run, active runs are read, and stopped runs with ids of this period. The newest of them counts if
+# it was created in the second half of the period: an id can be older than its run, but not by that much. Otherwise all
+# runs are read.
 _RECENT = timedelta(days=28)
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -58,7 +59,7 @@ async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
 async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
     """Return the id of the event or assignment that begins with a text. `last` is the newest one.
 
-    A text without a match is returned unchanged. The end of an id is not accepted, because no index has it.
+    A text without a match is returned unchanged. The end of an id is not enough, because the store has no index for it.
     """
     if await transaction.get(kind.name, text):
         return text
@@ -89,7 +90,7 @@ async def _existing_runs(transaction: Transaction) -> AsyncIterator[Record]:
 
 
 async def _recent_runs(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
-    """Yield every active run, and each stopped run with an id since then."""
+    """Yield every active run, and each stopped run whose id is not older than `since`."""
     begins = run_ids_since(since)
     for state in WORKFLOWS.directories:
         stopped = state in WORKFLOWS.final or state == WorkflowStatus.FAILED

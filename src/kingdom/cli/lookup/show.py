@@ -59,7 +59,7 @@ async def show(
 
 
 async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
-    """Return the function that shows a thing, and the arguments that follow its first one, the CommandCall."""
+    """Return the function that shows a thing, and its arguments without the first, which is the CommandCall."""
     async with bus.transaction() as transaction:
         for kind, noun in _NOUNS.items():
             if await transaction.get(kind, thing):

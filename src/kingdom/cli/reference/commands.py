@@ -25,7 +25,7 @@ def page() -> str:
 
 
 def commands_of(noun: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command of a noun, each after the words that call it."""
+    """Yield the words and the object of each command of a noun."""
     yield from _walk(noun, command_of(noun))
 
 

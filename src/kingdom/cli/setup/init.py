@@ -43,7 +43,7 @@ _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitChoices:
-    """The choices for a realm. `store` is the text after `database_url:`, `clone` the address to clone the repository.
+    """The choices for a realm. `store` is the text after `database_url:`, `clone` the address to clone from.
 
     `generals` is the folder of the Generals if the settings file already exists and names it.
     """
@@ -180,7 +180,7 @@ def _store_option(kind: Store | None, url: str) -> str:
 
 
 def _choices_of_options(origin: GitOrigin, options: _InitOptions) -> InitChoices:
-    """Return the choices of the options and the environment."""
+    """Return the choices that the options and the environment make."""
     if options.repo and not options.login:
         raise typer.BadParameter("--repo needs --github: name the account whose reviews are requested")
     choices = InitChoices(store=_check_store(options.store or _store_of_environment()))
@@ -291,7 +291,7 @@ def _existing_choices(file: Path) -> InitChoices:
 def _store_as_written(url: str, folder: Path) -> str:
     """Return the store as the settings file names it, or else the store of the environment."""
     scheme, _, path = url.partition(":")
-    # The file has a path relative to its folder.
+    # In the file, a path is relative to the folder of the file.
     with suppress(ValueError):
         if directory_of(url) or is_embedded(url):
             return f"{scheme}:{Path(path).relative_to(folder)}"

@@ -157,7 +157,7 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
 
 
 def _state_lines(workflow: Workflow) -> Iterable[Text]:
-    """Yield the reason of a run's state."""
+    """Yield the lines that explain the state of a run."""
     if workflow.stop_request:
         yield _text(f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}", "yellow")
     if workflow.question:
