@@ -163,7 +163,7 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
 async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.cli.completion.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("kingdom.cli.completion.live_ids._TIMEOUT_SECONDS", PATIENCE_SECONDS)
     url = f"embedded:{place}"
 
     def offered() -> list[str]:

@@ -45,7 +45,7 @@ class CheckContext:
     @property
     def data_directory(self) -> Path:
         """Return the directory of logs and checkouts."""
-        return self.store_directory or self.settings.beside / "realm"
+        return self.store_directory or self.settings.base_directory / "realm"
 
     async def once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
         """Compute a value that several checks need, once for all of them."""
@@ -60,7 +60,7 @@ class CheckContext:
         if isinstance(value, str) and value.startswith("env:"):
             return f"the environment variable {value.removeprefix('env:')}"
         if isinstance(value, str) and value.startswith("file:"):
-            return f"the file {self.settings.beside / value.removeprefix('file:')}"
+            return f"the file {self.settings.base_directory / value.removeprefix('file:')}"
         return f"{'.'.join(path)} of {self.settings.file}"
 
     def read_value(self, *path: str) -> Any:

@@ -42,7 +42,7 @@ async def check_secrets(context: CheckContext) -> CheckResult:
     if context.settings.file is None or context.file_error:
         return skipped("there are no settings to read")
     source = context.settings.file
-    return await run_in_thread(lambda: _check_secrets(source, context.settings.beside))
+    return await run_in_thread(lambda: _check_secrets(source, context.settings.base_directory))
 
 
 async def check_generals(context: CheckContext) -> CheckResult:

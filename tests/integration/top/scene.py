@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from kingdom.bus import Bus
 from kingdom.cli.court.status import status_sources_of
-from kingdom.cli.top.commands import readers_of
+from kingdom.cli.top.commands import run_views_of
 from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
@@ -122,6 +122,6 @@ async def looking(
 
     application = declare_application(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(StoreClient(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = PatientTop(StoreClient(bus, ANNA, lookout), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

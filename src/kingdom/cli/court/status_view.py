@@ -25,6 +25,7 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.IN_PROGRESS: "in progress",
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
+# What a health level means for new work.
 _HOLDS_BACK: Mapping[str, str] = {
     HealthLevel.YELLOW: "only what is urgent or has waited for hours starts",
     HealthLevel.ORANGE: "nothing new starts",
