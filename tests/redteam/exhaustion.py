@@ -187,7 +187,7 @@ async def have_the_host_wait_for_a_pipe(ground: Ground) -> str:
 
 @EXHAUSTION.stopped_by("the size of .worktreeinclude is limited")
 async def a_list_of_files_without_end(ground: Ground) -> str:
-    ground.remove(worktree_include, "_TEXT_MAX", 1 << 26)
+    ground.remove(worktree_include, "_TEXT_BYTES_MAX", 1 << 26)
     (ground.folder / ".worktreeinclude").write_text("**/x\n" * 50_000)
     try:
         return f"{len(read_patterns(ground.folder))} patterns"

@@ -56,7 +56,7 @@ class AgentEnvironment:
     @property
     def git_policy(self) -> GitPolicy:
         """Return how git runs on the checkouts of these agents."""
-        return GitPolicy.under(self.profile, may_commit=self.may_commit)
+        return GitPolicy.for_profile(self.profile, may_commit=self.may_commit)
 
     def tool_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables with which programs are found, with a person's own ones if the profile allows it."""
