@@ -50,7 +50,7 @@ _FILLS = {
 @EXHAUSTION.stopped_by(_QUOTA, _FILLS)
 async def fill_the_disk_with(ground: Ground, program: str) -> str:
     """Run a program that fills a folder and waits: the quota ends it."""
-    ground.patch.setattr(disk_quota, "_EVERY_SECONDS", 0.02)
+    ground.patch.setattr(disk_quota, "_PAUSE_SECONDS", 0.02)
     ground.patch.setattr(disk_quota, "FILES_MAX", 200)
     space = ground.folder / "space"
     space.mkdir()

@@ -45,7 +45,8 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
         finding = found.finding
         result_missing = _requires_result(command_input, session) and read_result(space) is None
         if finding is answers.TranscriptFinding.ANSWERED and (result_missing or is_unsuccessful(space)):
-            # The engine does not know yet that the result is missing or unsuccessful. The agent continues and reports it.
+            # The engine does not know yet that the result is missing or unsuccessful. The agent reports it when it
+            # continues.
             finding = answers.TranscriptFinding.UNFINISHED
         answered = finding is answers.TranscriptFinding.ANSWERED
         answer = answer_to(
