@@ -1,7 +1,7 @@
-"""Build the seccomp filter that refuses system calls to the programs in a sandbox.
+"""Build the seccomp filter that refuses some system calls of programs in a sandbox.
 
 Keyrings and most socket families are not isolated by namespaces. A set-user-id file would be dangerous outside of the
-sandbox. io_uring makes calls that no filter sees. The other calls expose large parts of the kernel without need.
+sandbox. io_uring makes calls that no filter sees. The other refused calls expose large parts of the kernel needlessly.
 """
 
 import os
@@ -11,6 +11,7 @@ from errno import EAFNOSUPPORT, ENOSYS, EPERM
 _SET_ID = 0o6000
 # The bits of O_CREAT and O_TMPFILE: without them the mode argument of open is undefined.
 _CREATES_FILE = 0o20000100
+# Calls of the x32 ABI have this bit in their number.
 _X32 = 0x40000000
 # AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK.
 _FAMILIES = (1, 2, 10, 16)

@@ -37,7 +37,7 @@ class Upstream:
         return {name: form.format(self.key)}
 
     def bill(self, tokens: Tokens, *models: str) -> Bill:
-        """Return the cost of tokens at the price of the first model that has one."""
+        """Return the cost of tokens, at the price of the first model whose price is known."""
         return _PRICES[self.vendor].bill(tokens, *models, own=self.prices)
 
 
@@ -109,7 +109,7 @@ def requested_model(path: str, document: Mapping[str, Any]) -> str:
 
 
 def is_streamed(path: str, document: Mapping[str, Any]) -> bool:
-    """Return whether the vendor streams its answer, and stops writing when the client disconnects."""
+    """Return whether the vendor streams its answer. A streamed answer ends when the client disconnects."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["verb"].startswith("stream") if named else document.get("stream") is True
 
@@ -123,7 +123,7 @@ def max_output_tokens(document: Mapping[str, Any]) -> int:
 
 
 def with_usage_reporting(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a request whose answer includes its usage; streams of Chat Completions omit it by default."""
+    """Return a request whose answer includes the usage. Streams of Chat Completions omit it by default."""
     if path != _CHAT or not document.get("stream"):
         return document
     options = document.get("stream_options")
