@@ -46,9 +46,9 @@ async def check_roles(context: CheckContext) -> CheckResult:
     if silent:
         summary = ", ".join(f"{role} for {since.total_seconds():.0f} s" for role, since in silent.items())
         return fail(f"no heartbeat from {summary}: killed, or hanging", "kingdom up, which starts them again")
-    absent = ", ".join(role for role in ROLES if role not in heartbeats)
     running = ", ".join(role for role in ROLES if role in heartbeats)
-    return ok(f"{running} send heartbeats{f'; not running: {absent}' if absent else ''}")
+    others = ", ".join(role for role in ROLES if role not in heartbeats)
+    return ok(f"{running} send heartbeats{f'; not running: {others}' if others else ''}")
 
 
 async def read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:
@@ -113,7 +113,7 @@ async def _check_migrations(context: CheckContext) -> CheckResult:
 async def _is_readable(context: CheckContext) -> bool:
     if (await check_store(context)).status is not Status.OK:
         return False
-    # The check is skipped for stores that migrate themselves.
+    # The check is skipped for stores that need no `kingdom bus migrate`, so only FAIL means unreadable.
     return (await check_migrations(context)).status is not Status.FAIL
 
 
