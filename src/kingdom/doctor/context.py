@@ -48,14 +48,14 @@ class CheckContext:
         return self.store_directory or self.settings.beside / "realm"
 
     async def once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
-        """Compute a value that several checks need, once for all of them."""
+        """Compute a value only once, although several checks need it."""
         if name not in self._results:
             self._results[name] = asyncio.ensure_future(compute())
         result: _T = await asyncio.shield(self._results[name])
         return result
 
     def describe_source(self, *path: str) -> str:
-        """Return where the settings file takes a secret from, never the secret itself."""
+        """Describe where a secret of the settings file comes from; the secret itself is never shown."""
         value = self.read_value(*path)
         if isinstance(value, str) and value.startswith("env:"):
             return f"the environment variable {value.removeprefix('env:')}"

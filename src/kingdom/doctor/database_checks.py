@@ -50,7 +50,7 @@ def judge_version(facts: DatabaseFacts) -> CheckResult:
     if facts.version < OLDEST_VERSION:
         return fail(f"{summary}; 15 or newer is needed", "upgrade it with pg_upgrade, or use another server")
     if facts.encoding != "UTF8":
-        fix = "createdb --template template0 --encoding UTF8 kingdom, then name that one as database_url"
+        fix = "createdb --template template0 --encoding UTF8 kingdom, then set database_url to that database"
         return fail(f"{summary}; its encoding is {facts.encoding}, which cannot store every text", fix)
     return ok(summary)
 

@@ -46,7 +46,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutState:
-    """The contents of a checkout, as commits: its files, HEAD, `others` of the agent, and the tip of its branch."""
+    """The contents of a checkout, as commits.
+
+    `files` has its current files, `head` is its HEAD, `others` are further commits of the agent, `tip` is its branch.
+    """
 
     files: str
     head: str
@@ -56,7 +59,7 @@ class CheckoutState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitPolicy:
-    """How git runs on checkouts: whether in a sandbox, as agents do, and whether agents may commit."""
+    """The rules for git on checkouts: whether it runs in a sandbox, as agents do, and whether agents may commit."""
 
     sandboxed: bool = True
     may_commit: bool = False
@@ -95,20 +98,20 @@ class Checkout:
 
     @property
     def is_on_branch(self) -> bool:
-        """Return whether a checkout exists here, and the branch that it records, if any, is this one."""
+        """Return whether a checkout exists here, complete or not, that does not belong to another branch."""
         return self._metadata.exists() and self._recorded_branch() in {"", self._branch}
 
     async def make(self, start: str) -> None:
         """Check out the branch, creating it from `start` if needed. The caller holds the lock.
 
-        A call after an interrupted one completes the checkout.
+        If a call is interrupted, the next call completes the checkout.
         """
         if self._recorded_branch() not in {"", self._branch}:
             raise ProgramFailed(
                 f"{self._path} is a checkout of {self._recorded_branch()}, not of {self._branch}: use another path, or"
                 " check its files and release it"
             )
-        self._make_room()
+        self._remove_empty_folder()
         tip = await self._repository.resolve_commit(self._branch)
         if tip is None:
             tip = start
@@ -179,10 +182,10 @@ class Checkout:
     async def remove(self) -> None:
         """Remove the files and their git directory, if they exist; the branch stays."""
         if not self._metadata.exists():
-            self._make_room()
+            self._remove_empty_folder()
             return
         if self._path.exists():
-            # Rename it first. In a half-removed checkout, the missing files would look deleted by an agent.
+            # Move the files away in one step. In a half-removed checkout, files would seem to be deleted by an agent.
             self._path.rename(self._metadata / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
         self._branch_file.unlink(missing_ok=True)
         await run_to_completion(asyncio.to_thread(_delete, self._metadata))
@@ -190,7 +193,7 @@ class Checkout:
     def _recorded_branch(self) -> str:
         return self._branch_file.read_text() if self._branch_file.exists() else ""
 
-    def _make_room(self) -> None:
+    def _remove_empty_folder(self) -> None:
         """Remove an empty folder at the path; raises ProgramFailed if it has files that Kingdom did not create."""
         if not self._metadata.exists() and self._path.exists():
             try:

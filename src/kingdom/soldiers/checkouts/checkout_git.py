@@ -128,7 +128,7 @@ class CheckoutGit:
         return {*commits}
 
     def pack(self, *commits: str) -> "Callable[[], object] | None":
-        """Return a function that writes a pack of what these commits add to the tip; None if they add nothing."""
+        """Return a function that writes a pack with the objects that these commits add to the tip; None without any."""
         if all(commit == self.tip for commit in commits):
             return None
         revisions = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
@@ -185,7 +185,7 @@ def _verb(arguments: "tuple[str | bytes, ...]") -> str:
 
 
 def join_names(names: "Iterable[bytes]") -> bytes:
-    """Return names in the form in which git reads a list of them."""
+    """Return a list of names in the format that git reads with `-z`."""
     return b"".join(name + b"\0" for name in names)
 
 

@@ -76,7 +76,7 @@ def _line(error: Exception) -> bytes:
 class FileChanges:
     """The differences between files and an index.
 
-    `repositories` are untracked repositories among the files, `submodules` are tracked ones that exist there.
+    `repositories` are untracked repositories among the files, `submodules` are the existing tracked repositories.
     """
 
     def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:

@@ -99,7 +99,7 @@ async def run_git(
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
     shown, secret = extract_passwords(arguments)
-    # Git writes to files, because a leftover process could keep a pipe open, and its end would never come.
+    # Git writes to files, not to pipes, because a leftover process could keep a pipe open forever.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -210,7 +210,7 @@ def _environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
-        # Ignore replacement objects, and do not fetch missing ones.
+        # Ignore replacement objects, and do not fetch missing objects.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
         # Credentials and other settings of the operator are in the `.gitconfig` of `home`.

@@ -18,7 +18,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 async def migrate_legacy_checkouts(repositories: Path, *, home: Path, git_policy: GitPolicy) -> int:
-    """Give each legacy checkout below `home` its own git directory, keeping its files; return how many there were."""
+    """Give each legacy checkout below `home` its own git directory, keeping its files; return how many got one."""
     await asyncio.to_thread(_rename_clones, repositories)
     count = 0
     for entry, path in _worktrees(repositories):

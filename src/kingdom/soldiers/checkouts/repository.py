@@ -68,7 +68,7 @@ class Repository:
     refs/pull/7/head, are under refs/remotes with their own name.
 
     An agent without a sandbox can write to the configuration, which can name programs that git runs. So the
-    configuration is restored before every call of git. A change between the two still takes effect.
+    configuration is restored before every call of git. A change right after that still takes effect.
     """
 
     def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
@@ -100,8 +100,8 @@ class Repository:
         """Run git in this repository."""
         if not self.path.is_dir():
             raise ProgramFailed(
-                f"there is no clone at {self.path}: the host creates it with its first checkout, and migrates one of an"
-                " earlier version when it starts"
+                f"there is no clone at {self.path}: the host creates it with the first checkout, and migrates clones of"
+                " earlier versions when it starts"
             )
         self._restore_config()
         directory = f"--git-dir={self.path}"

@@ -38,9 +38,9 @@ class CheckoutSpec:
         """Return the ref of a checkpoint."""
         return f"refs/kingdom/checkpoints/{checkpoint_id}/{self.id}"
 
-    def rescue_ref(self, rescue: str) -> str:
+    def rescue_ref(self, rescue_id: str) -> str:
         """Return the ref of a rescued commit; further commits get the same name with a number."""
-        return f"refs/kingdom/rescue/{rescue}/{self.id}"
+        return f"refs/kingdom/rescue/{rescue_id}/{self.id}"
 
 
 class CheckoutFailed(ProgramFailed):
@@ -108,7 +108,7 @@ class RunCheckouts:
         return commits
 
     async def roll_back(
-        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue: str
+        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue_id: str
     ) -> tuple[str, ...]:
         """Reset checkouts to the given commits, or to their base if listed in `to_base`; return refs of rescued work.
 
@@ -120,7 +120,7 @@ class RunCheckouts:
         with _disk_failures():
             states = {tree.id: await self._checkout(tree).state() for tree in trees}
         for tree in trees:
-            await self._keep(tree, states[tree.id], targets[tree.id], rescue)
+            await self._keep(tree, states[tree.id], targets[tree.id], rescue_id)
         begun: list[CheckoutSpec] = []
         try:
             for tree in trees:
@@ -130,9 +130,9 @@ class RunCheckouts:
         except ProgramFailed:
             await run_to_completion(self._restore(begun, states))
             raise
-        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue)])
+        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue_id)])
 
-    async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
+    async def release(self, tree: CheckoutSpec, rescue_id: str) -> tuple[str, ...]:
         """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
 
         Repositories that an agent created inside are kept too, each as one commit of its files on top of its branches.
@@ -144,11 +144,11 @@ class RunCheckouts:
         with _disk_failures():
             if checkout.is_there:
                 state = await checkout.state()
-                await self._keep(tree, state, state.tip, rescue)
+                await self._keep(tree, state, state.tip, rescue_id)
                 for commit in await checkout.collect_nested():
-                    await repository.keep_commit(tree.rescue_ref(rescue), commit)
+                    await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
             await checkout.remove()
-        return tuple(await self._rescue_refs(tree, rescue))
+        return tuple(await self._rescue_refs(tree, rescue_id))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
@@ -217,17 +217,17 @@ class RunCheckouts:
             )
         return wanted
 
-    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, next_tip: str, rescue: str) -> None:
+    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, next_tip: str, rescue_id: str) -> None:
         """Keep a checkout's commits under refs, except those that its next tip or its base branch contains."""
         repository = self._repository(tree)
         safe = [commit for commit in (next_tip, await repository.fetched_commit(tree.base_branch)) if commit]
         for commit in dict.fromkeys((state.files, state.tip, *state.others)):
             if not any([await repository.contains(each, commit) for each in safe]):
-                await repository.keep_commit(tree.rescue_ref(rescue), commit)
+                await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
                 safe.append(commit)
 
-    async def _rescue_refs(self, tree: CheckoutSpec, rescue: str) -> list[str]:
-        ref = tree.rescue_ref(rescue)
+    async def _rescue_refs(self, tree: CheckoutSpec, rescue_id: str) -> list[str]:
+        ref = tree.rescue_ref(rescue_id)
         return await self._repository(tree).refs(ref, f"{ref}.*")
 
     async def _restore(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:

@@ -134,7 +134,7 @@ class AgentFile:
         with self._explaining_failure("linked"), self._parent_folder() as (folder, name):
 
             def link() -> None:
-                if _target(folder, name) != str(target):
+                if _link_target(folder, name) != str(target):
                     _move_aside(folder, name)
                     os.symlink(target, name, dir_fd=folder)
 
@@ -282,7 +282,7 @@ def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:
         os.close(descriptor)
 
 
-def _target(folder: int, name: str) -> str | None:
+def _link_target(folder: int, name: str) -> str | None:
     """Return the target of a link; None if there is no link."""
     try:
         return os.readlink(name, dir_fd=folder)

@@ -95,7 +95,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 )
         except ProgramFailed as error:
             reason = workplace.redaction.text(str(error))
-            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its limit)"
+            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its time limit)"
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
             output = workplace.redaction.text(finished.output)[-ERROR_LENGTH_MAX:]

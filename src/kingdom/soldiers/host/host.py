@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
 LEASE = timedelta(seconds=30)
-# After this share of its lease the host stops its agents, so they have ended before another host continues their runs.
+# If the lease is not renewed within this share of its time, the host stops its agents. They end before another host
+# continues their runs.
 _SAFE_SHARE = 0.8
 _RENEWALS_PER_LEASE = 3
 _PAUSE_SECONDS = 1.0
@@ -142,14 +143,16 @@ class SoldierHost:
         self._worker.stop(at_once=at_once)
 
     async def accept_command(self, received: Event[HostCommand], transaction: Transaction) -> None:
-        """Accept a command, unless its run no longer needs it; it starts once the transaction is committed."""
+        """Accept a command, unless its run no longer needs it. It starts after the transaction is committed."""
         command = received.payload
         try:
             _, workflow = await load_workflow(transaction, command.workflow_id)
         except NotFound:
             return
         if stale := why_stale(workflow, command):
-            _log.info("command is over", command=type(command).__name__, reason=stale, workflow=workflow.id)
+            _log.info(
+                "the run no longer needs a command", command=type(command).__name__, reason=stale, workflow=workflow.id
+            )
             return
         accepted = Record(
             kind=COMMANDS.name,

@@ -43,7 +43,7 @@ class HostContext:
 
 
 def answer_to(command: commands.HostCommand, kind: type[_A], /, **fields: Any) -> _A:
-    """Return an answer with the given fields, and with all fields of its command that it also has."""
+    """Return an answer with the given fields; the other fields are copied from the command if both have them."""
     return kind(**{name: getattr(command, name) for name in _common_fields(type(command), kind)} | fields)
 
 

@@ -119,7 +119,7 @@ class RunningCommands:
     ) -> None:
         """Remove the files of a run and the checkouts that `find_removable` returns.
 
-        Nothing is removed if it returns None or the run is busy.
+        Nothing is removed if `find_removable` returns None or the run is busy.
         """
         async with self._run_lock(workflow_id):
             trees = await find_removable(workflow_id)
@@ -180,7 +180,7 @@ class RunningCommands:
         return stop is not None and _needs_agent(command, stop)
 
     def _drop_old_stops(self, command_input: CommandInput[Any]) -> None:
-        """Drop the last stop of a Work that gets a new agent or a checkpoint, and all stops of a run that has ended."""
+        """Drop entries of `_stops` when their Work gets a new agent or a checkpoint, or when their run has ended."""
         command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
@@ -191,7 +191,7 @@ class RunningCommands:
         self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
     async def _end_agent(self, command_input: CommandInput[_Stop]) -> HostReply:
-        """Stop the agent of a Work and the commands that need it, and reply once none of its processes is left."""
+        """Stop the agent of a Work and the commands that need it; reply once no process of the agent is left."""
         command = command_input.command
         self._stops[command.work_id] = command
         others = [running for running in self._running.values() if _needs_agent(running.command, command)]
@@ -239,7 +239,7 @@ class RunningCommands:
             if isinstance(running.command, _TURN_COMMANDS) and running.command.work_id == session.work_id
         ]
         if turns:
-            # The turn reports its cost first, because the end of the agent may end the run and sum up its costs.
+            # The turn reports its cost first. The end of the agent may end the run, and then all costs must be known.
             await asyncio.wait(turns)
         if self._open:
             answer = answer_to(session.start, answers.AgentError, error=reason)
@@ -257,7 +257,7 @@ def _failure_reply(command_input: CommandInput[Any], error: Exception) -> HostRe
     command = command_input.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
-    # RunningAgents reports the end of an agent, but not that an agent did not start.
+    # `_agent_gone` reports the end of a running agent, but not a failed start.
     is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
     given_answers = () if is_reported else failure_answers(command, error)
     return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))

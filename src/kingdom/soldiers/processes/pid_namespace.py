@@ -13,7 +13,7 @@ class _NamespaceInfo(msgspec.Struct, rename="kebab"):
 
 
 async def read_init_pid(info: int) -> int:
-    """Return the pid of the namespace's init, or 0 if bubblewrap failed; `info` is its `--info-fd`."""
+    """Return the pid of the namespace's init, or 0 if bubblewrap failed; `info` is a pipe from its `--info-fd`."""
     text = b""
     while not text.rstrip().endswith(b"}"):
         await wait_readable(info)

@@ -99,7 +99,7 @@ class Program:
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the standard output line by line, including an incomplete last line.
 
-        A line that is too long ends the program, because it would use up the memory of this process.
+        If a line is too long, the program is killed, because the line would use up the memory of this process.
         """
         parts: list[bytes] = []
         size = 0
@@ -164,7 +164,7 @@ class Program:
             # The output is an error message of bubblewrap, not the line of `_WAIT_FOR_LINE`.
             self._first_output = first
             return
-        # Right after its fork, the init asks the kernel to kill it when bubblewrap dies. Once it sleeps, it has asked.
+        # Right after its fork, the init asks the kernel to kill it when bubblewrap dies. It sleeps only after that.
         while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel has no event for this change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in child_pids(init_pid):
@@ -271,7 +271,7 @@ async def start_program(
     the program runs in its own namespace; this is the default if bubblewrap is installed. With a `sandbox` that is not
     off, the program always runs in a namespace, and sees only the contents of the sandbox.
     """
-    # A start cannot be undone halfway, so a cancelled caller waits until it is done, which takes a short time.
+    # A start cannot be undone halfway, so a cancelled caller waits until the start is done. It does not take long.
     call = _ProgramCall([*argv], cwd, environment, errors, redaction)
     starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:

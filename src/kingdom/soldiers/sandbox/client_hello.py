@@ -9,7 +9,7 @@ _RECORDS_MAX = 8
 _RECORD_BYTES_MAX = 1 << 14
 # The lengths of the headers, in bytes.
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
-# The first two bytes of a record. They are empty while they have not arrived.
+# The allowed values of the first and the second byte of a record. A byte is empty while it has not arrived.
 _RECORD_BEGINS, _TLS_MAJOR = (b"", b"\x16"), (b"", b"\x03")
 _CLIENT_HELLO = 1
 _RANDOM_BYTES, _VERSION_BYTES = 32, 2

@@ -82,7 +82,7 @@ class Egress:
         self.port = port
         self._limits = limits or EgressLimits()
         self._resolve = resolve
-        # Name resolution has its own threads, so a slow one does not block other work of the process.
+        # Names are resolved in these threads, so slow name resolution does not block other work of the process.
         self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
         self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
 
@@ -297,7 +297,7 @@ async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 
 def _error_response(status: str, reason: str) -> bytes:
-    """Return a response with the reason in its body and its status line, because most clients show only the latter."""
+    """Return a response with the reason. Its status line has the reason too, because most clients show only this."""
     body = f"{reason}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii", "replace") + b"Connection: close\r\n\r\n" + body

@@ -1,4 +1,4 @@
-"""Count the cost of an agent's model calls. It is computed from the answers of the vendor, not from agent reports."""
+"""Count the cost of an agent's model calls, from the answers of the vendor and not from the reports of the agent."""
 
 import asyncio
 import time
@@ -167,7 +167,7 @@ class MeteredCall:
         self._end(started_seconds * _TOKENS_PER_SECOND)
 
     def abandon(self) -> None:
-        """End the call before its answer has ended. The charge is the highest, because the vendor writes on."""
+        """End the call before its answer has ended. The vendor completes the answer, so its longest form is charged."""
         self._end(self._maximum.output)
 
     def _end(self, written: int) -> None:

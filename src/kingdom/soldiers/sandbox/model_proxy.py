@@ -113,7 +113,7 @@ class ModelProxy:
         await self.close()
 
     async def _protocol(self, *, prefix: str) -> Callable[[], asyncio.BaseProtocol]:
-        """Return the protocol factory. It limits connections, so one agent cannot open as many as the process may."""
+        """Return the protocol factory. It limits connections, so one agent cannot use up the limit of the process."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", partial(self._answer, prefix))
         runner = web.AppRunner(

@@ -10,7 +10,8 @@ from msgspec import Meta
 
 _MILLION = 1_000_000
 USD_DIGITS = 9
-# Writing to the cache costs 1.25 times the input price for five minutes, and 2 times for an hour, 1.6 times as much.
+# Writing to the cache costs 1.25 times the input price if the cache keeps the tokens for five minutes. For an hour it
+# costs 2 times the input price, which is 1.6 times the price for five minutes.
 _FIVE_MINUTES_FACTOR = 1.25
 _HOUR_FACTOR = 1.6
 # Suffixes of a model name that do not change the price: a date, a release number, or one of a few words.

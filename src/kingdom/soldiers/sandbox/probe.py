@@ -1,4 +1,4 @@
-"""Find out whether this machine can create a sandbox by creating one."""
+"""Create a sandbox to find out whether this machine can."""
 
 import os
 import shutil

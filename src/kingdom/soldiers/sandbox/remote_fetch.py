@@ -1,4 +1,4 @@
-"""Find parts of a model request that make the vendor fetch an address, which could leak data to that address."""
+"""Find parts of a model request that make the vendor fetch an address. An agent could send data out in that way."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -44,7 +44,7 @@ class PortForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """The paths, sockets and limits of a program; it sees the system read-only, these paths, and nothing else.
+    """The paths, sockets and limits of a program. It sees only these paths and the system, which is read-only.
 
     If paths are nested, the inner path decides. A path in both `readable` and `writable` is read-only. Each of the
     `overlays` is a file and the path where the program sees it, read-only. `socket` belongs to the model proxy, and

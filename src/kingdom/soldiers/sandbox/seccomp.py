@@ -18,8 +18,8 @@ _FAMILIES = (1, 2, 10, 16)
 # io_uring_setup, io_uring_enter, io_uring_register and openat2 hide their arguments from the filter.
 _UNFILTERABLE = (425, 426, 427, 437)
 
-# Per machine: the audit architecture, the numbers of the refused calls, the number of `socket`, and the calls with a
-# file mode, each with its number and the argument positions of mode and flags.
+# For each machine: the audit architecture, the numbers of the refused calls, the number of `socket`, and the calls with
+# a file mode, each with its number and the argument positions of mode and flags.
 _ARCHITECTURES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -54,7 +54,7 @@ def build_filter() -> bytes | None:
     architecture, refused, socket, with_mode = known
     instructions = [
         _instruction(_LOAD, _ARCHITECTURE),
-        # Another architecture has other numbers, so its programs could make any call.
+        # Programs of another architecture are refused, because they use other call numbers.
         _instruction(_EQUAL, architecture, 1, 0),
         _instruction(_RETURN, _FAIL | EPERM),
         _instruction(_LOAD, _NUMBER),

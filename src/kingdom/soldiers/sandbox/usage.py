@@ -1,6 +1,6 @@
 """Read the usage that a vendor reports in an answer while the answer passes through. This module does no I/O.
 
-An answer is one JSON document, a list of them, or a stream of server-sent events.
+An answer is one JSON document, a list of documents, or a stream of server-sent events.
 """
 
 from collections.abc import Mapping

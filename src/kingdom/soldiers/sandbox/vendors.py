@@ -61,7 +61,7 @@ _ALLOWED = {
 }
 _CHAT = "/v1/chat/completions"
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "maxOutputTokens")
-# Assumed if the request sets no limit.
+# This limit is assumed if the request sets none.
 _OUTPUT_MAX = 32_000
 _FREE = re.compile(r".*(count_tokens|countTokens)")
 _GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):(?P<verb>.*)")
