@@ -47,7 +47,7 @@ class CheckContext:
         """Return the directory of logs and checkouts."""
         return self.store_directory or self.settings.beside / "realm"
 
-    async def once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
+    async def compute_once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
         """Compute a value only once, although several checks need it."""
         if name not in self._results:
             self._results[name] = asyncio.ensure_future(compute())

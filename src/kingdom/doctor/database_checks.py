@@ -154,6 +154,6 @@ async def _check_database(judge: Callable[[DatabaseFacts], CheckResult], context
     from kingdom.doctor.database import read_facts  # noqa: PLC0415 - its driver is an optional extra
 
     try:
-        return judge(await context.once("facts", lambda: read_facts(context.settings, context.clock)))
+        return judge(await context.compute_once("facts", lambda: read_facts(context.settings, context.clock)))
     except NotFound:
         return skipped("there is no store yet")

@@ -27,7 +27,7 @@ async def check_directory(context: CheckContext) -> CheckResult:
     """Check whether the directories of the realm and of the soldiers can be written or created."""
     soldiers = context.realm.soldiers.directory
     directories = [context.data_directory, *([Path(soldiers)] if soldiers else [])]
-    return await context.once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
+    return await context.compute_once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
 
 
 async def check_file_system(context: CheckContext) -> CheckResult:
@@ -59,7 +59,9 @@ async def check_lock(context: CheckContext) -> CheckResult:
     """Check whether a process has held the lock of the store for longer than a write takes."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     return ok("no process holds the lock for long") if files.holders is None else _describe_holders(files.holders)
 
 
@@ -67,7 +69,9 @@ async def check_leases(context: CheckContext) -> CheckResult:
     """Check for leases of processes that have ended."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     if not files.orphans:
         return ok("no lease belongs to a process that has ended")
     summary = "{}, such as {} of process {}".format(len(files.orphans), *files.orphans[0])
@@ -78,7 +82,9 @@ async def check_event_files(context: CheckContext) -> CheckResult:
     """Check for unreadable files of open events. The event of such a file waits until the file is readable."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     if not files.unreadable:
         return ok("the files of all open events can be read")
     path, reason = files.unreadable[0]

@@ -21,7 +21,7 @@ _MIGRATE = "kingdom bus migrate"
 
 async def check_store(context: CheckContext) -> CheckResult:
     """Check whether the store can be opened and read."""
-    return await context.once("store", lambda: _check_store(context))
+    return await context.compute_once("store", lambda: _check_store(context))
 
 
 async def check_migrations(context: CheckContext) -> CheckResult:
@@ -30,7 +30,7 @@ async def check_migrations(context: CheckContext) -> CheckResult:
         return skipped("the store is a directory of files")
     if is_embedded(context.settings.database_url):
         return skipped("an embedded server is migrated when it is opened")
-    return await context.once("migrations", lambda: _check_migrations(context))
+    return await context.compute_once("migrations", lambda: _check_migrations(context))
 
 
 async def check_roles(context: CheckContext) -> CheckResult:
@@ -53,7 +53,7 @@ async def check_roles(context: CheckContext) -> CheckResult:
 
 async def read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:
     """Return the time of the last heartbeat of each role, or None if the store cannot be read."""
-    return await context.once("heartbeats", lambda: _read_heartbeats(context))
+    return await context.compute_once("heartbeats", lambda: _read_heartbeats(context))
 
 
 async def _read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:

@@ -105,7 +105,7 @@ def _settings(context: CheckContext) -> GitHubWebhookSettings | None:
 
 
 async def _ping_once(context: CheckContext, webhook: GitHubWebhookSettings) -> _PingResult:
-    return await context.once("ping", lambda: _ping(webhook))
+    return await context.compute_once("ping", lambda: _ping(webhook))
 
 
 async def _ping(webhook: GitHubWebhookSettings) -> _PingResult:

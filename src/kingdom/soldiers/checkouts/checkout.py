@@ -92,7 +92,7 @@ class Checkout:
         self.git_directory = git_directory_of(path)
 
     @property
-    def is_there(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the checkout is complete."""
         return self._branch_file.exists() and self._path.is_dir()
 
@@ -225,7 +225,7 @@ class Checkout:
 
     async def _run_action(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
         """Run an action of `checkout_program`, and repeat it if git fails; return its commits and other output."""
-        if not self.is_there:
+        if not self.is_complete:
             raise ProgramFailed(f"there is no complete checkout at {self._path}: prepare it first")
         return await self._run_unchecked(action, tip or await self.tip(), **request)
 

@@ -78,7 +78,7 @@ class Repository:
         self.home = home
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the clone exists."""
         return (self.path / "HEAD").exists()
 
@@ -226,7 +226,7 @@ class Repository:
 
     def _restore_config(self) -> None:
         """Restore the configuration, because it can name programs that git runs. Hooks are disabled anyway."""
-        if not self.is_there:
+        if not self.exists:
             return
         config = self.path / "config"
         if read_small_file(config) != self._config:

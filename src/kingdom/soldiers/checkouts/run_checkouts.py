@@ -115,7 +115,7 @@ class RunCheckouts:
         Missing checkouts are created first, all or none. Files are reset only after all commits have been found, and
         all work that would be lost is kept under refs.
         """
-        await self.prepare([tree for tree in trees if not self._checkout(tree).is_there])
+        await self.prepare([tree for tree in trees if not self._checkout(tree).is_complete])
         targets = {tree.id: await self._find_target(tree, commits, to_base) for tree in trees}
         with _disk_failures():
             states = {tree.id: await self._checkout(tree).state() for tree in trees}
@@ -139,10 +139,10 @@ class RunCheckouts:
         If that is impossible, the release fails. Ignored files are removed with the checkout.
         """
         repository, checkout = self._repository(tree), self._checkout(tree)
-        if not repository.is_there:
+        if not repository.exists:
             return ()
         with _disk_failures():
-            if checkout.is_there:
+            if checkout.is_complete:
                 state = await checkout.state()
                 await self._keep(tree, state, state.tip, rescue_id)
                 for commit in await checkout.collect_nested():
@@ -175,7 +175,7 @@ class RunCheckouts:
         """Create one checkout, unless it is complete. Its start ref is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.locked():
-            if checkout.is_there and await repository.resolve_commit(tree.start_ref):
+            if checkout.is_complete and await repository.resolve_commit(tree.start_ref):
                 return
             await repository.fetch(tree.base_branch)
             base = await repository.base_commit(tree.base_branch)

@@ -82,7 +82,7 @@ class AgentFile:
             return None
         return AgentFileInfo(self, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether anything exists here, even a dangling link. No link among the parents is followed."""
         try:
             self._status()

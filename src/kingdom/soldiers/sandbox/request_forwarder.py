@@ -20,10 +20,10 @@ from kingdom.soldiers.sandbox.usage import BYTES_PER_TOKEN
 from kingdom.soldiers.sandbox.vendors import (
     PAYMENT_REQUIRED,
     Upstream,
-    allows,
     forwards_parameter,
     forwards_request_header,
     forwards_response_header,
+    is_allowed_request,
     is_charged,
     is_streamed,
     max_output_tokens,
@@ -85,7 +85,9 @@ class RequestForwarder:
         if request.method in {"GET", "HEAD"} and path in {"", "/"}:
             # Agents probe whether the server is reachable.
             return web.Response()
-        upstream = next((each for each in self._upstreams if allows(each.vendor, request.method, path)), None)
+        upstream = next(
+            (each for each in self._upstreams if is_allowed_request(each.vendor, request.method, path)), None
+        )
         if upstream is None:
             return self._refuse(request, path, "this is not a call of the model")
         model_request = _ModelRequest()

@@ -77,7 +77,7 @@ _RESPONSE_HEADERS = re.compile(
 )
 
 
-def allows(vendor: Vendor, method: str, path: str) -> bool:
+def is_allowed_request(vendor: Vendor, method: str, path: str) -> bool:
     """Return whether a request to the model of a vendor is allowed."""
     return any(method == allowed and re.fullmatch(pattern, path) for allowed, pattern in _ALLOWED[vendor])
 

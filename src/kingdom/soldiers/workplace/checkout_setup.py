@@ -140,7 +140,7 @@ async def _set_up(
     redaction: Redaction,
 ) -> None:
     command = checkout_setup.setup.get(tree.git_id)
-    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
+    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).exists():
         return
     # The shell tests inside the sandbox whether the script exists, because there a link cannot lead outside.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
