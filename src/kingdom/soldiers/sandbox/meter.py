@@ -39,7 +39,7 @@ class Meter:
         self.is_idle.set()
         self._limit_usd: float | None = None
         self._open_calls: set[MeteredCall] = set()
-        self._ended = asyncio.Event()
+        self._call_ended = asyncio.Event()
         self._warned_about: set[str] = set()
 
     @property
@@ -56,7 +56,8 @@ class Meter:
         """Begin a turn with a budget. The budget also covers costs that earlier turns did not report."""
         self._limit_usd = None if budget_usd is None else self.claimed_usd + budget_usd
         self.is_idle.clear()
-        self._ended.set()
+        # Wake waiting calls, because the budget has changed.
+        self._call_ended.set()
 
     def end_turn(self, claimed_usd: float) -> str | None:
         """End a turn with the cost that it reports; return a warning, once, if the agent's figure differs."""
@@ -84,8 +85,8 @@ class Meter:
         """
         call = MeteredCall(self, upstream, model, maximum)
         while not self.is_spent and self._might_exceed_limit():
-            self._ended.clear()
-            await self._ended.wait()
+            self._call_ended.clear()
+            await self._call_ended.wait()
         if self.is_spent:
             return None
         self._open_calls.add(call)
@@ -115,7 +116,7 @@ class Meter:
     def end(self, call: "MeteredCall") -> None:
         """Remove a call that has ended."""
         self._open_calls.discard(call)
-        self._ended.set()
+        self._call_ended.set()
 
     def _might_exceed_limit(self) -> bool:
         if self._limit_usd is None or not self._open_calls:
