@@ -125,7 +125,7 @@ async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, s
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
-    use = GitPolicy.under(settings.sandbox, may_commit=settings.may_commit)
+    use = GitPolicy.for_profile(settings.sandbox, may_commit=settings.may_commit)
     trees = RunCheckouts(folders.repositories, home=folders.directory, git_policy=use)
     return [await _diff(bus, workflow, tree, trees, folders, since) for tree in ready]
 

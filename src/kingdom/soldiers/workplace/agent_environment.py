@@ -57,7 +57,7 @@ class AgentEnvironment:
     @property
     def git_policy(self) -> GitPolicy:
         """Return how git runs on the checkouts of these agents."""
-        return GitPolicy.under(self.profile, may_commit=self.may_commit)
+        return GitPolicy.for_profile(self.profile, may_commit=self.may_commit)
 
     def tool_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return PATH and, if the profile allows it, the variables of the toolchains that the user has installed."""

@@ -147,7 +147,7 @@ async def _run_setup_script(
     redaction: Redaction,
 ) -> None:
     command = checkout_setup.setup.get(tree.git_id)
-    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
+    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).exists():
         return
     # The shell in the sandbox tests whether the script exists: there a symbolic link cannot lead to files outside.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
