@@ -96,10 +96,7 @@ class Store:
 
     @contextmanager
     def exclusive(self, *, wait: bool = True) -> Iterator[TransactionPlan]:
-        """Hold the store exclusively, update the index, and yield a plan for the next journal entry.
-
-        If `wait` is false, raise StoreBusy if the store is held or if updating the index would take long.
-        """
+        """Hold the store, update the index, and yield a plan. If `wait` is false, raise StoreBusy rather than wait."""
         with translate_errors(), self._exclude_threads(wait=wait), self._hold_lock(wait=wait):
             if not self._is_current():
                 if not wait and not self._is_nearly_current():
@@ -147,10 +144,7 @@ class Store:
         return None
 
     def commit(self, plan: TransactionPlan, *, durable: bool = True, wait: bool = True) -> None:
-        """Commit the plan: write its entry to the journal, and apply the entry to the files.
-
-        If `wait` is false, a full segment gets its checkpoint at a later commit.
-        """
+        """Write the entry of a plan to the journal, and apply it. If `wait` is false, leave checkpoints to others."""
         entry, lock = self._complete_entry(plan), self._require_lock()
         files = self.tree.render(entry)
         # Sync the lines of the log and the archive. If a power loss removed a line, its number would be used again.
@@ -236,15 +230,13 @@ class Store:
 
     @contextmanager
     def _hold_lock(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Keep other processes out during the block, or only writers if `shared`.
-
-        After a failed sync, the next holder of the lock rewrites the segment.
-        """
+        """Keep other processes out during the block, or only writers if `shared`."""
         lock = self._require_lock()
         with lock.held(shared=shared, wait=wait):
             try:
                 yield
             finally:
+                # After a failed sync, the next holder of the lock rewrites the segment.
                 if self.journal.rewrite_up_to:
                     lock.rewrite_up_to, self.journal.rewrite_up_to = self.journal.rewrite_up_to, 0
 
@@ -285,9 +277,8 @@ class Store:
         """Return whether this process has read the whole journal, and the whole journal is applied to the files."""
         journal, lock = self.journal, self._require_lock()
         needs_repair = self._must_reload or lock.rewrite_up_to
-        return (
-            not needs_repair and lock.offsets == (journal.start, journal.end) and journal.end_on_disk() == journal.end
-        )
+        is_read = lock.offsets == (journal.start, journal.end)
+        return not needs_repair and is_read and journal.end_on_disk() == journal.end
 
     def _is_nearly_current(self) -> bool:
         """Return whether `_catch_up` only has to read a small part of the journal, without any sync."""

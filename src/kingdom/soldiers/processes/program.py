@@ -97,10 +97,7 @@ class Program:
             self._process.stdin.close()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the standard output line by line, including an incomplete last line.
-
-        If a line is too long, the program is killed, because the line would use up the memory of this process.
-        """
+        """Yield the standard output line by line. A line too long for the memory of this process kills the program."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self.chunks():
