@@ -144,7 +144,7 @@ class PostgresOperations(Operations):
     ) -> list[UUID]:
         """Apply a statement to each of these events that is still DEAD, each in its own transaction."""
         changed = []
-        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
+        for row in await self._read("events_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
             key = {"stream": row["stream"], "key": row["partition_key"]}
             # If another operator was faster, nothing changes and nothing is logged.

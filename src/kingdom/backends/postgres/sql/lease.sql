@@ -73,7 +73,7 @@ requeued AS (
    WHERE id = ANY(ARRAY(SELECT id FROM orphans)) AND status = 'PROCESSING'
      AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
   RETURNING stream)
-SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM requeued;
+SELECT count(*) AS events, array_agg(DISTINCT stream) AS streams FROM requeued;
 
 -- name: repair_clock
 -- After the clock was set back, start the waits of events and leases again, so that nothing waits longer than intended.

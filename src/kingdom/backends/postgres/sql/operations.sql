@@ -86,10 +86,10 @@ SELECT {dead_letter_columns}
    AND (%(event_id)s::uuid IS NULL OR event_id = %(event_id)s)
  ORDER BY id LIMIT %(limit)s::int;
 
--- name: dead_by_positions
--- Find dead letters by position, without a lock: key rows are always locked before event rows.
+-- name: events_by_positions
+-- Find events by position, without a lock: key rows are always locked before event rows.
 SELECT id, event_id, stream, partition_key, ordered FROM kingdom.outbox_event
- WHERE id = ANY(%(positions)s::bigint[]) AND status = 'DEAD' ORDER BY id;
+ WHERE id = ANY(%(positions)s::bigint[]) ORDER BY id;
 
 -- name: patch
 -- Replace the payload of a dead letter, and keep the old payload in its history.
