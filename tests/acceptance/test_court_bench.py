@@ -91,7 +91,7 @@ async def test_an_event_costs_as_many_system_calls_whatever_is_stored(tmp_path: 
 
 
 def growths(*counted: str) -> set[str]:
-    return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a look by the clock")}
+    return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a periodic check")}
 
 
 def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:
