@@ -15,7 +15,7 @@ ALONE := timing benches long
 PART := $(PARTS)
 # One more worker than there are cores, because a test often waits for processes that it has started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-# Tests create and sync hundreds of thousands of small files, which is much faster in memory. The limit is 1.5 GB per worker.
+# Tests create and sync hundreds of thousands of small files, which is much faster in memory. Each worker needs 1.5 GB.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
 .PHONY: setup check static format format-check lint types layers docs test proof bench soak chaos crash-sweep

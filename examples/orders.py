@@ -42,7 +42,7 @@ class Charge(bus.Effect[dict[str, Any]]):
             return bus.classify_response(reply.status, reply.headers, {"charge": await reply.text()})
 
     async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
-        """Look up the result of a call that is unknown."""
+        """Find out whether a call arrived whose result is unknown."""
         async with aiohttp.request("GET", f"{bank}/charges/{attempt.identifier}") as reply:
             if reply.ok:
                 return bus.Present(await reply.json())
