@@ -100,7 +100,7 @@ async def opened_store(court: CourtProcesses) -> AsyncIterator[Bus]:
 
 
 def percentile(found: Sequence[float], share: float) -> float:
-    """Return the figure below or at which this share of the figures is."""
+    """Return a percentile of the figures; `share` is between 0 and 1."""
     ordered = sorted(found)
     return ordered[math.ceil(len(ordered) * share) - 1]
 

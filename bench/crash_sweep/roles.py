@@ -133,12 +133,12 @@ def die_with_parent() -> None:
 
 
 def _play(role: str, stage: Stage, victim: Point | None) -> None:
-    taken = Steps(role, victim, stage.note)
+    step_counter = Steps(role, victim, stage.note)
     if stage.variant:
         VARIANTS[stage.variant].break_it()
-    with asyncio.Runner(loop_factory=lambda: SweptLoop(taken)) as runner:
-        runner.run(_ROLES[role](stage, taken))
-    stage.counts(role).write_bytes(msgspec.json.encode(taken.counts))
+    with asyncio.Runner(loop_factory=lambda: SweptLoop(step_counter)) as runner:
+        runner.run(_ROLES[role](stage, step_counter))
+    stage.counts(role).write_bytes(msgspec.json.encode(step_counter.counts))
 
 
 def _end_by(stop: Callable[[], None]) -> None:
@@ -146,9 +146,9 @@ def _end_by(stop: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-async def _engine(stage: Stage, taken: Steps) -> None:
+async def _engine(stage: Stage, step_counter: Steps) -> None:
     async with opened(stage.url) as bus:
-        swept = SweptBus(bus, taken)
+        swept = SweptBus(bus, step_counter)
         worker = Worker(swept, engine().dispatcher, streams.ENGINE_STREAMS)
         asked = asyncio.Event()
         _end_by(asked.set)
@@ -167,12 +167,12 @@ async def _engine(stage: Stage, taken: Steps) -> None:
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def _host(stage: Stage, taken: Steps) -> None:
+async def _host(stage: Stage, step_counter: Steps) -> None:
     settings = stage.soldiers
-    client = SweptAgents(AGENTS[settings.agent].client(settings), taken)
+    client = SweptAgents(AGENTS[settings.agent].client(settings), step_counter)
     async with opened(stage.url) as bus:
         host = SoldierHost(
-            SweptBus(bus, taken),
+            SweptBus(bus, step_counter),
             HOST_NAME,
             client,
             HostFolders(stage.host_directory),

@@ -26,9 +26,9 @@ _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "sh
 class SweptBus(WrappedBus):
     """A bus whose commits and claims are steps. Reads are not."""
 
-    def __init__(self, bus: Bus, taken: Steps) -> None:
+    def __init__(self, bus: Bus, step_counter: Steps) -> None:
         super().__init__(bus)
-        self._steps = taken
+        self._steps = step_counter
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
@@ -60,9 +60,9 @@ class SweptAgents(AgentClient):
     name = "swept"
     has_process = True
 
-    def __init__(self, client: AgentClient, taken: Steps) -> None:
+    def __init__(self, client: AgentClient, step_counter: Steps) -> None:
         self._client = client
-        self._steps = taken
+        self._steps = step_counter
 
     async def start(self, launch: Launch) -> Agent:
         """Start an agent."""
@@ -77,11 +77,11 @@ class SweptAgents(AgentClient):
 
 
 class _SweptAgent(Agent):
-    def __init__(self, agent: Agent, taken: Steps) -> None:
+    def __init__(self, agent: Agent, step_counter: Steps) -> None:
         self.session = agent.session
         self.pid = agent.pid
         self._agent = agent
-        self._steps = taken
+        self._steps = step_counter
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         self._steps.reach(steps.AGENT_BEFORE, "send")
@@ -107,9 +107,9 @@ class _SweptAgent(Agent):
 class SweptLoop(asyncio.SelectorEventLoop):
     """An event loop that counts a step before, during and after every program."""
 
-    def __init__(self, taken: Steps) -> None:
+    def __init__(self, step_counter: Steps) -> None:
         super().__init__()
-        self._steps = taken
+        self._steps = step_counter
 
     async def subprocess_exec(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], program: Any, *args: Any, **options: Any

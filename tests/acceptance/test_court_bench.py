@@ -23,7 +23,7 @@ BURST = {
     "webhooks of both bursts not answered 202 as they should be",
     "events of the burst lost, doubled or not routed",
 }
-EVENT = review_asked(7).happening.event
+EVENT = review_asked(7).activity.event
 PLACE = "01-evt"
 
 
