@@ -1,7 +1,7 @@
 """Compare the bus with a bare psycopg loop on the same table, in one interleaved run.
 
-The bare loop claims and archives with the best statements known, and has no leases, fences, retries or handlers: it
-bounds what any client of this table can reach.
+The bare loop claims and archives with the best known statements, without leases, fences, retries or handlers. No client
+of this table can be faster.
 """
 
 import argparse
@@ -125,7 +125,7 @@ class Kingdom:
 
 
 def measure(dsn: str, *, events: int, singles: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Run both in turns and return the median rate of each."""
+    """Run the bare loop and the bus in turns, and return the median rate of each."""
     rates: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name, side in (("bare", Bare(dsn)), ("kingdom", Kingdom(dsn))):
@@ -149,8 +149,8 @@ def main() -> int:
     """Measure, print, and fail if the bus is too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", default="-", help="the file for the figures; - prints them last")
-    parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events", type=int, default=20_000, help="the number of events per round (default 20000)")
+    parser.add_argument("--rounds", type=int, default=3, help="the number of rounds (default 3)")
     parser.add_argument("--demand", type=float, default=1.0, help="multiply every bound; above 1 is stricter")
     arguments = parser.parse_args()
     configure_logs(json=True, level=logging.ERROR)

@@ -19,8 +19,9 @@ from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE,
 
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
-# Long enough for a healthy bus on a busy machine. An endless trial has a shorter limit.
+# Long enough for a healthy bus on a busy machine.
 _PATIENCE = timedelta(minutes=5)
+# The limit of a trial that never finishes.
 _GIVE_UP = timedelta(seconds=5)
 _A_WHILE = timedelta(seconds=10)
 _TRIES = 3
@@ -30,7 +31,7 @@ _WORK_MS = 1_000
 
 
 class _KilledAsleepError(Exception):
-    """Raised when a process was killed because another of its threads held the lock when it stopped itself."""
+    """Raised if a process stopped itself while another of its threads held the lock, and was killed for the lock."""
 
 
 def process_command(backend: str, variant: str) -> tuple[str, ...]:
@@ -40,7 +41,10 @@ def process_command(backend: str, variant: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scripted trial for a variant, and the violation that it must cause. `endless` if it never finishes."""
+    """A scripted trial for a variant, and the violation that it must cause.
+
+    An `endless` trial never finishes with its variant.
+    """
 
     variant: str
     expects: ViolationKind
@@ -67,7 +71,7 @@ class Scenario:
 
 
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
-    """Stop a worker before its call. It tries to settle while another worker handles the same event."""
+    """Stop a worker before its call. When it continues, another worker handles the same event."""
     event = CALLED.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
     await _start_workers(trial, 2)
     await trial.publish(event)
@@ -100,7 +104,7 @@ async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
 
 
 async def _a_worker_dies_between(trial: Trial) -> None:
-    """Script a death between two transactions, which the unchanged product never has."""
+    """Let a worker die between two transactions that the unchanged product does not separate."""
     event = REACTED.envelope(Job(script={"between:1": "die"}), stream=ANY)
     await trial.publish(event)
     await _start_workers(trial, 1)
@@ -145,7 +149,7 @@ async def _a_writer_stops(trial: Trial) -> None:
 
 
 async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
-    """Stop a worker that holds the lock. Another one continues, and then the first one wakes up."""
+    """Stop a worker that holds the lock. Another worker continues, and then the first one wakes up."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
     sleeper = await _sleeper(trial)
@@ -155,7 +159,7 @@ async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
 
 
 async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
-    """Publish two events of a key while an earlier one runs. They must follow in their order."""
+    """Publish two events of a key while an earlier event of the key runs. They must follow in their order."""
     first = REACTED.envelope(Job(script={"react:1": "wait"}), stream=LINE, partition_key="key")
     await trial.publish(first)
     await _start_workers(trial, 1)
@@ -201,7 +205,7 @@ async def _two_ask_for_one_key(trial: Trial) -> None:
 
 
 async def _a_stream_is_paused(trial: Trial) -> None:
-    """Pause a stream that has an event, and wait until a worker has handled another event since."""
+    """Pause a stream that has an event, and wait until a worker has handled a later event of another stream."""
     await trial.operator.pause()
     await trial.publish(REACTED.envelope(Job(), stream=PAUSED))
     await _start_workers(trial, 1)
@@ -209,7 +213,7 @@ async def _a_stream_is_paused(trial: Trial) -> None:
 
 
 async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
-    """Let the first event of a key die, and wait until a worker has handled another event since."""
+    """Let the first event of a key die, and wait until a worker has handled a later event of another stream."""
     jobs = Job(fate="doomed"), Job()
     await trial.publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key="key") for job in jobs))
     await _start_workers(trial, 1)
@@ -255,7 +259,7 @@ SCENARIOS = (
 
 
 async def _publish_before_another(trial: Trial, at_commit: str) -> None:
-    """Script the commit of a job, and publish a later one, whose settlement comes after the result of the first."""
+    """Publish a job with a script for its commit, and a second job that is due and settled later."""
     job = REACTED.envelope(Job(script={"react:1": "wait", "commit": at_commit}), stream=ANY)
     await trial.publish(job)
     await trial.wait_until(_seen("started", event=str(job.event_id)))
@@ -264,7 +268,7 @@ async def _publish_before_another(trial: Trial, at_commit: str) -> None:
 
 
 async def _one_more_is_handled(trial: Trial) -> None:
-    """Publish an event and wait until it is done. By then a worker has claimed from all of its streams."""
+    """Publish an event and wait until it is done. By then the worker has claimed from all its streams."""
     event = REACTED.envelope(Job(work_ms=_WORK_MS), stream=ANY)
     await trial.publish(event)
     await trial.wait_until(_seen("finished", event=str(event.event_id)))

@@ -24,11 +24,12 @@ from kingdom.verify import process
 from kingdom.verify.script import die
 from kingdom.verify.workload import topology
 
+# How long `lazy_reaper` leaves expired leases alone.
 LAZY_SECONDS = 30
 
 
 def resend_on_unknown() -> None:
-    """Send a call without a known result again, as if it had not happened."""
+    """Send a call again if its result is unknown, as if it had not happened."""
     sent = Ledger.record_sent
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
@@ -55,12 +56,12 @@ def settle_outside() -> None:
 
 
 def settle_first() -> None:
-    """Settle an event before its reaction runs, which means at most once."""
+    """Settle an event before its reaction runs, so that a crash loses the reaction."""
     _one_by_one(_settle_then_react)
 
 
 def split_runs() -> None:
-    """Run events of one key that were claimed together in parallel."""
+    """Run the events of one key in parallel if they were claimed together."""
 
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
@@ -69,7 +70,7 @@ def split_runs() -> None:
 
 
 def impatient() -> None:
-    """Send an absent call again immediately, although its target guarantees only a time."""
+    """Send an absent call again immediately, although its target may show a call later."""
     replace(Ledger, "remaining_wait", lambda *_: None)
 
 
@@ -98,7 +99,7 @@ def no_delay() -> None:
 
 
 def generous_keys() -> None:
-    """Give a dedup key to every transaction."""
+    """Let every transaction take a dedup key, even a key that is taken already."""
 
     async def once(transaction: Transaction, scope: str, key: str, keep: timedelta) -> bool:
         await transaction._take_key(scope, key, keep)
@@ -192,7 +193,7 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
 
 
 def rely_on_leases() -> None:
-    """Let a worker continue with an expired lease, like one with a blocked loop, so that only the fence protects."""
+    """Let a worker continue after its lease has expired, so that only the fencing token protects the store."""
     replace(HeldLease, "lost_at", property(lambda _: math.inf))
 
 

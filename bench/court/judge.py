@@ -20,7 +20,11 @@ _ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourtCounts:
-    """The counts of a court."""
+    """What a court has done: `comments` per pull request, `posts` per message, and the ids of sent `messages`.
+
+    The other fields must be empty at the end: registered agent `sessions`, commands that a host has `accepted` but not
+    answered, the holders of each `held` quota, open runs, and open events of the bus.
+    """
 
     events: list[ExternalEvent]
     assignments: list[Assignment]

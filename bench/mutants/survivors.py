@@ -1,4 +1,4 @@
-"""Mutants that nobody notices, each with the reason why it changes no promise; docs/guarantees.md repeats it."""
+"""Mutants that no test notices, each with the reason why it breaks no guarantee; docs/guarantees.md lists them too."""
 
 from collections.abc import Mapping
 

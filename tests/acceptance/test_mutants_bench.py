@@ -26,7 +26,7 @@ def tests_run(process: psutil.Process) -> bool:
 
 
 def verdicts(*, killed: int, survived: int) -> list[Verdict]:
-    dead = Verdict(AS_IT_IS, "torment", "finding", 1.0)
+    dead = Verdict(AS_IT_IS, "fault injection", "finding", 1.0)
     alive = Verdict(Mutant("a.sql", "take", "drops a lock", 1, 0, 0, ""), None, "", 1.0)
     return [dead] * killed + [alive] * survived
 
