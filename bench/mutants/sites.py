@@ -62,7 +62,14 @@ REGIONS: Mapping[str, Region] = {
         ),
         16,
         "files",
-        _tests("files_recovery", "files_clock", "files_leases", "files_journal", "files_published_twice"),
+        _tests(
+            "files_recovery",
+            "files_clock",
+            "files_leases",
+            "files_journal",
+            "files_published_twice",
+            "files_unreadable",
+        ),
     ),
     "core": Region(
         tuple(

@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_SECONDS
 MUTANT = "backends/postgres/sql/record.sql find_by_kind: turns ORDER BY id around"
 
 
-def tests_run(process: psutil.Process) -> bool:
+def has_started_tests(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return any("pytest" in child.cmdline() for child in process.children(recursive=True))
     return False
@@ -64,7 +64,7 @@ def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant
         # The survey of both backends is over, so the next processes are those of the mutant.
         assert any("files, unchanged" in line for line in running.stderr)
         own = psutil.Process(running.pid)
-        while not tests_run(own):
+        while not has_started_tests(own):
             assert running.poll() is None
         children = own.children(recursive=True)
         running.send_signal(signal.SIGTERM)

@@ -116,7 +116,7 @@ class PostgresTransaction(Transaction):
         settled = list(self.changes.settlements.values())
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
-            yield self._queries["fence"], {"tokens": sorted(tokens)}, _accept_any
+            yield self._queries["fence"], {"tokens": list(tokens)}, _accept_any
         puts = [put for _, put in sorted(self.changes.puts.items())]
         for name, some in (
             ("update_records", [put for put in puts if put.expected]),
