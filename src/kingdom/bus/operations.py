@@ -1,4 +1,4 @@
-"""The port for operators, who inspect, pause and repair streams. The delivery of events does not use it."""
+"""The interface for operators, who inspect, pause and repair streams. The delivery of events does not use it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

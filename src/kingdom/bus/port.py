@@ -1,4 +1,4 @@
-"""The port of the bus: `Bus` and `Transaction`, which every backend implements."""
+"""The interface of the bus: `Bus` and `Transaction`, which every backend implements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

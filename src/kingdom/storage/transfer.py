@@ -148,10 +148,12 @@ class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     def __str__(self) -> str:
         return ", ".join(f"{number} {name}" for name, number in self.numbers().items() if number) or "nothing"
 
-    def difference(self, other: "ItemCounts") -> str:
-        """Describe where other counts differ from these. Return an empty text if all are equal."""
-        mine, theirs = self.numbers(), other.numbers()
-        return ", ".join(f"{mine[name]} {name} against {theirs[name]}" for name in mine if mine[name] != theirs[name])
+    def difference(self, expected: "ItemCounts") -> str:
+        """Describe where these counts differ from the expected counts. Return an empty text if all are equal."""
+        found, wanted = self.numbers(), expected.numbers()
+        return ", ".join(
+            f"{found[name]} {name} instead of {wanted[name]}" for name in found if found[name] != wanted[name]
+        )
 
 
 class ItemCounter:

@@ -155,7 +155,7 @@ class PostgresBus(Bus):
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
-        """Open a transaction on a pooled connection; see the port."""
+        """Open a transaction on a pooled connection; see `Bus.transaction`."""
         with translate_errors():
             connection = await self.pool.getconn()
         transaction = PostgresTransaction(
@@ -204,7 +204,7 @@ class PostgresBus(Bus):
             self._leases.pop(settled.token, None)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim due events; see the port."""
+        """Claim due events; see `Bus.claim`."""
         declared, pace = self.topology.stream(stream), self._paces[stream]
         bound, heads = pace.lower_bound(time.monotonic()), pace.heads(limit)
         closable = self._leases.take_closable()
@@ -253,7 +253,7 @@ class PostgresBus(Bus):
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend leases on a separate connection; see the port."""
+        """Extend leases on a separate connection; see `Bus.renew`."""
         lengths: dict[timedelta, list[int]] = defaultdict(list)
         for token, length in leases.items():
             lengths[length].append(token)
@@ -268,7 +268,7 @@ class PostgresBus(Bus):
         return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Requeue the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see `Bus.reap`."""
         now = time.monotonic()
         if now >= self._next_full_reap:
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
@@ -296,7 +296,7 @@ class PostgresBus(Bus):
         return int(orphans["events"])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint; see the port."""
+        """Wait for a hint; see `Bus.wait`."""
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:

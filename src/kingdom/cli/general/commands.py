@@ -257,7 +257,7 @@ def _directory_to_check(call: CommandCall, path: str, directory: str) -> Path:
 
 
 async def _git_of(call: CommandCall, repo: str) -> str:
-    """Return the id of the Git of a repository, or a suitable id if there is none yet."""
+    """Return the id under which a repository is registered, or a suitable id if it is not registered yet."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)

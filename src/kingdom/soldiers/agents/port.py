@@ -1,4 +1,4 @@
-"""The port to agents: start one, send it prompts one after another, and stop it."""
+"""The interface of agents: start an agent, send it prompts one after another, and stop it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping

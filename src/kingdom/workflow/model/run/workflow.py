@@ -288,7 +288,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return tuple(dict.fromkeys(refs))
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the sorted ids of the Gits that the run uses."""
+        """Return the sorted ids of the registered repositories that the run uses."""
         return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:
