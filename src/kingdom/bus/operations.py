@@ -107,7 +107,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A session that keeps the database from removing old row versions."""
+    """A session that pins old row versions, so the database cannot remove them. `what` identifies the session."""
 
     what: str
     age_seconds: float

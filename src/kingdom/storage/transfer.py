@@ -1,4 +1,4 @@
-"""Everything that a store holds, item by item, and the port to export and import it."""
+"""Everything that a store holds, item by item, and the interface to export and import it."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -174,7 +174,7 @@ class ItemCounter:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The item counts, and the highest position and token ever used. After an import, new ones are higher."""
+    """The item counts, and the highest position and token ever used. After an import, new numbers are higher."""
 
     census: ItemCounts
     last_position: int
@@ -190,7 +190,7 @@ class Snapshot:
 
 
 class StoreTransfer(ABC):
-    """The port to export everything from a store, and to import it into an empty one."""
+    """The interface to export everything from a store, and to import it into an empty store."""
 
     # The kind of store, for messages.
     store: ClassVar[str]

@@ -156,8 +156,8 @@ class Evidence:
     def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
         """Return whether a lease was certainly valid at a time.
 
-        The lease counts from the request for it or for its renewal, not from the later answer, so this is right even on
-        a slow machine.
+        The time of a lease starts with the request for it or for its renewal. The store grants the request later, so
+        this is right even on a slow machine.
         """
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 

@@ -217,7 +217,7 @@ class PostgresBus(Bus):
             "watermark": bound,
             **closing_parameters(closable),
         }
-        # Concurrent claims may end in any order, but a claim never returns a token that was known when it began.
+        # Concurrent claims may end in any order, but each token must be higher than those known when its claim began.
         known = self._highest_token
         started = time.monotonic()
         try:
@@ -242,7 +242,8 @@ class PostgresBus(Bus):
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                # A pooler has led to another server after a failover. Targets refuse a token below earlier tokens.
+                # After a failover, a pooler has connected this process to a server whose tokens are lower. Targets of
+                # effects would refuse such a token, so release the events and claim them again with a higher token.
                 with translate_errors():
                     async with self._responsive_connection() as connection:
                         await self._raise_tokens(connection)
@@ -363,7 +364,7 @@ class PostgresBus(Bus):
         set_json_loads(msgspec.json.decode, connection)
         for setting in _SETTINGS:
             await connection.execute(setting)
-        # A stopped process must not keep rows locked.
+        # A process that hangs must not keep rows locked.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
@@ -374,7 +375,10 @@ class PostgresBus(Bus):
             )
 
     async def _raise_tokens(self, connection: Connection) -> None:
-        """Make new tokens higher than the clock and than every token that this process has seen. Log lost tokens."""
+        """Make new tokens higher than the clock and than every token that this process has seen.
+
+        If the server does not know such a token, log that it has lost transactions.
+        """
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
             _log.error("the server has lost committed transactions; raising the tokens", **seen)

@@ -159,7 +159,7 @@ async def validate(
     *,
     directory: GeneralsDirectory = "",
 ) -> int:
-    """Check a General, or all in a directory; the exit code is 1 if one is broken.
+    """Check a General, or all Generals in a directory; the exit code is 1 if a General is broken.
 
     Example: kingdom general validate gen-pr
 
@@ -306,7 +306,7 @@ def _source(given: str) -> Path:
     if found := find_shipped_package(given):
         return found
     names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-    raise NotFound(f"{given!r} is neither a folder nor a General that comes with Kingdom, which are {names}")
+    raise NotFound(f"{given!r} is neither a folder nor one of the Generals that come with Kingdom: {names}")
 
 
 def _create_package(name: str, place: Path) -> Package:
