@@ -306,7 +306,7 @@ def _source(given: str) -> Path:
     if found := find_shipped_package(given):
         return found
     names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-    raise NotFound(f"{given!r} is neither a folder nor one of the Generals that come with Kingdom: {names}")
+    raise NotFound(f"{given!r} is neither a folder nor a General that comes with Kingdom ({names})")
 
 
 def _create_package(name: str, place: Path) -> Package:
