@@ -107,7 +107,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A session that pins old row versions, so the database cannot remove them. `what` identifies the session."""
+    """Something that pins old row versions, so that the database cannot remove them: usually an old session."""
 
     what: str
     age_seconds: float
@@ -174,4 +174,4 @@ class Operations(ABC):
 
     @abstractmethod
     async def pins(self) -> list[Pin]:
-        """Return the sessions that keep old row versions alive, oldest first."""
+        """Return everything that keeps old row versions alive, oldest first."""

@@ -108,7 +108,7 @@ async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: d
 
 
 def _read(record: Record) -> Workflow | None:
-    """Return a run, or None if it is unreadable: an unreadable run must not block the other runs."""
+    """Return a run, or None if it is unreadable, because an unreadable run must not block the other runs."""
     try:
         return Workflow.read(record.doc)
     except Unreadable as error:

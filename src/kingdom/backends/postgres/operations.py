@@ -28,7 +28,7 @@ from kingdom.bus.operations import (
 from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound
 
-# `pins` reports sessions that keep old row versions alive. Younger transactions are normal and are not reported.
+# `pins` reports what keeps old row versions alive. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
 
 

@@ -102,7 +102,7 @@ class SlackMessenger(Messenger):
         except SlackApiError as error:
             return classify_error(_error(error), _status(error), _wait(error), post.attempt)
         except aiohttp.ClientConnectorError as error:
-            # No connection, so nothing was sent.
+            # There was no connection, so nothing was sent.
             return Throttled(_UNREACHABLE_WAIT, f"cannot connect to Slack: {error}")
         return Acked({"channel": sent["channel"], "ts": sent["ts"]})
 

@@ -64,7 +64,7 @@ class WebhookMessenger(OneWayMessenger):
                 answer = classify_response(response.status, response.headers)
                 reply = (await response.text(errors="replace"))[:_SHOWN_MAX]
         except aiohttp.ClientConnectorError as error:
-            # No connection, so nothing was sent.
+            # There was no connection, so nothing was sent.
             return Throttled(_UNREACHABLE_WAIT, f"cannot connect to the webhook: {error}")
         if isinstance(answer, Rejected):
             return Rejected(

@@ -81,7 +81,7 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def status(self) -> TaskStatus:
-        """Return the status, derived from query and report."""
+        """Return the status, derived from prompt and report."""
         if QueryStatus.CANCELLED is self.query.status or ReportStatus.CANCELLED is self.report.status:
             return TaskStatus.CANCELLED
         if QueryStatus.FAILED is self.query.status or ReportStatus.FAILED is self.report.status:
