@@ -375,10 +375,7 @@ class PostgresBus(Bus):
             )
 
     async def _raise_tokens(self, connection: Connection) -> None:
-        """Make new tokens higher than the clock and than every token that this process has seen.
-
-        If the server does not know such a token, log that it has lost transactions.
-        """
+        """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
             _log.error("the server has lost committed transactions; raising the tokens", **seen)
