@@ -53,21 +53,21 @@ class Recorder(DemoDisplay):
         self._state = DemoState()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
-        """See the port."""
+        """See `DemoDisplay.begin`."""
         if self._lines:
             self.keep()
         self._part = (f"{number}/{total}  {title}", words)
 
     def tell(self, line: NarrationLine) -> None:
-        """See the port."""
+        """See `DemoDisplay.tell`."""
         self._lines.append(line)
 
     def show(self, state: DemoState) -> None:
-        """See the port."""
+        """See `DemoDisplay.show`."""
         self._state = state
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """See the port."""
+        """See `DemoDisplay.ask`."""
         question = question_view(ask, default, _ANSWER_SECONDS)
         self.views.append(Group(question, Text(f"Your answer: {_ANSWER}")))
         return _ANSWER

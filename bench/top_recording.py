@@ -41,18 +41,18 @@ class Photographer(DemoDisplay):
         self.picture = ""
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:  # noqa: ARG002 - the form of the port
-        """See the port."""
+        """See `DemoDisplay.begin`."""
         if number == _LAST and self.app:
             self.picture = self.app.export_screenshot(title="kingdom top", simplify=True)
 
     def tell(self, line: NarrationLine) -> None:
-        """See the port."""
+        """See `DemoDisplay.tell`."""
 
     def show(self, state: DemoState) -> None:
-        """See the port."""
+        """See `DemoDisplay.show`."""
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:  # noqa: ARG002 - the form of the port
-        """See the port."""
+        """See `DemoDisplay.ask`."""
         return _ANSWER
 
 

@@ -21,23 +21,23 @@ class WrappedBus(Bus):
         self._bus = bus
 
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction; see the port."""
+        """Open a transaction; see `Bus.transaction`."""
         return self._bus.transaction(hold)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim; see the port."""
+        """Claim; see `Bus.claim`."""
         return await self._bus.claim(stream, limit, worker)
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend leases; see the port."""
+        """Extend leases; see `Bus.renew`."""
         return self._bus.renew(leases)
 
     async def reap(self) -> int:
-        """Requeue the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see `Bus.reap`."""
         return await self._bus.reap()
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint; see the port."""
+        """Wait for a hint; see `Bus.wait`."""
         await self._bus.wait(streams, at_most)
 
     async def close(self) -> None:

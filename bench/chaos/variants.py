@@ -224,7 +224,7 @@ def replace(owner: object, name: str, by: object) -> None:
 
 def _one_by_one(alone: Callable[[Execution, Unit, Delivery], Any]) -> None:
     async def never_together(execution: Execution, unit: Unit) -> None:
-        await execution._one_by_one(unit)
+        await execution._run_one_by_one(unit)
 
     replace(Execution, "_react_together", never_together)
     replace(Execution, "_run_alone", alone)

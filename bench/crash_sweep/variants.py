@@ -38,7 +38,7 @@ def settle_first() -> None:
     """Settle the message of a host before the run has taken its step."""
 
     async def never_together(execution: Execution, unit: Unit) -> None:
-        await execution._one_by_one(unit)
+        await execution._run_one_by_one(unit)
 
     async def settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
         await execution._settle_all(unit, {delivery: Done()})

@@ -39,13 +39,13 @@ class Transient(KingdomError):
 
 
 class Conflict(Transient):
-    """Raised when another transaction changed the same data first. Rerun from the start."""
+    """Raised when another transaction changed the same data first. The caller runs its whole transaction again."""
 
     code = "conflict"
 
 
 class Unavailable(Transient):
-    """Raised by a backend when its store cannot be reached. It does not count as an attempt."""
+    """Raised by a backend when its store cannot be reached. The failure does not count as an attempt."""
 
     code = "unavailable"
 

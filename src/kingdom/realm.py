@@ -39,7 +39,7 @@ channel: kingdom
 #     bot_token: env:SLACK_BOT_TOKEN
 #     app_token: env:SLACK_APP_TOKEN
 """
-# Fields whose value can be a secret, or its location: `env:NAME` or `file:PATH`.
+# Fields whose value can be a secret, or the location of a secret: `env:NAME` or `file:PATH`.
 SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token", "key"})
 # A URL can contain a password. In this field `file:` means a store of files, not the location of a secret.
 _URL = "database_url"

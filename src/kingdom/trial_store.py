@@ -1,6 +1,6 @@
-"""The port of `kingdom bus verify`: a store that the verification creates, damages, inspects and removes.
+"""The interface of a store that `kingdom bus verify` creates, damages, inspects and removes.
 
-The port is not in `kingdom.verify`, because the backends implement it, and they must not import that package.
+The interface is not in `kingdom.verify`, because the backends implement it, and they must not import that package.
 """
 
 from abc import ABC, abstractmethod

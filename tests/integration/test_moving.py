@@ -249,7 +249,7 @@ def _waiting(position: int, due_at: datetime | None) -> EventItem:
 @pytest.mark.parametrize(
     ("items", "census", "words"),
     [
-        ([_pause("a")], ItemCounts(paused_streams=2), "1 paused streams against 2"),
+        ([_pause("a")], ItemCounts(paused_streams=2), "1 paused streams instead of 2"),
         ([_pause("a"), _pause("a")], ItemCounts(paused_streams=2), "this twice"),
         ([_waiting(1, LONG_AGO), _waiting(2, LONG_AGO)], ItemCounts(open_events=2), "two heads"),
         ([_waiting(1, None), _waiting(2, None)], ItemCounts(open_events=2), "no head"),

@@ -94,7 +94,7 @@ async def test_a_failed_import_removes_what_it_wrote_and_no_file_of_anybody_else
         dropped.parent.mkdir(exist_ok=True)
         dropped.write_text("{}")
 
-    with pytest.raises(Permanent, match="the count after the import is wrong"):
+    with pytest.raises(Permanent, match="the store has other counts than the export"):
         await FilesTransfer(bus).import_items(interrupted(), msgspec.structs.replace(manifest, census=ItemCounts()))
     assert files(realm) == before | {dropped}
     dropped.unlink()

@@ -1,1 +1,1 @@
-"""The backends: one package per store, each implementing the ports of `kingdom.bus`."""
+"""The backends: one package per store, each implementing the interfaces of `kingdom.bus`."""

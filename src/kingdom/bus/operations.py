@@ -1,4 +1,4 @@
-"""The port for operators, who inspect, pause and repair streams. The delivery of events does not use it."""
+"""The interface for operators, who inspect, pause and repair streams. The delivery of events does not use it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A session that keeps the database from removing old row versions."""
+    """Something that pins old row versions, so that the database cannot remove them: usually an old session."""
 
     what: str
     age_seconds: float
@@ -174,4 +174,4 @@ class Operations(ABC):
 
     @abstractmethod
     async def pins(self) -> list[Pin]:
-        """Return the sessions that keep old row versions alive, oldest first."""
+        """Return everything that keeps old row versions alive, oldest first."""

@@ -1,4 +1,4 @@
-"""The port of the bus: `Bus` and `Transaction`, which every backend implements."""
+"""The interface of the bus: `Bus` and `Transaction`, which every backend implements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ class EventCopy(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """The outcome of one delivery as a transaction writes it. The wait of a Retry is always set."""
+    """The outcome of one delivery as a transaction writes it. If the outcome is a Retry, its waiting time is set."""
 
     stream: Stream
     position: int
@@ -106,14 +106,15 @@ class Transaction(ABC):
     """A transaction over records, events, settlements, dedup keys and log entries.
 
     Writes are collected in `changes` and applied at the end of the block. The order is always the same, so that
-    transactions do not deadlock. Reads return what the block has put. Only `once` acts immediately: a caller that takes
-    several keys must always take them in the same order.
+    transactions do not deadlock. Reads return what the block has put. Only `once` acts immediately. To avoid deadlocks,
+    a caller that takes several keys must always take them in the same order.
 
     A backend implements `_read`, `_read_many`, `_search` and `_take_key`. At the end of the block, the backend applies
     `changes` and calls `run_after_commit`. This class does everything else.
     """
 
     def __init__(self, topology: Topology, kinds: Mapping[str, RecordKind], held: Sequence[Delivery]) -> None:
+        # The deliveries that the caller wanted to lock and that are still leased.
         self.held = tuple(held)
         # The time at which `held` was read. It is the time of the store, so it is comparable between hosts.
         self.held_at: datetime | None = None
@@ -144,7 +145,10 @@ class Transaction(ABC):
                     self.changes.copies[key] = copy
 
     async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
-        """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of its run."""
+        """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of `delivery.run`.
+
+        They are events of the same key, which were claimed together with this one and must not overtake it.
+        """
         stream = self._topology.stream(delivery.stream)
         resolved = _resolve_outcome(stream, delivery, outcome)
         key, token = delivery.ordering_key, delivery.token
@@ -216,7 +220,7 @@ class Transaction(ABC):
         """Call a function in this process after the commit, unless the process dies before.
 
         The function is not called if this transaction is part of the caller's own database transaction, because only
-        the caller knows when that one commits.
+        the caller knows when the database transaction commits.
         """
         self.changes.after_commit.append(call)
 
@@ -305,11 +309,11 @@ class Bus(ABC):
 
     @abstractmethod
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend the lease of each token by a duration. This call blocks, so the worker uses a separate thread."""
+        """Extend leases. `leases` has a duration for each token. The call blocks, so the worker uses another thread."""
 
     @abstractmethod
     async def reap(self) -> int:
-        """Requeue the events of expired leases, and return how many they were."""
+        """Requeue the events of expired leases, and return the number of these events."""
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:

@@ -18,9 +18,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _FLOAT_END = 1e16
 # Python refuses to convert numbers with more than 4300 digits to or from text.
 _INT_END = 10**4000
-# The place in a document that cannot be stored, and the reason.
+# A place in a document with a value that cannot be stored, and the reason.
 Flaw = tuple[str, str]
-# Called with the id of a record that cannot be read, and the error.
+# A function that is called with the id of a record that cannot be read, and the error.
 OnUnreadable = Callable[[str, Unreadable], None]
 
 
@@ -28,7 +28,7 @@ OnUnreadable = Callable[[str, Unreadable], None]
 class Record:
     """One durable object. `version` is the version that was read, or 0 for a record that is not stored yet.
 
-    Records can be found by `owner` and by `due_at`. Each kind defines what they mean.
+    Records can be found by `owner` and by `due_at`. Each kind defines what these two fields mean.
     """
 
     kind: str

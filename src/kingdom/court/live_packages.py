@@ -54,7 +54,7 @@ def _fingerprints(directory: Path) -> Iterator[tuple[str, int, int]]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
-            # Each assignment reads the memory itself.
+            # The notes in `memory` may change without a reload, because each assignment reads them again.
             if path.parent.name == "memory":
                 continue
             try:

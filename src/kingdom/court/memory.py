@@ -41,7 +41,7 @@ class MemoryUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One remembered line, and its repository, run and day as `origin`. `everywhere` means in all repositories."""
+    """One remembered line. `origin` has its repository, run and day. An `everywhere` line is for all repositories."""
 
     text: str
     origin: str

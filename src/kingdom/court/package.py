@@ -26,7 +26,7 @@ _CRON_CHECK_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are ch
 # The event fields that a subscription can test, besides any field of the payload.
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
 _FIELD = re.compile(r"\{([^{}]*)\}")
-# A pattern matches a value that equals the pattern or one of its elements. Texts are globs.
+# A pattern matches a value that equals the pattern or, if the pattern is a list, one of its elements. Texts are globs.
 FieldPattern = str | int | bool | list[str | int | bool]
 
 
@@ -94,7 +94,7 @@ class Schedule(PackageSection, frozen=True, kw_only=True):
 class PetitionRule(PackageSection, frozen=True, kw_only=True):
     """A kind of petition that agents may make, its allowed targets, and how many are allowed in one assignment.
 
-    With `approval`, a person is asked first. A review is allowed only with one of `events`; APPROVE must be listed
+    With `approval`, a person is asked first. A review must have one of the verdicts in `events`; APPROVE must be listed
     explicitly. Mentions and commands such as `/merge` do not reach bots unless a glob in `commands` allows them.
     """
 
@@ -119,7 +119,7 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
 
     retries: Annotated[int, Meta(ge=0)] = 2
     retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
-    # This amount is reserved for each assignment and limits its run. At the limit, a person may grant it again.
+    # This amount is reserved for each assignment and limits its run. At the limit, a person may grant it once more.
     budget_usd: Annotated[float, Meta(gt=0)] | None = None
     over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None

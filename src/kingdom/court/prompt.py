@@ -1,7 +1,7 @@
 r"""Render prompts with the values of an event. Values are untrusted text and stay data.
 
     {{ payload.title }}          the value on one line, without control characters and backticks
-    {{ quote payload.body }}     alone on its line: a text of many lines, each after `> `
+    {{ quote payload.body }}     all lines of the value, each after `> `; nothing else may be on the placeholder's line
     {{ json payload.number }}    the value as JSON, for scripts
 
 Placeholders inside a value are not rendered. `{{ git }}` is the id of the Git resource for the event's repository.
@@ -25,7 +25,7 @@ from kingdom.workflow.registry import ID_PATTERN
 
 PROMPT_BYTES_MAX = 200 * 1024
 MEMORY_BYTES_MAX = PROMPT_BYTES_MAX // 5
-# Stands for the repository of the event in place of a Git id.
+# Stands for the repository of the event where a template has the id of a Git resource (a registered repository).
 EVENT_REPO = "event-repo"
 
 # The allowed placeholders, besides any field of the payload.
@@ -123,7 +123,7 @@ def find_placeholder_errors(text: str) -> Iterator[tuple[int, str]]:
 def render_template(
     template: WorkflowTemplate, context: PromptContext, git_of: Callable[[str], str]
 ) -> WorkflowTemplate:
-    """Return a template with rendered prompts, in which `event-repo` is the Git of the event's repository.
+    """Return a template with rendered prompts, in which the id of the event's repository replaces `event-repo`.
 
     The commands under `verify` run in a shell, so `{{ git }}` is the only value that they can contain.
     """
@@ -275,7 +275,7 @@ def _git_of_event(repo: str, template: WorkflowTemplate, git_of: Callable[[str],
 
 
 def _with_event_repo(refs: tuple[GitRef, ...], context: PromptContext) -> tuple[GitRef, ...]:
-    """Return references with the event's Git in place of `event-repo`, unless they already contain that Git."""
+    """Replace `event-repo` by the id of the event's repository, or drop it if the references already have that id."""
     named = {ref.git_id for ref in refs}
     return tuple(
         GitRef(git_id=context.git, base_branch=_render_branch(ref.base_branch, context))

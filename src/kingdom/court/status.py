@@ -87,7 +87,7 @@ class WaitingSummary(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     by_priority: dict[str, int] = {}
     by_reason: dict[str, int] = {}
-    # The Generals without a package that events wait for.
+    # The Generals that events wait for, but that have no package.
     absent: tuple[str, ...] = ()
 
 

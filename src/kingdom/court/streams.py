@@ -1,4 +1,4 @@
-"""The notices that roles send each other over the bus. A notice has the id of a record, which has the details."""
+"""The notices that roles send each other over the bus. Most notices have only the id of a record with the details."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -65,7 +65,7 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
-    """A petition was performed or failed permanently."""
+    """A petition was performed or failed permanently. `root` is the id of the assignment that requested it."""
 
     petition_id: str
     root: str
@@ -78,7 +78,7 @@ class PetitionsDue(_Notice, frozen=True, kw_only=True):
     root: str
 
 
-# For the King: outside events, and the results of assignments.
+# The King reads outside events and the results of assignments from these streams.
 EVENT_STREAM = Stream(name="court.event", retry=_RETRY)
 RESULT_STREAM = Stream(name="court.result", retry=_RETRY)
 # Each General has its own stream.
@@ -118,7 +118,7 @@ STREAMS = (
     *(EVENT_STREAM, RESULT_STREAM, ASSIGNMENT_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
 )
 TOPOLOGY = Topology(STREAMS)
-# The streams that exist once. Each General or requester has its own stream of a family.
+# The streams that exist once. Other streams are families, in which each General or requester has its own stream.
 SINGLE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
 
 

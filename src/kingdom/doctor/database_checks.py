@@ -26,7 +26,7 @@ _SHORTEST_MS = {
     "transaction_timeout": 60_000,
 }
 _SYNC_CLOCK = "sudo timedatectl set-ntp true, here and on the host of the database"
-_LOST_FIX = "make commits wait for a standby (synchronous_standby_names), and see what ran then: kingdom bus tail"
+_LOST_FIX = "make commits wait for a standby (synchronous_standby_names); kingdom bus tail shows the work of that time"
 
 
 def database_checks() -> list[Check]:
@@ -132,7 +132,7 @@ def judge_clock(facts: DatabaseFacts) -> CheckResult:
     """Judge whether the clocks of the database and of this machine agree."""
     apart = max(abs(facts.clock_ahead) - facts.round_trip / 2, timedelta())
     side = "ahead of" if facts.clock_ahead > timedelta() else "behind"
-    summary = f"it is {apart.total_seconds():.1f} s {side} the clock of this machine"
+    summary = f"the clock of the server is {apart.total_seconds():.1f} s {side} the clock of this machine"
     if apart > _SKEW_FAIL:
         return fail(f"{summary}: leases and heartbeats are misjudged", _SYNC_CLOCK)
     return warn(summary, _SYNC_CLOCK) if apart > _SKEW_WARN else ok(summary)

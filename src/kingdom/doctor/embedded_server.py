@@ -22,7 +22,8 @@ async def check_embedded_server(context: CheckContext) -> CheckResult:
         return fail(str(error), _ELSEWHERE)
     summary = f"PostgreSQL {server.version}{f' under the account {server.account}' if server.account else ''}"
     if server.pid and not server.has_keeper:
-        return warn(f"{summary}: process {server.pid} was left running, and nothing will stop it", "kingdom status")
+        found = f"{summary}: process {server.pid} was left running; any command that uses the store stops it"
+        return warn(found, "kingdom status")
     if server.pid:
         return ok(f"{summary}, process {server.pid}; it stops after its last user")
     return ok(

@@ -37,7 +37,7 @@ class _SecretPattern:
     """The form of a kind of token: an anchor that every token contains, and an expression whose group is the secret."""
 
     anchor: str
-    # Compiled only after the anchor is found, because most known secrets never occur.
+    # The expression is compiled only after the anchor is found, because most known secrets never occur.
     expression: str
 
 
@@ -132,7 +132,7 @@ class Redaction:
                         yield match.span(1)
 
 
-# For code that does not know the secrets of the realm, such as a program inside a sandbox.
+# This is used by code that does not know the secrets of the realm, such as a program inside a sandbox.
 DEFAULT_REDACTION = Redaction()
 
 
@@ -231,7 +231,7 @@ def _any_spelling(character: str) -> str:
     itself = re.escape(character)
     if _NEVER_ESCAPED.match(character):
         return itself
-    # The last character of its JSON form: `n` for a newline, and usually the character itself.
+    # This is the last character of the JSON spelling: `n` for a newline, and usually the character itself.
     short = re.escape(msgspec.json.encode(character).decode()[-2])
     units = re.findall("....", character.encode("utf-16-be").hex())
     # Each alternative begins with a fixed character, which makes the search fast.

@@ -41,7 +41,7 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     # The directory into which `npm install --prefix` has installed codex, gemini or opencode.
     agents: str = ""
     model: ModelSettings = ModelSettings()
-    # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
+    # How agents are isolated: strict, dev (they get the network and the tools of this machine), or off (not isolated).
     sandbox: SandboxProfile = SandboxProfile.STRICT
     # Hosts that a strict sandbox can reach over https: a name, or "*.name" for all its subdomains.
     egress: tuple[str, ...] = ()

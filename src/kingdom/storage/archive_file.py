@@ -155,7 +155,7 @@ def _decode_line(decode: Callable[[bytes], T], line: bytes, path: Path, number: 
 
 def _require_equal(path: Path, announced: ItemCounts, counted: ItemCounts) -> None:
     if difference := counted.difference(announced):
-        raise Permanent(f"the count of {path} is wrong: {difference} announced; {_EXPORT_AGAIN}")
+        raise Permanent(f"{path} has other counts than its first line says: {difference}; {_EXPORT_AGAIN}")
 
 
 @contextmanager

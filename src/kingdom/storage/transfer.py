@@ -1,4 +1,4 @@
-"""Everything that a store holds, item by item, and the port to export and import it."""
+"""Everything that a store holds, item by item, and the interface to export and import it."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -148,10 +148,12 @@ class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     def __str__(self) -> str:
         return ", ".join(f"{number} {name}" for name, number in self.numbers().items() if number) or "nothing"
 
-    def difference(self, other: "ItemCounts") -> str:
-        """Describe where other counts differ from these. Return an empty text if all are equal."""
-        mine, theirs = self.numbers(), other.numbers()
-        return ", ".join(f"{mine[name]} {name} against {theirs[name]}" for name in mine if mine[name] != theirs[name])
+    def difference(self, expected: "ItemCounts") -> str:
+        """Describe where these counts differ from the expected counts. Return an empty text if all are equal."""
+        found, wanted = self.numbers(), expected.numbers()
+        return ", ".join(
+            f"{found[name]} {name} instead of {wanted[name]}" for name in found if found[name] != wanted[name]
+        )
 
 
 class ItemCounter:
@@ -172,7 +174,7 @@ class ItemCounter:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The item counts, and the highest position and token ever used. After an import, new ones are higher."""
+    """The item counts, and the highest position and token ever used. After an import, new numbers are higher."""
 
     census: ItemCounts
     last_position: int
@@ -188,7 +190,7 @@ class Snapshot:
 
 
 class StoreTransfer(ABC):
-    """The port to export everything from a store, and to import it into an empty one."""
+    """The interface to export everything from a store, and to import it into an empty store."""
 
     # The kind of store, for messages.
     store: ClassVar[str]

@@ -26,7 +26,7 @@ from kingdom.soldiers.processes.program import Program, start_program
 LOCK_NAME = "up.lock"
 # The first and the longest pause before a restart.
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 60.0
-# A process that ran for this time counts as healthy. The pause before its next restart is the shortest again.
+# A process that ran for this time counts as healthy, and the pause before its next restart is the shortest again.
 _HEALTHY_SECONDS = 60.0
 # The exit code of a role whose settings are wrong. A restart cannot help.
 _WRONG_SETTINGS = 2

@@ -1,1 +1,1 @@
-"""The live screen of `kingdom top`. `rows` and `details` are pure; other modules draw, or read the store."""
+"""The live screen of `kingdom top`. `rows` and `details` do no I/O; other modules draw, or read the store."""

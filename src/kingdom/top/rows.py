@@ -1,4 +1,4 @@
-"""Turn a snapshot into rows of text. All functions are pure, so that tests need no screen."""
+"""Turn a snapshot into rows of text. This module does no I/O, so that tests need no screen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

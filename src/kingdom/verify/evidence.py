@@ -40,8 +40,8 @@ class Claim(NamedTuple):
 class Evidence:
     """The results of a trial. `applied` has the log entries of the handlers in transaction order.
 
-    `read` has the entries that a reader of the log got, `tallies` the counts in the records of the reactions, and
-    `records` the states of the records that the retention may remove.
+    `read` has the entries that a reader of the log got. Each reaction adds one to the count in a record, and
+    `counts_by_record` has these counts. `records` has the states of the records that the retention may remove.
     """
 
     streams: Mapping[str, Stream] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Evidence:
     events: Sequence[StoredEvent] = ()
     applied: Sequence[Facts] = ()
     read: Sequence[Facts] | None = None
-    tallies: Mapping[str, int] = field(default_factory=dict)
+    counts_by_record: Mapping[str, int] = field(default_factory=dict)
     records: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, *names: str) -> Iterator[HistoryEntry]:
@@ -156,8 +156,8 @@ class Evidence:
     def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
         """Return whether a lease was certainly valid at a time.
 
-        The lease counts from the request for it or for its renewal, not from the later answer, so this is right even on
-        a slow machine.
+        The time of a lease starts with the request for it or for its renewal. The store grants the request later, so
+        this is right even on a slow machine.
         """
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 

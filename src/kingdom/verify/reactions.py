@@ -75,10 +75,10 @@ class Reactions:
 
     async def _apply(self, event: Event[Job], transaction: Transaction, facts: Mapping[str, Any]) -> None:
         job = event.payload
-        tally = await transaction.get(TALLY.name, job.tally)
-        if tally is None:
-            tally = Record(kind=TALLY.name, id=job.tally, state="open", doc={"count": 0})
-        await transaction.put(replace(tally, doc={"count": tally.doc["count"] + 1}))
+        counter = await transaction.get(TALLY.name, job.tally)
+        if counter is None:
+            counter = Record(kind=TALLY.name, id=job.tally, state="open", doc={"count": 0})
+        await transaction.put(replace(counter, doc={"count": counter.doc["count"] + 1}))
         follow_ups = [
             REACTED.envelope(Job(tally=key or f"{job.tally}+"), stream=stream, partition_key=key)
             for stream, key in job.follow_ups

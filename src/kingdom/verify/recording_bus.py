@@ -39,7 +39,7 @@ class RecordingBus(Bus):
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
-        """See the port."""
+        """See `Bus.transaction`."""
         transaction: Transaction | None = None
         began = 0
         try:
@@ -60,7 +60,7 @@ class RecordingBus(Bus):
         self._write("settled", transaction, began)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """See the port."""
+        """See `Bus.claim`."""
         asked = time.monotonic_ns()
         deliveries = await self._inner.claim(stream, limit, worker)
         if deliveries:
@@ -69,24 +69,24 @@ class RecordingBus(Bus):
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """See the port."""
+        """See `Bus.renew`."""
         asked = time.monotonic_ns()
         renewal = self._inner.renew(leases)
         self._history.write("renewed", asked=asked, tokens=sorted(renewal.alive))
         return renewal
 
     async def reap(self) -> int:
-        """See the port."""
+        """See `Bus.reap`."""
         if count := await self._inner.reap():
             self._history.write("reaped", events=count)
         return count
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """See the port."""
+        """See `Bus.wait`."""
         await self._inner.wait(streams, at_most)
 
     async def close(self) -> None:
-        """See the port."""
+        """See `Bus.close`."""
         await self._inner.close()
 
     def _write(self, what: str, transaction: Transaction, began: int) -> None:

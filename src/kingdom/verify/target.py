@@ -35,7 +35,7 @@ class CallTarget:
         self._identifiers: set[str] = set()
         self._fences: dict[str, int] = defaultdict(int)
         self.port = 0
-        # Called with the key of each call that is accepted but not confirmed. An event must close the call later.
+        # A function that gets the key of each accepted, but not confirmed call. An event must close the call later.
         self.on_accepted: Callable[[str], None] = _ignore
 
     async def start(self) -> None:

@@ -248,7 +248,7 @@ class Trial:
             events=await self.store.events(),
             applied=await self.store.log_data(APPLIED),
             read=self.log_reader.read,
-            tallies={tally.id: tally.doc["count"] for tally in await self._records(TALLY)},
+            counts_by_record={record.id: record.doc["count"] for record in await self._records(TALLY)},
             records={record.id: record.state for record in await self._records(EXPIRING)},
         )
 

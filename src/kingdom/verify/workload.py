@@ -24,6 +24,7 @@ COMMON = (ANY, LINE, BLOCKING, PAUSED, UNSURE)
 
 # The type of the log entries of the handlers.
 APPLIED = "verify.applied"
+# Records in which reactions count how often they were applied.
 TALLY = RecordKind(name="verify_tally", directories={"open": "state/verify"})
 # The retention removes records in the state `over` at once. It must never remove records in the state `kept`.
 EXPIRING = RecordKind(
@@ -39,10 +40,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The payload of one event.
 
     `fate` is the expected end of the event: a doomed event always fails, a poison event kills its worker, and an open
-    event may end DONE or DEAD. A reaction works for `work_ms`, counts in the record `tally`, competes for the dedup key
-    `contest`, writes an expiring record with `record_state`, and publishes `follow_ups` (the stream and key of each).
-    With `once` it takes a dedup key of its own. The target executes the call with the key `call` only once; `answers`
-    lists its responses to the first requests. `script` maps points of the work to steps (see `script.py`).
+    event may end DONE or DEAD. A reaction works for `work_ms`, adds one to the count in the record `tally`,
+    competes for the dedup key `contest`, writes an expiring record with `record_state`, and publishes `follow_ups` (the
+    stream and key of each). With `once` it takes a dedup key of its own. The target executes the call with the key
+    `call` only once; `answers` lists its responses to the first requests. `script` maps points of the work to steps
+    (see `script.py`).
     """
 
     fate: Literal["done", "doomed", "poison", "open"] = "done"

@@ -38,9 +38,9 @@ async def register_host(
 ) -> Host:
     """Register a host under a new epoch, so that it gets commands.
 
-    `instance` distinguishes hosts with the same name. If another instance is up, wait for the duration of its lease:
-    if it renews the lease, it keeps the name, otherwise this instance replaces it. `first` is called in the transaction
-    of the registration, when the name is known to be free.
+    `instance` distinguishes hosts with the same name. If another instance is up, wait for the duration of its
+    lease. If the other instance renews the lease, it keeps the name, otherwise this instance replaces it. `first`
+    is called in the transaction of the registration, when the name is known to be free.
     """
     silent_version: int | None = None
 

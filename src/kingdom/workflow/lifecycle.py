@@ -1,6 +1,6 @@
 """Operations on stored runs, each in one transaction. The error of a refused operation lists the allowed operations.
 
-An operation opens its own transaction if `where` is a bus, and joins the transaction if `where` is a transaction.
+If `where` is a bus, an operation opens its own transaction. If `where` is a transaction, the operation is part of it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -98,7 +98,10 @@ async def pause(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Wo
 async def resume(
     where: Bus | Transaction, workflow_id: str, how: operations.ResumeFrom, *, actor: str, grants: bool = False
 ) -> Workflow:
-    """Resume a run from a checkpoint, from its base commit, or in its session. `grants` adds the budget once more."""
+    """Resume a run from a checkpoint, from its base commit, or in its session.
+
+    `grants` adds the initial budget once more.
+    """
 
     def act(step: Step) -> None:
         operations.resume(step, how, grants=grants)
@@ -145,7 +148,7 @@ async def show(bus: Bus, workflow_id: str) -> Workflow:
 
 
 async def resume_parked_runs(bus: Bus) -> list[str]:
-    """Resume parked runs whose time has come, each in its session, and return their ids."""
+    """Resume parked runs, which waited for the end of a vendor's usage limit, and return their ids."""
     query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
     async with bus.transaction() as transaction:
         due = [record.id for record in await transaction.find(query)]

@@ -112,7 +112,7 @@ async def on_host_runs_left(received: Event[events.HostRunsLeft], transaction: T
 
 
 async def on_git_deleted(received: Event[events.GitDeleted], transaction: Transaction) -> None:
-    """Remove a deleted Git from every template."""
+    """Remove a deleted Git resource from every template."""
     git_id = received.payload.git_id
     await _update_templates(transaction, GITS, git_id, lambda template: template.without_git(git_id))
 

@@ -29,7 +29,7 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.streams import requester_stream
 
 DELETED = "DELETED"
-# No run can start to use a resource in this state: its deletion is looking for runs that use it.
+# In this state, no run can start to use a resource, because its deletion is looking for runs that use it.
 DELETING = "DELETING"
 ACTIVE = "ACTIVE"
 # The actor in log entries about actions that the engine takes by itself.
@@ -75,7 +75,7 @@ HOSTS = RecordKind(
     final=frozenset({HostStatus.LOST}),
     retention=_LOST_HOSTS_KEPT,
 )
-# Immutable texts of agents: reports and answers to queries.
+# Immutable texts of agents: reports and answers to prompts.
 DOCUMENTS = RecordKind(
     name="document", directories=_states("documents", ACTIVE), final=frozenset({ACTIVE}), retention=_DOCUMENTS_KEPT
 )
@@ -202,13 +202,13 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
 
 
 async def load_resource(transaction: Transaction, kind: type[Resource], resource_id: str) -> tuple[Record, Resource]:
-    """Return a template, Git or McpServer, even a deleted one, and its record."""
+    """Return a template, Git resource or McpServer, even a deleted one, and its record."""
     record = await _existing(transaction, _RECORD_KINDS[kind].name, resource_id)
     return record, read_document(record.doc, kind)
 
 
 async def save_resource(transaction: Transaction, resource: Resource, record: Record | None) -> None:
-    """Store a template, Git or McpServer."""
+    """Store a template, Git resource or McpServer."""
     await transaction.put(
         Record(
             kind=_RECORD_KINDS[type(resource)].name,

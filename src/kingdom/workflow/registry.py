@@ -107,7 +107,7 @@ async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
 
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
-    """Return a function that finds the Git id of a repository name."""
+    """Return a function that finds the id of a registered repository by its name on GitHub."""
     found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
     gits = list(read_documents(found, Git))
 
@@ -116,7 +116,7 @@ async def git_finder(transaction: Transaction) -> Callable[[str], str]:
             if git.matches(repo):
                 return git.id
         create = f"kingdom git create {unique_name(repo)} ADDRESS --repo {shlex.quote(repo)}"
-        raise NotFound(f"no Git is registered for {repo}: register it with `{create}`")
+        raise NotFound(f"the repository {repo} is not registered: register it with `{create}`")
 
     return find
 

@@ -92,7 +92,7 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
 async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: dict[str, bool]) -> bool:
     """Return whether another host can get the checkpoints of a run.
 
-    `with_remote` is a cache: it tells for each Git id whether the Git has a checkpoint remote.
+    `with_remote` is a cache: for each id of a registered repository, it has whether a checkpoint remote is set.
     """
     if workflow.started_at is None:
         return True
@@ -108,7 +108,7 @@ async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: d
 
 
 def _read(record: Record) -> Workflow | None:
-    """Return a run, or None if it is unreadable: an unreadable run must not block the other runs."""
+    """Return a run, or None if it is unreadable, because an unreadable run must not block the other runs."""
     try:
         return Workflow.read(record.doc)
     except Unreadable as error:

@@ -1,6 +1,6 @@
 """Templates as YAML files: their format, and the conversion in both directions.
 
-A task can be written as just its query, and a reference as just an id. A Git reference without `baseBranch` uses the
+A task can be written as just its prompt, and a reference as just an id. A Git reference without `baseBranch` uses the
 default branch.
 """
 

@@ -1,4 +1,4 @@
-"""Templates in the store: create, create from a run, update, delete. Every Git and MCP server must be registered."""
+"""Templates in the store: create, update, delete. All repositories and MCP servers in a template must be registered."""
 
 import re
 from collections.abc import Iterable
@@ -126,7 +126,7 @@ def with_base_branches(template: WorkflowTemplate, gits: Iterable[Git]) -> Workf
 async def _load_registered(
     transaction: Transaction, kind: type[_Registered], resource_id: str, template: WorkflowTemplate
 ) -> _Registered:
-    """Return a resource that a template refers to; raises NotFound."""
+    """Return a resource that a template refers to; raise NotFound if it is not registered."""
     records, command = _HINTS[kind]
     record = await transaction.get(records.name, resource_id)
     if record is None or record.state != ACTIVE:

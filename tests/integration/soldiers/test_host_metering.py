@@ -99,7 +99,7 @@ async def test_an_agent_that_lies_costs_what_its_model_charged_and_is_told_of_on
     completed = await shells.scene.until(workflow, WorkflowStatus.COMPLETED)
     shells.assert_paid(completed, 0.50)
     (noted,) = shells.entries(completed, "noted")
-    assert "the vendor's answers say $0.25, which counts" in noted["text"]
+    assert "the vendor's answers say $0.25, and Kingdom uses that" in noted["text"]
 
 
 async def test_the_budget_stops_an_agent_that_reports_nothing_within_one_answer(shells: Shells) -> None:

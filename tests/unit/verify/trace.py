@@ -93,7 +93,7 @@ class Trace:
         self, events: Sequence[StoredEvent], *traces: Mapping[str, Any], tallies: Mapping[str, int] | None = None
     ) -> Evidence:
         """Return the evidence with the contents of the store."""
-        return replace(self._evidence, events=list(events), applied=list(traces), tallies=tallies or {})
+        return replace(self._evidence, events=list(events), applied=list(traces), counts_by_record=tallies or {})
 
     def _with(self, at: int, **changes: Any) -> "Trace":
         trace = Trace()

@@ -203,8 +203,9 @@ class EmbeddedServer:
     def _replace_pid(self) -> None:
         """Replace the process id of a dead server in postmaster.pid by the id of this process.
 
-        Another process may have the old id by now. PostgreSQL does not start if a process with this id exists, unless
-        that process is its parent. The rest of the file stays: it leads to the shared memory of the dead server.
+        Another process may have the old id by now. PostgreSQL does not start if a process with the id in this file
+        exists, unless that process started it. The rest of the file stays, because PostgreSQL finds the shared memory
+        of the dead server with it.
         """
         with suppress(FileNotFoundError):
             # The account of the server could replace the file by a link, which must not be followed.

@@ -1,4 +1,7 @@
-"""The directory of an embedded server: its files and locks, and the account that runs the server."""
+"""The directory of an embedded server: its files and locks, and the account that runs the server.
+
+The keeper is the process that starts the server, and stops it after its last user.
+"""
 
 import fcntl
 import os
@@ -23,7 +26,7 @@ UNAVAILABLE, MISCONFIGURED = 1, 2
 _STATUS_LINE = 7
 # PostgreSQL refuses to run as root. If root starts the server, it runs as the first existing account of these.
 _ACCOUNTS = ("postgres", "nobody")
-# The length in bytes that every system allows. The limit is 104 or 108 bytes, including the final NUL.
+# The longest socket path that every system allows, in bytes. The limit is 104 or 108 bytes, including the final NUL.
 _SOCKET_PATH_MAX = 103
 # Other characters, such as a comma, have a special meaning in the setting `unix_socket_directories`.
 _PLAIN_PATH = re.compile(rb"[\w./+-]+")
@@ -155,7 +158,7 @@ def try_lock(file: IO[bytes], kind: int) -> bool:
 def account_of(directory: ServerDirectory) -> pwd.struct_passwd | None:
     """Return the account that must run the server, or None if the current user runs it.
 
-    The owner of existing data stays the account.
+    If the data directory exists, its owner is the account.
     """
     if os.geteuid() != 0:
         return None
@@ -181,7 +184,7 @@ def _account_by_id(owner: int) -> pwd.struct_passwd:
     except KeyError:
         raise Misconfigured(
             f"the data of the embedded server belongs to user id {owner}, which has no account here: create an account"
-            " with this id, or run this where it has one"
+            " with this id, or run this on a machine that has such an account"
         ) from None
 
 

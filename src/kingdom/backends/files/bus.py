@@ -95,7 +95,7 @@ class FilesBus(Bus):
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[FilesTransaction]:
-        """Open a transaction; see the port."""
+        """Open a transaction; see `Bus.transaction`."""
         transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.in_thread)
         try:
             await transaction.hold(hold)
@@ -107,7 +107,7 @@ class FilesBus(Bus):
         transaction.run_after_commit()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim due events; see the port."""
+        """Claim due events; see `Bus.claim`."""
         declared = self.topology.stream(stream)
         # If no other process holds the store, claiming here is faster than switching to the thread.
         with suppress(StoreBusy):
@@ -115,7 +115,7 @@ class FilesBus(Bus):
         return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend leases in their files; see the port."""
+        """Extend leases in their files; see `Bus.renew`."""
         alive, cancelled = set(), set()
         with self.store.exclusive() as plan:
             for token, length in leases.items():
@@ -129,7 +129,7 @@ class FilesBus(Bus):
         return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Requeue the events of expired leases, and adopt dropped files; see the port."""
+        """Requeue the events of expired leases, and adopt dropped files; see `Bus.reap`."""
         events, streams = await self.in_thread(self._reap)
         if self._adopter.directories:
             streams |= await self.in_thread(self._adopter.adopt)
@@ -137,7 +137,7 @@ class FilesBus(Bus):
         return events
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint; see the port."""
+        """Wait for a hint; see `Bus.wait`."""
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:

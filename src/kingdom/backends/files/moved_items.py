@@ -73,10 +73,10 @@ class StoreContents:
 
     def census(self) -> ItemCounts:
         """Count all items."""
-        tally = ItemCounter()
+        counter = ItemCounter()
         for item in self.items():
-            tally.add(item)
-        return tally.counts
+            counter.add(item)
+        return counter.counts
 
     def event_files(self) -> Iterator[str]:
         """Yield the files of all events."""

@@ -48,14 +48,14 @@ class FilesTransfer(StoreTransfer):
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
-        """See the port."""
+        """See `StoreTransfer.snapshot`."""
         await self._bus.reap()
         async with _HeldStore(self._store) as holding:
             manifest = await holding.run(self._manifest)
             yield Snapshot(manifest, _read_in_batches(holding, self._contents.items()))
 
     async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
-        """See the port."""
+        """See `StoreTransfer.import_items`."""
         async with _HeldStore(self._store) as holding:
             if (found := await holding.run(self._contents.census)).total:
                 raise Permanent(f"this store is not empty, it has {found}: import into a new directory")
@@ -176,7 +176,7 @@ class _Import:
             self._store.commit(plan)
         census = self._contents.census()
         if difference := census.difference(self._manifest.census):
-            raise Permanent(f"the count after the import is wrong: {difference} announced; the import is undone")
+            raise Permanent(f"the store has other counts than the export: {difference}; the import is undone")
         if broken := list(self._contents.broken_queues()):
             raise Permanent(f"the order of some keys is inconsistent: {', '.join(broken[:5])}; the import is undone")
         self._store.disk.sync_everything(self._store.layout.root)

@@ -33,14 +33,14 @@ from kingdom.errors import MalformedEvent, NotFound
 
 
 class FilesOperations(Operations):
-    """The operator's port of a FilesBus."""
+    """What an operator can ask a FilesBus or change in it."""
 
     def __init__(self, bus: FilesBus) -> None:
         self._bus = bus
         self._store = bus.store
 
     async def stats(self) -> list[StreamStats]:
-        """See the port."""
+        """See `Operations.stats`."""
         return await self._bus.in_thread(self._stats)
 
     def _stats(self) -> list[StreamStats]:
@@ -64,7 +64,7 @@ class FilesOperations(Operations):
             return found
 
     async def situations(self, event_id: UUID) -> list[Situation]:
-        """See the port."""
+        """See `Operations.situations`."""
         return await asyncio.to_thread(self._situations, str(event_id))
 
     def _situations(self, event_id: str) -> list[Situation]:
@@ -114,7 +114,7 @@ class FilesOperations(Operations):
         )
 
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
-        """See the port."""
+        """See `Operations.pause`."""
 
         def pause(plan: TransactionPlan) -> None:
             known = plan.events.pauses.get(stream)
@@ -125,7 +125,7 @@ class FilesOperations(Operations):
         await self._change("stream.paused", actor, {"stream": stream, "reason": reason}, pause)
 
     async def resume(self, stream: str, *, actor: str) -> bool:
-        """See the port."""
+        """See `Operations.resume`."""
 
         def resume(plan: TransactionPlan) -> None:
             if stream not in plan.events.pauses:
@@ -142,7 +142,7 @@ class FilesOperations(Operations):
         return True
 
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
-        """See the port."""
+        """See `Operations.dead_letters`."""
         return await self._bus.in_thread(lambda: self._dead_letters(which, limit))
 
     def _dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
@@ -179,7 +179,7 @@ class FilesOperations(Operations):
         )
 
     async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
-        """See the port."""
+        """See `Operations.patch`."""
         refuse_unstorable("payload", payload)
 
         def patch(plan: TransactionPlan) -> None:
@@ -195,7 +195,7 @@ class FilesOperations(Operations):
         await self._change("dead_letter.patched", actor, {"event_id": str(event_id), "stream": stream}, patch)
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
-        """See the port."""
+        """See `Operations.redrive`."""
 
         def redrive(plan: TransactionPlan, row: EventRow) -> None:
             self._refuse_unreadable(row)
@@ -204,7 +204,7 @@ class FilesOperations(Operations):
         return await self._each_dead(positions, "dead_letter.redriven", actor, {}, redrive)
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
-        """See the port."""
+        """See `Operations.discard`."""
         return await self._each_dead(
             positions,
             "dead_letter.discarded",
@@ -214,7 +214,7 @@ class FilesOperations(Operations):
         )
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
-        """See the port."""
+        """See `Operations.cancel`."""
         blocks = self._bus.topology.stream(stream).on_dead == "block"
 
         def cancel(plan: TransactionPlan) -> bool:
@@ -228,7 +228,7 @@ class FilesOperations(Operations):
         return "cancelled" if await self._change("event.cancelled", actor, data, cancel) else "requested"
 
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        """See the port."""
+        """See `Operations.read_log`."""
 
         def read() -> list[LoggedEntry]:
             with translate_errors(), ExitStack() as held:
@@ -239,7 +239,7 @@ class FilesOperations(Operations):
         return await asyncio.to_thread(read)
 
     async def log_end(self) -> LogCursor:
-        """See the port."""
+        """See `Operations.log_end`."""
 
         def end() -> LogCursor:
             with self._store.shared():
@@ -250,12 +250,12 @@ class FilesOperations(Operations):
         return await self._bus.in_thread(end)
 
     async def retain(self, retention: Retention) -> RetentionReport:
-        """See the port."""
+        """See `Operations.retain`."""
         # Use another thread than the bus, because scanning a million dedup keys takes seconds.
         return await asyncio.to_thread(retain, self._store, retention)
 
     async def pins(self) -> list[Pin]:
-        """See the port. A store of files has no row versions."""
+        """See `Operations.pins`. A store of files has no row versions."""
         return []
 
     async def _each_dead(

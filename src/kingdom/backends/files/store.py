@@ -60,7 +60,7 @@ class Store:
         self._mutex = threading.RLock()
         self._lock: StoreLock | None = None
         self._checkpoint: threading.Thread | None = None
-        # The index may differ from the files, so it must be loaded again.
+        # True if the index may differ from the files and must be loaded again.
         self._must_reload = False
         # How many seconds the wall clock is ahead of the boot clock. The boot clock is never set.
         self._clock_ahead = -math.inf
@@ -108,7 +108,7 @@ class Store:
                 yield plan
             except BaseException:
                 if plan.before or plan.entry != JournalEntry():
-                    # The index may be ahead of the journal.
+                    # The index may have changes that are not in the journal.
                     self._reload()
                 raise
 
@@ -137,14 +137,14 @@ class Store:
     def filter_owned_now(self, deliveries: Sequence[Delivery]) -> list[Delivery] | None:
         """Do the same as `filter_owned` without waiting. Return None if that is not possible."""
         with suppress(StoreBusy), self._exclude_threads(wait=False):
-            # The lock page tells whether another process has written meanwhile.
+            # `applied` is stored in the lock file. It tells whether another process has written meanwhile.
             current = self._lock is not None and not self._must_reload and self._lock.applied == self.journal.end
             if current and all(map(self.events.is_loaded, {d.stream for d in deliveries})):
                 return [d for d in deliveries if self.events.owns(d.stream, d.position, d.token)]
         return None
 
     def commit(self, plan: TransactionPlan, *, durable: bool = True, wait: bool = True) -> None:
-        """Write the entry of a plan to the journal, and apply it. If `wait` is false, leave checkpoints to others."""
+        """Write the entry of a plan to the journal, and apply it. If `wait` is false, start no checkpoint."""
         entry, lock = self._complete_entry(plan), self._require_lock()
         files = self.tree.render(entry)
         # Sync the lines of the log and the archive. If a power loss removed a line, its number would be used again.
@@ -153,7 +153,7 @@ class Store:
         try:
             self.journal.append(entry, durable=durable)
         except BaseException:
-            # The index is ahead of the journal.
+            # The index has changes that are not in the journal.
             self._reload()
             raise
         if durable:
@@ -249,7 +249,7 @@ class Store:
     def _start(self, lock: StoreLock) -> None:
         segments = self.journal.segments()
         if not segments:
-            # If streams exist, their journal was removed. Begin so late that no old position is used again.
+            # If streams exist, their journal was removed. Begin at a high offset, so that no old position is reused.
             start = time.time_ns() // 1000 if os.listdir(self.layout.streams) else 1
             self.journal.open(start)
             # This also syncs the root directory and its new parents.
@@ -266,7 +266,7 @@ class Store:
         self._catch_up()
 
     def _reload_if_clock_set_back(self) -> None:
-        """If the clock was set back, reload all streams. Otherwise due times of the old clock would be too late."""
+        """If the clock was set back, reload all streams, because events would wait too long for their old due times."""
         ahead = time.time() - boot_clock()
         if ahead < self._clock_ahead - _SET_BACK_SECONDS:
             _log.warning("the clock was set back", seconds=round(self._clock_ahead - ahead))
@@ -368,7 +368,7 @@ class Store:
         start = self.journal.end
         self.journal.sync()
         lock.synced = start
-        # Write the lock page before the segment. If this process dies in between, the next process creates the segment.
+        # Write the lock file before the segment. If this process dies in between, the next process creates the segment.
         # In the other order, the next process would not know the new segment.
         lock.segment = start
         self.journal.open(start)

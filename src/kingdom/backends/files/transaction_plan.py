@@ -141,7 +141,7 @@ class TransactionPlan:
             return []
         found = self._due = index.pop_due(self.now, limit)
         if stream.ordered and index.unreadable:
-            # The key of an unreadable event is not known, so no later event with any key may run before it.
+            # The key of an unreadable event is not known, so no later event that has a key may run before it.
             barrier = min(index.unreadable)
             found = self._due = [row for row in found if row.key is None or row.position < barrier]
         suspect = bool(found) and found[0].crash_count > 0
@@ -223,7 +223,7 @@ class TransactionPlan:
         return True
 
     def redrive(self, dead: EventRow, actor: str) -> None:
-        """Make a dead letter PENDING again at its old position: as the head, or after the events in flight."""
+        """Make a dead letter PENDING again at its old position in its key, but after the events in flight."""
         row = self._copy_row(dead.stream, dead.position)
         self._add_history(
             row,
@@ -266,7 +266,8 @@ class TransactionPlan:
     def postpone(self, row: EventRow, code: str, reason: str, *, again: float = READ_AGAIN_SECONDS) -> float:
         """Let an event with an unusable file wait. Return how many seconds it has waited so far."""
         row = self._copy_row(row.stream, row.position)
-        # An event that was unreadable when its stream was loaded has an error code, but no time yet.
+        # The event waits since `last_attempt_at`. An event that was unreadable when its stream was loaded has an error
+        # code, but not this time yet.
         if row.error_code != code or row.last_attempt_at is None:
             row.last_attempt_at = self.now
         row.error_code, row.error_message = code, reason
@@ -282,7 +283,7 @@ class TransactionPlan:
         self.unchanged_files.add(row.position)
 
     def withdraw(self, row: EventRow) -> None:
-        """Remove an event whose file was removed."""
+        """Remove an event whose file a person has removed."""
         self.before.setdefault(row.position, row)
         self.entry.vanished.append((row.stream, row.position))
         self.events.remove(row.stream, row.position)
@@ -310,7 +311,7 @@ class TransactionPlan:
         self.events.remove(row.stream, row.position)
 
     def promote_head(self, stream: str, key: str, *, keeps_file: bool = True) -> None:
-        """Choose a new head for a queue without one. The file of the new head can stay unchanged."""
+        """Choose a new head for a queue without a head. If `keeps_file`, the file of the new head is not rewritten."""
         head = self.events.stream(stream).next_head(key)
         if head is not None:
             row = self._copy_row(stream, head.position)

@@ -53,11 +53,11 @@ class FilesTrialStore(TrialStore):
         self._left_stopped: set[int] = set()
 
     async def create(self) -> None:
-        """See the port."""
+        """See `TrialStore.create`."""
         await asyncio.to_thread(self._store.open)
 
     async def drop(self) -> None:
-        """See the port."""
+        """See `TrialStore.drop`."""
         await asyncio.to_thread(self._store.close)
         if self._root.exists():
             await asyncio.to_thread(shutil.rmtree, self._root)
@@ -66,32 +66,32 @@ class FilesTrialStore(TrialStore):
                 self._root.parent.rmdir()
 
     async def cut_connections(self, _at_most: int) -> int:
-        """See the port; files have no connections."""
+        """See `TrialStore.cut_connections`; files have no connections."""
         return 0
 
     def holders(self) -> list[int]:
-        """See the port."""
+        """See `TrialStore.holders`."""
         return holders_of(os.stat(self._store.layout.lock))
 
     async def unfinished(self) -> int:
-        """See the port."""
+        """See `TrialStore.unfinished`."""
         return await asyncio.to_thread(self._unfinished)
 
     async def broken_invariants(self) -> list[str]:
-        """See the port."""
+        """See `TrialStore.broken_invariants`."""
         return await asyncio.to_thread(self._broken_invariants)
 
     async def events(self) -> list[StoredEvent]:
-        """See the port."""
+        """See `TrialStore.events`."""
         return await asyncio.to_thread(self._events)
 
     async def log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
-        """See the port."""
+        """See `TrialStore.log_data`."""
         return await asyncio.to_thread(self._log_data, entry_type)
 
     @asynccontextmanager
     async def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
-        """See the port."""
+        """See `TrialStore.slow_transaction`."""
         with suppress(_DiscardTransactionError):
             async with bus.transaction() as transaction:
                 yield transaction

@@ -155,7 +155,7 @@ class PostgresBus(Bus):
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
-        """Open a transaction on a pooled connection; see the port."""
+        """Open a transaction on a pooled connection; see `Bus.transaction`."""
         with translate_errors():
             connection = await self.pool.getconn()
         transaction = PostgresTransaction(
@@ -204,7 +204,7 @@ class PostgresBus(Bus):
             self._leases.pop(settled.token, None)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim due events; see the port."""
+        """Claim due events; see `Bus.claim`."""
         declared, pace = self.topology.stream(stream), self._paces[stream]
         bound, heads = pace.lower_bound(time.monotonic()), pace.heads(limit)
         closable = self._leases.take_closable()
@@ -217,7 +217,7 @@ class PostgresBus(Bus):
             "watermark": bound,
             **closing_parameters(closable),
         }
-        # Concurrent claims may end in any order, but a claim never returns a token that was known when it began.
+        # Concurrent claims may end in any order, but each token must be higher than those known when its claim began.
         known = self._highest_token
         started = time.monotonic()
         try:
@@ -242,7 +242,8 @@ class PostgresBus(Bus):
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                # A pooler has led to another server after a failover. Targets refuse a token below earlier tokens.
+                # After a failover, a pooler has connected this process to a server whose tokens are lower. Targets of
+                # effects would refuse such a token, so release the events and claim them again with a higher token.
                 with translate_errors():
                     async with self._responsive_connection() as connection:
                         await self._raise_tokens(connection)
@@ -253,7 +254,7 @@ class PostgresBus(Bus):
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend leases on a separate connection; see the port."""
+        """Extend leases on a separate connection; see `Bus.renew`."""
         lengths: dict[timedelta, list[int]] = defaultdict(list)
         for token, length in leases.items():
             lengths[length].append(token)
@@ -268,7 +269,7 @@ class PostgresBus(Bus):
         return LeaseRenewal(frozenset(alive), frozenset(cancelled))
 
     async def reap(self) -> int:
-        """Requeue the events of expired leases; see the port."""
+        """Requeue the events of expired leases; see `Bus.reap`."""
         now = time.monotonic()
         if now >= self._next_full_reap:
             self._reap_from, self._next_full_reap = 0, now + _FULL_REAP_SECONDS
@@ -296,7 +297,7 @@ class PostgresBus(Bus):
         return int(orphans["events"])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint; see the port."""
+        """Wait for a hint; see `Bus.wait`."""
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:
@@ -363,7 +364,7 @@ class PostgresBus(Bus):
         set_json_loads(msgspec.json.decode, connection)
         for setting in _SETTINGS:
             await connection.execute(setting)
-        # A stopped process must not keep rows locked.
+        # A process that hangs must not keep rows locked.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
@@ -374,7 +375,7 @@ class PostgresBus(Bus):
             )
 
     async def _raise_tokens(self, connection: Connection) -> None:
-        """Make new tokens higher than the clock and than every token that this process has seen. Log lost tokens."""
+        """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
             _log.error("the server has lost committed transactions; raising the tokens", **seen)

@@ -1,4 +1,4 @@
-"""Decide where the next claim of a stream starts in the index, and how many keys it takes. Pure.
+"""Decide where the next claim of a stream starts in the index, and how many keys it takes. This module does no I/O.
 
 A claim of an ordered stream takes a run of events from each of several keys. The first event of a run is its head.
 """

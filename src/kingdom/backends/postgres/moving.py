@@ -53,7 +53,7 @@ class PostgresTransfer(StoreTransfer):
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
-        """See the port."""
+        """See `StoreTransfer.snapshot`."""
         with translate_errors():
             async with self._bus.pool.connection() as connection:
                 # `PostgresBus.reap` may skip leases with low tokens, but here all expired leases must be reaped.
@@ -67,7 +67,7 @@ class PostgresTransfer(StoreTransfer):
                         yield Snapshot(await self._manifest(connection), items)
 
     async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
-        """See the port."""
+        """See `StoreTransfer.import_items`."""
         with _translate_import_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 await self._run(connection, "remove_timeouts")
@@ -80,9 +80,7 @@ class PostgresTransfer(StoreTransfer):
                 await self._run(connection, "rebuild_keys")
                 counted = await self._census(connection)
                 if difference := counted.difference(manifest.census):
-                    raise Permanent(
-                        f"the count after the import is wrong: {difference} announced; the import is undone"
-                    )
+                    raise Permanent(f"the store has other counts than the export: {difference}; the import is undone")
                 if broken := await self._run(connection, "broken_invariants"):
                     listed = ", ".join(f"{row['what']}: {row['subject']}" for row in broken[:5])
                     raise Permanent(f"the order of some keys is inconsistent: {listed}; the import is undone")

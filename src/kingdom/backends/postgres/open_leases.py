@@ -1,4 +1,4 @@
-"""The open leases of a process, and which of their events are settled. Pure."""
+"""The open leases of a process, and which of their events are settled. This module does no I/O."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

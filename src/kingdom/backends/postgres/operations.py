@@ -28,31 +28,31 @@ from kingdom.bus.operations import (
 from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound
 
-# Younger transactions are not reported as pins.
+# `pins` reports what keeps old row versions alive. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
 
 
 class PostgresOperations(Operations):
-    """The operator's port of a PostgresBus."""
+    """What an operator can ask a PostgresBus or change in it."""
 
     def __init__(self, bus: PostgresBus) -> None:
         self._bus = bus
 
     async def stats(self) -> list[StreamStats]:
-        """See the port."""
+        """See `Operations.stats`."""
         return [StreamStats(**row) for row in await self._read("stats", {"limit": COUNT_LIMIT})]
 
     async def situations(self, event_id: UUID) -> list[Situation]:
-        """See the port."""
+        """See `Operations.situations`."""
         return [Situation(**row) for row in await self._read("situations", {"event_id": event_id})]
 
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
-        """See the port."""
+        """See `Operations.pause`."""
         async with self._change("stream.paused", actor, {"stream": stream, "reason": reason}) as connection:
             await self._run(connection, "pause", stream=stream, reason=reason, actor=actor)
 
     async def resume(self, stream: str, *, actor: str) -> bool:
-        """See the port."""
+        """See `Operations.resume`."""
         async with self._change("stream.resumed", actor, {"stream": stream}) as connection:
             found = bool(await self._run(connection, "resume", stream=stream))
             if not found:
@@ -62,7 +62,7 @@ class PostgresOperations(Operations):
         return found
 
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
-        """See the port."""
+        """See `Operations.dead_letters`."""
         parameters = {
             "stream": which.stream,
             "type": which.type,
@@ -75,7 +75,7 @@ class PostgresOperations(Operations):
         return [_dead_letter(row) for row in rows]
 
     async def patch(self, event_id: UUID, stream: str, payload: Mapping[str, Any], *, actor: str) -> None:
-        """See the port."""
+        """See `Operations.patch`."""
         refuse_unstorable("payload", payload)
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("dead_letter.patched", actor, data) as connection:
@@ -85,15 +85,15 @@ class PostgresOperations(Operations):
                 raise NotFound(f"event {event_id} is not a dead letter of stream {stream}: see `kingdom bus dead list`")
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
-        """See the port."""
+        """See `Operations.redrive`."""
         return await self._change_each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
-        """See the port."""
+        """See `Operations.discard`."""
         return await self._change_each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
-        """See the port."""
+        """See `Operations.cancel`."""
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("event.cancelled", actor, data) as connection:
             row = await self._find_open_event(connection, event_id, stream)
@@ -120,23 +120,23 @@ class PostgresOperations(Operations):
         return rows[0]
 
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        """See the port."""
+        """See `Operations.read_log`."""
         parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit, "about": about}
         query = "read_log" if about is None else "read_log_about"
         return [read_entry(row) for row in await self._read(query, parameters)]
 
     async def log_end(self) -> LogCursor:
-        """See the port."""
+        """See `Operations.log_end`."""
         row = (await self._read("log_end", {}))[0]
         return LogCursor(int(row["xid"]), row["seq"])
 
     async def retain(self, retention: Retention) -> RetentionReport:
-        """See the port."""
+        """See `Operations.retain`."""
         with translate_errors():
             return await retain(self._bus, retention)
 
     async def pins(self) -> list[Pin]:
-        """See the port."""
+        """See `Operations.pins`."""
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
     async def _change_each_dead(
@@ -162,11 +162,14 @@ class PostgresOperations(Operations):
         return changed
 
     async def _rewind(self, connection: Connection, key: Mapping[str, Any], position: int) -> None:
-        """Put a redriven event back at its old position: as the head of its key, or right after the run in flight."""
+        """Put a redriven event back at its old position in its key.
+
+        If events of the key are in flight, the redriven event comes right after them.
+        """
         first = await self._run(connection, "first_open", **key)
         if first[0]["id"] == position and await self._run(connection, "demote_head", **key):
             await self._run(connection, "promote", id=position)
-        # A run in flight may already be past this position. Its settlement then makes this event the next head.
+        # The events in flight may have later positions. When they are settled, `rewind` makes this event the next head.
         await self._run(connection, "rewind", id=position, **key)
 
     async def _promote_first(self, connection: Connection, key: Mapping[str, Any]) -> None:

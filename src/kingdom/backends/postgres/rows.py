@@ -1,4 +1,4 @@
-"""Convert between objects of the bus and rows of the database. Pure."""
+"""Convert between objects of the bus and rows of the database. This module does no I/O."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -22,7 +22,7 @@ from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 Queries = Mapping[str, LiteralString]
 # From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
-# From this many statements on, a pipeline saves more round trips than it costs in the event loop.
+# From this many statements on, a pipeline saves more time in round trips than it costs in the event loop.
 PIPELINE_FROM_STATEMENTS = 3
 _T = TypeVar("_T", Delivery, Settlement)
 # A function that checks the rows that a statement has returned.

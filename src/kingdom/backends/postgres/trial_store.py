@@ -36,42 +36,42 @@ class PostgresTrialStore(TrialStore):
         self._queries = load_queries(schema)
 
     async def create(self) -> None:
-        """See the port."""
+        """See `TrialStore.create`."""
         await migrate(self._dsn, self.schema)
 
     async def drop(self) -> None:
-        """See the port."""
+        """See `TrialStore.drop`."""
         statement = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(self.schema))
         async with self._connection() as connection:
             await connection.execute(statement)
 
     async def cut_connections(self, at_most: int) -> int:
-        """See the port."""
+        """See `TrialStore.cut_connections`."""
         return len(await self._read("cut_connections", application=self.schema, limit=at_most))
 
     def holders(self) -> list[int]:
-        """See the port; no process holds a lock on the whole store."""
+        """See `TrialStore.holders`; no process holds a lock on the whole store."""
         return []
 
     async def unfinished(self) -> int:
-        """See the port."""
+        """See `TrialStore.unfinished`."""
         return int((await self._read("count_unfinished"))[0]["events"])
 
     async def broken_invariants(self) -> list[str]:
-        """See the port."""
+        """See `TrialStore.broken_invariants`."""
         return [f"{row['what']}: {row['subject']}" for row in await self._read("broken_invariants")]
 
     async def events(self) -> list[StoredEvent]:
-        """See the port."""
+        """See `TrialStore.events`."""
         return [StoredEvent(**row) for row in await self._read("stored_events")]
 
     async def log_data(self, entry_type: str) -> list[Mapping[str, Any]]:
-        """See the port."""
+        """See `TrialStore.log_data`."""
         return [row["data"] for row in await self._read("log_data", type=entry_type)]
 
     @asynccontextmanager
     async def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
-        """See the port."""
+        """See `TrialStore.slow_transaction`."""
         if not isinstance(bus, PostgresBus):
             raise Misconfigured(f"{type(bus).__name__} is not a PostgresBus")
         with translate_errors():

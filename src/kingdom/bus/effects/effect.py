@@ -27,7 +27,7 @@ class Idempotency(Enum):
     TIME = "time"
     """The target shows every call within `settles_after`. A call that is still absent then may be sent again.
 
-    This is safe if the first sender was killed, but not if it was stopped for longer than that and wakes up.
+    This is safe if the first sender was killed, but not if it was stopped for longer than `settles_after` and wakes up.
     """
 
 

@@ -42,7 +42,10 @@ EFFECTS = RecordKind(
 
 
 class LedgerAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored attempt. `inherited` means that an earlier worker may still send a call with this identifier."""
+    """One stored attempt. `inherited` means that an earlier worker may still send a call with this identifier.
+
+    `fence` is the token of the delivery that made the attempt. Later deliveries have higher tokens.
+    """
 
     number: int
     identifier: str
@@ -158,7 +161,10 @@ class Ledger:
         return self._change_latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
 
     def remaining_wait(self, target: Target, looked_at: datetime | None) -> timedelta | None:
-        """Return how long an absent call may still become visible. Return None if that time is over or not known."""
+        """Return how long a call that the target does not show may still appear there.
+
+        Return None if that time is over or not known.
+        """
         if target.idempotency is not Idempotency.TIME or self.latest.sent_at is None or looked_at is None:
             return None
         left = self.latest.sent_at + target.settles_after - looked_at
@@ -183,9 +189,9 @@ class Ledger:
         return self._change_latest(state="ACKED", note="found by reconcile")._change(response=dict(proof.response))
 
     def prepare_resend(self, fence: int, idempotency: Idempotency) -> "Ledger | None":
-        """Prepare to send an absent call again. Return None if an earlier sender may still send the call.
+        """Prepare to repeat a call that did not arrive. Return None if an earlier sender may still send it.
 
-        With Idempotency.IDENTIFIER, the new attempt has the same identifier, so the target executes only one of them.
+        With Idempotency.IDENTIFIER, both calls have the same identifier, so the target executes only one of them.
         With FENCE, the target has seen this fence in `reconcile`, so it refuses the earlier call with its lower fence.
         With TIME, `remaining_wait` is over, so the earlier call can no longer appear.
         """
@@ -197,7 +203,7 @@ class Ledger:
         )
 
     def _add_attempt(self, idempotency: Idempotency, *, absent: bool = False) -> "Ledger":
-        """Open the next attempt. It keeps the identifier if an earlier sender may still send it."""
+        """Open the next attempt. It keeps the identifier if an earlier sender may still send a call with it."""
         keep = idempotency is Idempotency.IDENTIFIER and (absent or self.latest.inherited)
         entry = LedgerAttempt(
             number=self.latest.number + 1,

@@ -1,4 +1,7 @@
-"""Run handlers. Several reactions share one transaction; effects run one by one."""
+"""Run handlers: reactions, which only change the store, and effects, which call another system.
+
+Several reactions share one transaction. Effects run one by one.
+"""
 
 import asyncio
 import time
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 # The pauses while the store is unavailable. Each is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
-# After this many runs of a handler that ended in a conflict, the attempt counts as failed.
+# If this many runs of a handler end in a conflict, the attempt counts as failed.
 _CONFLICTS_MAX = 5
 # A reaction may take this share of the time after which the store aborts an idle transaction.
 _IDLE_SHARE = 0.8
@@ -90,8 +93,8 @@ class Unit:
     def adopt_task(self) -> None:
         """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
 
-        Until then `task` is None, so that `cancel` cannot cancel it: asyncio never runs a task that is cancelled before
-        its first step, and its deliveries would not be released.
+        Before this call, `task` is None, so `cancel` does not cancel the task. Otherwise asyncio would never run a task
+        that is cancelled before its first step, and its deliveries would not be released.
         """
         self.task = asyncio.current_task()
         if self.lost or self.stopped:
@@ -158,7 +161,7 @@ class Execution:
                 if together and not unit.calls_outside:
                     await self._react_together(unit)
                 else:
-                    await self._one_by_one(unit)
+                    await self._run_one_by_one(unit)
             except (Conflict, _MustRunAlone):
                 together = False
             except LeaseLost as lost:
@@ -216,7 +219,7 @@ class Execution:
         if len(keys) > 1:
             await transaction.read_ahead(keys)
 
-    async def _one_by_one(self, unit: Unit) -> None:
+    async def _run_one_by_one(self, unit: Unit) -> None:
         for delivery in list(unit.open.values()):
             if delivery.position in unit.open and not unit.lost:
                 outcome = await self._rerun_on_conflict(unit, delivery)

@@ -30,7 +30,7 @@ GROUP_SIZE = 32
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# How long a stopping worker waits for its last claim. Events of an abandoned claim return when their lease ends.
+# How long a stopping worker waits for its last claim. Later, its events return to their stream when their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
@@ -46,7 +46,10 @@ class Runnable(Protocol):
 
 
 class Worker:
-    """Handles the events of some streams until it is stopped."""
+    """Handles the events of some streams until it is stopped.
+
+    The deliveries of a lease are divided into units. Each unit runs in its own task.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,8 @@ class Worker:
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
         suspect = deliveries[0].suspect
         if suspect and self._units:
-            # A suspect must run alone. If another event crashed the worker now, the suspect would be blamed for it.
+            # A suspect has lost a lease before, perhaps because it crashes workers. It must run alone: if another event
+            # crashed the worker now, the suspect would be blamed for it.
             await self._execution.release(Unit(lease, deliveries, calls_outside=False))
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
@@ -218,7 +222,7 @@ class Worker:
             if not unit.lost:
                 await self._execution.release(unit)
         except Exception:  # noqa: BLE001 - no error may end the worker
-            # This is a bug. The events return to their stream, because their lease is no longer renewed.
+            # Only a bug leads here. The events return to their stream, because their lease is no longer renewed.
             _log.exception("unit failed", deliveries=len(unit.open))
         finally:
             self._finished(unit)

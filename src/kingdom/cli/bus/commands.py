@@ -153,10 +153,10 @@ async def resume(call: CommandCall, stream: _Stream) -> int | None:
 async def cancel(
     call: CommandCall, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
 ) -> None:
-    """Cancel an event, which makes it dead: a waiting event at once, a running one when its worker renews its lease.
+    """Cancel an event, which makes it dead: a waiting event at once, a running event when its worker renews the lease.
 
     In an ordered stream, a cancelled event is skipped or blocks the later events of its key, as the stream declares.
-    Without --app it blocks them until it is redriven or discarded.
+    Without --app, the cancelled event blocks them until it is redriven or discarded.
 
     Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
 

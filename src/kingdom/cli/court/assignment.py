@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="List and sho
 async def list_(
     call: CommandCall,
     *,
-    status: Annotated[AssignmentStatus | None, typer.Option(help="Only those with this status.")] = None,
+    status: Annotated[AssignmentStatus | None, typer.Option(help="Only assignments with this status.")] = None,
     general: Annotated[str, typer.Option(help="Only those of this General.")] = "",
     limit: Limit = 50,
 ) -> None:

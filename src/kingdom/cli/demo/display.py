@@ -48,21 +48,21 @@ class DemoScreen(DemoDisplay):
         self._live.stop()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.begin`."""
         self._part = (f"{number}/{total}  {title}", words)
         self._draw()
 
     def tell(self, line: NarrationLine) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.tell`."""
         self._lines.append(line)
 
     def show(self, state: DemoState) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.show`."""
         self._state = state
         self._draw()
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.ask`."""
         if self._fast:
             return None
         self._is_asking = True
@@ -99,18 +99,18 @@ class DemoLines(DemoDisplay):
         self._stream.flush()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.begin`."""
         self._write(f"\n{number}/{total} {title}. {words}")
 
     def tell(self, line: NarrationLine) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.tell`."""
         self._write(f"{line.who:<{_WHO_WIDTH}}{line.what}")
 
     def show(self, state: DemoState) -> None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.show`."""
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """See DemoDisplay."""
+        """See `DemoDisplay.ask`."""
         del ask, default
         return None
 

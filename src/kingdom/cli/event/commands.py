@@ -37,8 +37,8 @@ _SOURCE = "cli"
 async def list_(
     call: CommandCall,
     *,
-    status: Annotated[EventStatus | None, typer.Option(help="Only those with this status.")] = None,
-    outcome: Annotated[str, typer.Option(help="Only those with this outcome, such as unrouted.")] = "",
+    status: Annotated[EventStatus | None, typer.Option(help="Only events with this status.")] = None,
+    outcome: Annotated[str, typer.Option(help="Only events with this outcome, such as unrouted.")] = "",
     limit: Limit = 50,
 ) -> None:
     """List events, the newest last.
@@ -90,14 +90,14 @@ async def send(
     priority: Annotated[Priority | None, typer.Option(help="The priority; by default normal.")] = None,
     event_id: Annotated[str, typer.Option("--id", help="The id of the event: evt-SOURCE-NAME.")] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it ends or asks a person; the exit code says which.")
+        bool, typer.Option("--wait", help="Wait until the event ends or waits for a person; the exit code says which.")
     ] = False,
 ) -> int | None:
     """Send an event to the court, as if it had happened outside.
 
-    Options override the fields of the document. An event with a known id is not sent again, so a script can repeat
-    this. With --wait the exit code is 0 if the event completed, 1 if it failed, and 4 if it waits for a person; notes
-    on standard error say what it waits for.
+    Options override the fields of the document. An event with a known id is not sent again, so a script can repeat the
+    command. With --wait the exit code is 0 if the event completed, 1 if it failed, and 4 if it waits for a person;
+    notes on standard error say what it waits for.
 
     Example: kingdom event send --type github.pr.comment --repo acme/app --payload '{"number": 7}'
 

@@ -98,7 +98,7 @@ async def _find_question(transaction: Transaction, event: ExternalEvent) -> Huma
     given = {route.assignment_id for route in event.routes if route.assignment_id}
     if not given:
         return None
-    # A question of a resumed assignment has the id of its root assignment.
+    # A question has the id of the first assignment of its run. After a resume, another assignment may ask it.
     return next((ask for ask in await open_questions(transaction) if given & {ask.id, ask.assignment_id}), None)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest first.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show only this many of the newest.")]
 # A command uses the store for one thing at a time, so it needs few connections.
 _FEW_CONNECTIONS = 2
 

@@ -33,8 +33,8 @@ MIN_ID_LENGTH = 4
 _PREFIX = "wf-"
 ID_PREFIXES = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _IDS_SHOWN = 10
-# To find the newest run, active runs are read, and stopped runs with ids of this period. The newest of them counts if
-# it was created in the second half of the period: an id can be older than its run, but not by that much. Otherwise all
+# To find the newest run, active runs are read, and stopped runs with ids of this period. An id can be older than its
+# run, so the newest of these runs is the result only if it was created in the second half of the period. Otherwise all
 # runs are read.
 _RECENT = timedelta(days=28)
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -75,7 +75,7 @@ async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> s
 
 
 async def _newest(transaction: Transaction) -> Record | None:
-    """Return the run that was created last. Ids are not in this order: those of the court contain only a day."""
+    """Return the run that was created last. Ids do not show this order, because ids of the court have only a day."""
     now = utc_now()
     recent = await _latest(_recent_runs(transaction, now - _RECENT))
     if recent and age_key(recent)[0] > now - _RECENT / 2:
@@ -122,22 +122,23 @@ def age_key(record: Record) -> tuple[datetime, str]:
         return datetime.min.replace(tzinfo=UTC), record.id
 
 
-async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
+async def _run_for(transaction: Transaction, assignment_id: str) -> Record | None:
     """Return the run of an assignment. A resumed assignment continues the run of its root assignment."""
-    given = await transaction.get(ASSIGNMENTS.name, task_id)
+    given = await transaction.get(ASSIGNMENTS.name, assignment_id)
     if given is None:
         return None
     assignment = read_document(given.doc, Assignment)
     run = await transaction.get(WORKFLOWS.name, run_id_of(assignment))
     if run is None:
-        raise NotFound(f"assignment {task_id} is {assignment.status} and has no run: `kingdom explain {task_id}`")
+        explain = f"`kingdom explain {assignment_id}`"
+        raise NotFound(f"assignment {assignment_id} is {assignment.status} and has no run: {explain}")
     return run
 
 
 def choose_id(text: str, states: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
     """Return the only id that begins or ends with a text. `states` has all ids with their states.
 
-    The text may leave out `prefix`. If no id matches, the error is `unknown`.
+    The text may leave out `prefix`. If no id matches, `unknown` is the message of the error.
     """
     found = [each for each in states if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
     if not found:

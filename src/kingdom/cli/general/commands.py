@@ -159,7 +159,7 @@ async def validate(
     *,
     directory: GeneralsDirectory = "",
 ) -> int:
-    """Check a General, or all in a directory; the exit code is 1 if one is broken.
+    """Check a General, or all Generals in a directory; the exit code is 1 if a General is broken.
 
     Example: kingdom general validate gen-pr
 
@@ -257,7 +257,7 @@ def _directory_to_check(call: CommandCall, path: str, directory: str) -> Path:
 
 
 async def _git_of(call: CommandCall, repo: str) -> str:
-    """Return the id of the Git of a repository, or a suitable id if there is none yet."""
+    """Return the id under which a repository is registered, or a suitable id if it is not registered yet."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)
@@ -306,7 +306,7 @@ def _source(given: str) -> Path:
     if found := find_shipped_package(given):
         return found
     names = ", ".join(package.name for package in load_packages(SHIPPED).packages)
-    raise NotFound(f"{given!r} is neither a folder nor a General that comes with Kingdom, which are {names}")
+    raise NotFound(f"{given!r} is neither a folder nor a General that comes with Kingdom ({names})")
 
 
 def _create_package(name: str, place: Path) -> Package:

@@ -25,7 +25,7 @@ from kingdom.workflow.model.resources.host import HostStatus
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the repositories that runs can use.")
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a Git.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a registered repository.")]
 # A repository that does not answer in this time counts as unreachable.
 _GIT_TIMEOUT = timedelta(seconds=30)
 _HEADS = "refs/heads/"
@@ -145,7 +145,7 @@ async def delete(call: CommandCall, name: _Name) -> None:
 
 
 def _without_passwords(git: Git) -> Git:
-    """Return a Git without the passwords of its addresses."""
+    """Return a registered repository without the passwords of its addresses."""
     return msgspec.structs.replace(
         git, url=without_password(git.url), checkpoint_remote=without_password(git.checkpoint_remote)
     )

@@ -35,7 +35,7 @@ _WORDS: Words = {
         "logins": "The accounts that Kingdom uses, the owner of the token first. Their own actions are ignored.",
         "api_url": "The address of the API; change it for GitHub Enterprise.",
         "poll_seconds": _POLL_SECONDS,
-        "repos": "The repositories to watch, as globs; if one has no owner, Generals must name `repos`.",
+        "repos": "Globs of the repositories to watch; with a glob for many owners (`*/app`), Generals need `repos`.",
         "reasons": "The accepted reasons of a notification, such as `review_requested`. Default: all.",
         "ignore_actors": "Accounts whose actions are ignored, as globs, such as `*[bot]`.",
         "webhook": "The address for webhooks from GitHub. Default: GitHub is only polled.",
@@ -68,7 +68,7 @@ _WORDS: Words = {
         "critical_percent": "From this share of the budget on, only urgent or long waiting events start.",
         "reserved_usd": "The budget of a run whose General has none; it is reserved before the run starts.",
         "health_stale_seconds": "A health measurement that is older than this counts as orange.",
-        "schedule_late_seconds": "A scheduled time that is longer ago counts as missed; `catch_up` decides about it.",
+        "schedule_late_seconds": "A scheduled time counts as missed after this delay; then `catch_up` applies.",
         "channel": "The channel for assignments whose General has none.",
     },
     "SoldierSettings": {
@@ -80,7 +80,7 @@ _WORDS: Words = {
         "path": "Folders of programs; agents can read them and find these programs before those of the system.",
         "agents": "The folder into which `npm install --prefix` installed codex, gemini or opencode.",
         "model": "The model of the agents.",
-        "sandbox": "What agents see: `strict`; `dev` adds the network and this machine's tools; `off` adds everything.",
+        "sandbox": "`strict` isolates agents; `dev` adds the network and this machine's tools; `off` does not isolate.",
         "egress": (
             "Hosts that programs in the sandbox `strict` can reach over https: a name, or `*.name` for subdomains; see"
             " [Hosts by name](../security.md#hosts-by-name)."
@@ -88,7 +88,7 @@ _WORDS: Words = {
         "may_commit": "Whether agents may commit on the branch of their run; otherwise Kingdom commits for them.",
         "disk_mb": "The MiB of disk for all files of one run; 0 sets no limit.",
         "files": "The folder of files that git ignores and checkouts need; see [Checkout setup](../checkout-setup.md).",
-        "setup": "Scripts that run once in each fresh checkout instead of `.kingdom/setup.sh`, by the id of the Git.",
+        "setup": "Maps ids of registered repositories to scripts for fresh checkouts, instead of `.kingdom/setup.sh`.",
         "lease_seconds": "A host without a heartbeat for this long is lost, and its runs continue elsewhere.",
     },
     "ModelSettings": {

@@ -28,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     help="Create, start, watch, pause and resume runs, and see their results.",
 )
-_Wait = Annotated[bool, typer.Option("--wait", help="Follow the run until it stops; the exit code says how.")]
+_Wait = Annotated[bool, typer.Option("--wait", help="Follow the run until it stops; the exit code says how it ended.")]
 
 
 @command(app, "create", result=one(Workflow))
@@ -112,13 +112,15 @@ async def resume(
     ] = None,
     from_base: Annotated[bool, typer.Option("--from-base", help="Start over from the base branches.")] = False,
     continue_: Annotated[bool, typer.Option("--continue", help="Continue in the same session.")] = False,
-    reply: Annotated[str | None, typer.Option(help="Answer its question, and continue in the same session.")] = None,
+    reply: Annotated[
+        str | None, typer.Option(help="Answer the open question, and continue in the same session.")
+    ] = None,
     wait: _Wait = False,
 ) -> int | None:
     """Resume a run: a paused run in its session, a failed run after its last valid checkpoint.
 
-    A rollback keeps the undone changes in the repository under refs/kingdom/rescue. It lists effects on external
-    services, which git cannot undo. A run with an open question needs --reply or one of the other options.
+    A rollback keeps the undone changes in the repository under refs/kingdom/rescue. The command lists effects on
+    external services, which git cannot undo. A run with an open question needs --reply or one of the other options.
 
     Example: kingdom workflow resume last --reply "yes, both"
 
@@ -165,7 +167,7 @@ for _part in (definition, results):
 
 @command(app, "wait", result=one(Workflow))
 async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
-    """Follow a run until it stops; the exit code says how, as with --wait.
+    """Follow a run until it stops; the exit code says how it ended, as with --wait.
 
     Example: kingdom workflow wait last
 

@@ -1,4 +1,4 @@
-"""Detect unusual patterns in the log: failures in a row, many timeouts, and events that are not dispatched. Pure.
+"""Detect unusual patterns in the log: failures in a row, many timeouts, and events that are not dispatched.
 
 The same alert is repeated only after `cool_down_minutes`.
 """

@@ -1,4 +1,4 @@
-"""The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it. Pure."""
+"""The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

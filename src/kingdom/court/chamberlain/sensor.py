@@ -30,7 +30,7 @@ class MachineSensor(Sensor):
         psutil.cpu_percent()
 
     async def read(self) -> dict[str, float]:
-        """See the base class."""
+        """See `Sensor.read`."""
         # CPU use is measured since the last call in the same thread.
         return {CPU: psutil.cpu_percent(), **await asyncio.to_thread(self._read)}
 

@@ -1,4 +1,4 @@
-"""Statistics of the log: counts per type and actor by hour and day, and durations per General. Pure."""
+"""Statistics of the log: counts per type and actor by hour and day, and durations per General."""
 
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo

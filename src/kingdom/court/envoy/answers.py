@@ -17,7 +17,7 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS, receive_event, save
 from kingdom.court.streams import petitions_due
 from kingdom.workflow.records import each_record
 
-# In characters. Longer texts of people are cut.
+# Longer texts of people are cut to this many characters.
 TEXT_MAX = 20_000
 # How many characters of an earlier answer a refusal shows.
 _SHOWN_MAX = 80

@@ -1,4 +1,4 @@
-"""The port to a messaging system: send messages, and find messages that were sent."""
+"""The interface to a messaging system: send messages, and find messages that were sent."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -69,16 +69,16 @@ class OneWayMessenger(Messenger):
     """A messenger that cannot change sent messages."""
 
     async def open(self) -> None:
-        """See the base class."""
+        """See `Messenger.open`."""
 
     async def close(self) -> None:
-        """See the base class."""
+        """See `Messenger.close`."""
 
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
-        """See the base class."""
+        """See `Messenger.end_question`."""
 
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
-        """See the base class."""
+        """See `Messenger.mark`."""
 
 
 class LogMessenger(OneWayMessenger):
@@ -87,7 +87,7 @@ class LogMessenger(OneWayMessenger):
     target = Target(name="log", idempotency=Idempotency.IDENTIFIER)
 
     async def post(self, post: OutgoingMessage) -> CallResult:
-        """See the base class."""
+        """See `Messenger.post`."""
         message = post.message
         level = logging.WARNING if message.urgency is not Urgency.NORMAL else logging.INFO
         assignment_id = str(message.context.get("task_id") or "")
@@ -95,6 +95,6 @@ class LogMessenger(OneWayMessenger):
         return Acked()
 
     async def find(self, post: OutgoingMessage) -> ReconcileResult:
-        """See the base class."""
+        """See `Messenger.find`."""
         del post
         return Absent()

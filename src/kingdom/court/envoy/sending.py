@@ -54,17 +54,17 @@ class SendMessage(Effect[MessageQueued]):
         self._channel = channel
 
     def key(self, event: Event[MessageQueued]) -> str:
-        """See the base class."""
+        """See `Effect.key`."""
         return event.payload.message_id
 
     def request(self, event: Event[MessageQueued]) -> Mapping[str, Any]:
-        """See the base class."""
+        """See `Effect.request`."""
         # Two stores may use the same message id, but not the same event id.
         key = str(event.envelope.event_id)
         return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
     async def call(self, attempt: Attempt) -> CallResult:
-        """See the base class."""
+        """See `Effect.call`."""
         try:
             post = await self._outgoing_message(attempt)
         except NotFound as error:
@@ -72,7 +72,7 @@ class SendMessage(Effect[MessageQueued]):
         return await self._messenger.post(post)
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
-        """See the base class."""
+        """See `Effect.reconcile`."""
         return await self._messenger.find(await self._outgoing_message(attempt))
 
     async def conclude(

@@ -1,4 +1,4 @@
-"""Format messages for Slack, and interpret Slack's errors. Pure."""
+"""Format messages for Slack, and interpret Slack's errors. This module does no I/O."""
 
 import html
 import re

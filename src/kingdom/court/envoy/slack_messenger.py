@@ -91,23 +91,23 @@ class SlackMessenger(Messenger):
             return
 
     async def close(self) -> None:
-        """See the base class."""
+        """See `Messenger.close`."""
         if self._session:
             await self._session.close()
 
     async def post(self, post: OutgoingMessage) -> CallResult:
-        """See the base class."""
+        """See `Messenger.post`."""
         try:
             sent = await self._send(post)
         except SlackApiError as error:
             return classify_error(_error(error), _status(error), _wait(error), post.attempt)
         except aiohttp.ClientConnectorError as error:
-            # No connection, so nothing was sent.
+            # There was no connection, so nothing was sent.
             return Throttled(_UNREACHABLE_WAIT, f"cannot connect to Slack: {error}")
         return Acked({"channel": sent["channel"], "ts": sent["ts"]})
 
     async def find(self, post: OutgoingMessage) -> ReconcileResult:
-        """See the base class."""
+        """See `Messenger.find`."""
         try:
             channel = post.thread.channel if post.thread else await self._channel_id(post.channel)
             async for message in self._posted_messages(post, channel):
@@ -120,7 +120,7 @@ class SlackMessenger(Messenger):
         return Absent()
 
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
-        """See the base class."""
+        """See `Messenger.end_question`."""
         shown = mention_people(escape_text(ending))
         await self.web.chat_update(
             channel=question.channel,
@@ -131,7 +131,7 @@ class SlackMessenger(Messenger):
         )
 
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
-        """See the base class."""
+        """See `Messenger.mark`."""
         changes = [(self.web.reactions_add, _EMOJI[mark], "already_reacted")]
         if mark is not ProgressMark.NEEDS_PERSON:
             changes.append((self.web.reactions_remove, _EMOJI[ProgressMark.NEEDS_PERSON], "no_reaction"))

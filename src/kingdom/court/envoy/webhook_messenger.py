@@ -40,16 +40,16 @@ class WebhookMessenger(OneWayMessenger):
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """See the base class."""
+        """See `Messenger.open`."""
         self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
 
     async def close(self) -> None:
-        """See the base class."""
+        """See `Messenger.close`."""
         if self._session:
             await self._session.close()
 
     async def post(self, post: OutgoingMessage) -> CallResult:
-        """See the base class."""
+        """See `Messenger.post`."""
         if self._session is None:
             raise RuntimeError("call open() before posting")
         body = msgspec.json.encode({**msgspec.to_builtins(post.message), "channel": post.channel, "status": "sent"})
@@ -64,7 +64,7 @@ class WebhookMessenger(OneWayMessenger):
                 answer = classify_response(response.status, response.headers)
                 reply = (await response.text(errors="replace"))[:_SHOWN_MAX]
         except aiohttp.ClientConnectorError as error:
-            # No connection, so nothing was sent.
+            # There was no connection, so nothing was sent.
             return Throttled(_UNREACHABLE_WAIT, f"cannot connect to the webhook: {error}")
         if isinstance(answer, Rejected):
             return Rejected(
@@ -73,7 +73,7 @@ class WebhookMessenger(OneWayMessenger):
         return Acked({"channel": post.channel}) if isinstance(answer, Acked) else answer
 
     async def find(self, post: OutgoingMessage) -> ReconcileResult:
-        """See the base class."""
+        """See `Messenger.find`."""
         # The receiver ignores a repeated identifier, so sending again is safe.
         del post
         return Absent()

@@ -1,4 +1,7 @@
-"""What took time: the Works of a run with their prompts, and the questions to people. Pure."""
+"""What took time: the Works of a run with their prompts, and the questions to people.
+
+A prompt to an agent is called a query in the log and in the names of this module.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -16,7 +19,7 @@ _ENDS = {
     "AgentAsked": QueryOutcome.ASKED,
     "QueryFailed": QueryOutcome.FAILED,
 }
-# These entries interrupt the open prompts. Only the transcript shows how those prompts ended.
+# These entries interrupt the open queries. Only the transcript shows how those queries ended.
 _INTERRUPTIONS = frozenset({"AgentError", "AgentStopped", "WorkflowDisplaced"})
 _WORK_ENDS = frozenset({"WorkCompleted", "WorkFailed", "WorkCancelled"})
 _ANSWERED = "ANSWERED"
@@ -28,7 +31,7 @@ def has_effect(entry: LogEntry) -> bool:
 
 
 def queries_of(entries: Iterable[LogEntry]) -> dict[str, list[QuerySpan]]:
-    """Return every prompt of a run by its Work, in order."""
+    """Return the queries of a run in order, by the id of their Work."""
     found: dict[str, list[QuerySpan]] = {}
     for entry in filter(has_effect, entries):
         data, spans = entry.data, found.get(str(entry.data.get("workId", "")), [])
@@ -56,7 +59,7 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
         asked, work = queries.get(work_id, []), stored.get(work_id)
         started, ended = _first(entries, work_id, {"WorkStarted"}), _last(entries, work_id, _WORK_ENDS)
         if work and work.status not in ("COMPLETED", "FAILED", "CANCELLED"):
-            # The Work ended before, but was undone or continues.
+            # The log has an end of the Work, but later the Work was undone or continued.
             ended = None
         spans.append(
             WorkSpan(
@@ -121,7 +124,7 @@ def _end_query(
     data: Mapping[str, Any],
     reconciled: str = "",
 ) -> None:
-    """End the latest prompt of a Task. A prompt that was lost keeps its end time."""
+    """Set the outcome of the latest query of a Task. A query that was LOST has an end time, which stays."""
     for index in reversed(range(len(spans))):
         span = spans[index]
         if span.task_id == task_id:

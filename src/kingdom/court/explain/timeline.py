@@ -1,4 +1,4 @@
-"""The timeline for people, and its JSON shape for programs."""
+"""The timeline for people, and its JSON shape for programs. A prompt to an agent is called a query in the JSON."""
 
 from datetime import datetime
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Build a timeline from the gathered data. Pure."""
+"""Build a timeline from the gathered data. This module does no I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

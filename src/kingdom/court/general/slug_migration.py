@@ -1,6 +1,6 @@
-"""Set the repository of Gits and memory that an earlier version named by a slug.
+"""Set the repository name of Git resources and memory files that an earlier version identified by a slug.
 
-A slug is ambiguous: acme-web-app stands for acme/web-app and for acme-web/app.
+A Git resource is a registered repository. A slug is ambiguous: acme-web-app stands for acme/web-app and acme-web/app.
 """
 
 from collections import defaultdict
@@ -31,8 +31,8 @@ _log = structlog.get_logger("kingdom.court")
 class _KnownRepos:
     """The known repositories, and those of them that are trusted, in lower case.
 
-    A repository that only appears in events of GitHub is not trusted. A stranger may have chosen a name that has the
-    slug of a Git.
+    A repository that only appears in events of GitHub is not trusted: a stranger may have chosen its name, so that it
+    has the same slug as a registered repository.
     """
 
     repos: frozenset[str]
@@ -40,9 +40,9 @@ class _KnownRepos:
 
 
 async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: SentinelSettings) -> None:
-    """Set the repository of Gits and memory of earlier versions where it is certain, and log the others.
+    """Set the repository name of Git resources and memory files where it is certain, and log the others.
 
-    The migration can be repeated: a Git that has its repository is not changed.
+    The migration can be repeated: a Git resource that has its repository name is not changed.
     """
     files = [
         (Path(package.directory), file)
@@ -91,20 +91,20 @@ def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Ite
 
 
 def _with_address(git: Git, repository_host: str) -> Git:
-    """Return a Git with the repository in its URL, if the URL is on the repository host."""
+    """Return a Git resource with the repository name of its URL, if the URL is on the repository host."""
     return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, repository_host))
 
 
 def _with_repo_of_slug(git: Git, known: _KnownRepos) -> Git:
-    """Return a Git with the one repository that its slug can stand for, or unchanged."""
+    """Return a Git resource with the only repository name that its slug can stand for, or unchanged."""
     address = git.url.removesuffix("/").removesuffix(".git").lower()
     fitting = {repo for repo in known.repos if git.id == slug(repo) or address.endswith((f"/{repo}", f":{repo}"))}
     if len(certain := fitting & known.trusted) == 1:
         return msgspec.structs.replace(git, repo=certain.pop())
     if fitting:
         _log.warning(
-            "the repository of a Git is not certain, so no event uses the Git: add the repository under `repos`"
-            " of a General and start again, or delete the Git and create it with --repo",
+            "the GitHub name of a registered repository is not certain, so no event uses it: add the name under `repos`"
+            " of a General and start again, or delete the repository and create it with `kingdom git create --repo`",
             git=git.id,
             may_be=sorted(fitting),
         )
@@ -120,7 +120,7 @@ async def _save_repo(bus: Bus, known: Git) -> None:
         return True
 
     if await run_transaction(bus, act):
-        _log.info("a Git of an earlier version now has its repository", git=known.id, repo=known.repo)
+        _log.info("a repository of an earlier version now has its GitHub name", git=known.id, repo=known.repo)
 
 
 def _warn_of_duplicates(gits: Iterable[Git]) -> None:

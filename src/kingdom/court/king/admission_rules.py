@@ -1,4 +1,4 @@
-"""Admission rules: how much new work health and budget allow. The strictest rule counts. Pure functions."""
+"""Admission rules: how much new work health and budget allow. The strictest rule counts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

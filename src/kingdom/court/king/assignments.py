@@ -100,7 +100,7 @@ async def create_assignment(
     await update_event_status(transaction, event_record, _with_assignment(event, record.id, assignment.id))
     dispatched = EventDispatched(event_id=event.id, assignment_id=assignment.id, target_general=entry.general)
     await log_event(transaction, dispatched, KING)
-    await _start_thread(transaction, assignment, event, now, context)
+    await _start_chat_thread(transaction, assignment, event, now, context)
     return assignment
 
 
@@ -164,7 +164,10 @@ async def _hand_out(
     may_exceed_slots: bool = False,
     usd: float | None = None,
 ) -> Assignment:
-    """Take the quotas of an assignment, store it and notify its General. `may_exceed_slots` excludes the budget."""
+    """Take the quotas of an assignment, store it and notify its General.
+
+    `may_exceed_slots` lifts the limits on the number of assignments. The limit on money always applies.
+    """
     wanted = quota_needs(assignment.target_general, assignment.repo, context, usd)
     assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
     for need in wanted:
@@ -183,7 +186,7 @@ async def _hand_out(
     return assignment
 
 
-async def _start_thread(
+async def _start_chat_thread(
     transaction: Transaction, assignment: Assignment, event: ExternalEvent, now: datetime, context: KingContext
 ) -> None:
     where = f" in {assignment.repo}" if assignment.repo else ""

@@ -1,4 +1,4 @@
-"""Decide which Generals get an event, with a reason for every subscription. Pure functions."""
+"""Decide which Generals get an event, with a reason for every subscription. This module does no I/O."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -137,7 +137,7 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
-    """Fill an event's fields into a key pattern. Return "" if one is missing: a partial key fits unrelated events."""
+    """Fill an event's fields into a key pattern. Return "" if one is missing, since a partial key fits other events."""
     values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""

@@ -36,7 +36,7 @@ class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would change. `forgotten` counts events that are only in the log: it has no payloads to route by."""
+    """What would change. `forgotten` counts events that are only in the log, which has no payloads to route by."""
 
     since: datetime
     differences: tuple[RoutingDifference, ...]

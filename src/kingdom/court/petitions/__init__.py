@@ -1,1 +1,1 @@
-"""Petitions: outputs that agents request and the court performs, as far as a General's policy allows."""
+"""Petitions: actions that agents request and the court performs, as far as a General's policy allows."""

@@ -15,7 +15,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
 _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
-# These lengths leave room for our mark: GitHub allows 65,536 characters, and Jira 32,767.
+# These lengths leave room for the mark that the court appends: GitHub allows 65,536 characters, and Jira 32,767.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
 _B = TypeVar("_B", bound="PetitionBody")

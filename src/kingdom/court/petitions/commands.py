@@ -1,4 +1,4 @@
-"""Disable commands to bots in texts of agents, without changing how the texts look. Pure functions."""
+"""Disable commands to bots in texts of agents, without changing how the texts look. This module does no I/O."""
 
 import re
 from collections.abc import Collection

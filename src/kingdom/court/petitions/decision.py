@@ -1,4 +1,4 @@
-"""Petitions, and whether a General's policy allows them. Pure functions."""
+"""Petitions, and whether a General's policy allows them. This module does no I/O."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ TOO_LATE = "it could not be performed within the time that the policy allows"
 # Long enough that ids never collide.
 _ID_DIGITS = 32
 _WILDCARDS = "*?["
-# A foreign target needs a specific glob: one with this text before its first wildcard, such as `acme/*`.
+# A foreign target, which the assignment is not about, needs a glob with this text before its first wildcard, such as
+# `acme/*`.
 _SPECIFIC_TEXTS = {"github": "/", "jira": "-", "slack": ""}
 
 
@@ -44,7 +45,7 @@ COUNTED = OPEN | {PetitionState.PERFORMED}
 
 
 class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One output of an assignment. Repeated requests for the same output are one petition.
+    """One action that an assignment requests. Repeated requests for the same action are one petition.
 
     `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the

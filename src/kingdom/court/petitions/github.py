@@ -122,7 +122,7 @@ class GithubPetitions(PetitionEffect):
         if existing.status == _NOT_FOUND:
             return Rejected(
                 f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_error_message(reply)}):"
-                f" push the checkpoints of this Git to {wanted.repo}"
+                f" make {wanted.repo} the checkpoint remote of the repository"
             )
         if not existing.ok:
             return _call_result(existing)

@@ -1,8 +1,8 @@
-"""The history of one GitHub issue or pull request. Match webhooks with notifications. Pure functions.
+"""The history of one GitHub issue or pull request. Match webhooks (`hook`) with notifications (`poll`).
 
 A webhook describes one activity. A notification describes a thread: it has the time of the last activity, and does not
-show earlier activities. Its reason persists: after a review request, every later comment also arrives as
-`review_requested`. All times are set by GitHub, so a late delivery does not matter.
+show earlier activities. The reason of a notification persists: after a review request, every later comment also arrives
+as `review_requested`. All times are set by GitHub, so a late delivery does not matter.
 """
 
 from datetime import datetime, timedelta
@@ -22,11 +22,12 @@ _SPECIFIC_REASONS = _MENTIONS | {"review_requested", "assign", "approval_request
 
 
 class SeenItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One webhook or notification about an activity, which happened `at` this time.
+    """One webhook or notification about an activity. `at` is the time of the activity.
 
-    `matched_at` is the time of its counterpart. In a notification that needs no counterpart, it is the notification's
-    own time. For a notification, `after` is the time of the previous notification, and `vague` means that the reason
-    does not describe the activity. A webhook is `unwanted` if it was refused only because of its reason.
+    `matched_at` is the time of the other item, webhook or notification, about the same activity. In a notification that
+    needs no other item, it is the notification's own time. For a notification, `after` is the time of the previous
+    notification, and `vague` means that the reason does not describe the activity. A webhook is `unwanted` if it was
+    refused only because of its reason.
     """
 
     id: str

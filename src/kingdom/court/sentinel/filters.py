@@ -1,4 +1,4 @@
-"""Filters: which GitHub activity is relevant. Pure functions."""
+"""Filters: which GitHub activity is relevant. This module does no I/O."""
 
 from enum import StrEnum
 from fnmatch import fnmatchcase

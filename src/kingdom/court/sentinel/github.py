@@ -1,4 +1,4 @@
-"""Parse notifications and webhooks of GitHub. Their content is untrusted. Pure functions."""
+"""Parse notifications and webhooks of GitHub. Their content is untrusted. This module does no I/O."""
 
 import re
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""An activity on a GitHub issue or pull request, from a webhook or a notification. Pure data."""
+"""An activity on a GitHub issue or pull request, from a webhook or a notification."""
 
 from datetime import datetime
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. Pure functions."""
+"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. This module does no I/O."""
 
 import re
 from collections.abc import Collection, Sequence

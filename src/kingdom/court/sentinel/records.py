@@ -115,7 +115,7 @@ async def accept_activity(
     filter_reason: FilterReason | None,
     seen_kept: timedelta = SEEN_KEPT,
 ) -> IntakeResult:
-    """Create an event from a new activity. A filtered activity is only stored, so that it can match its counterpart."""
+    """Create an event from a new activity. A filtered activity is only stored, so a second report is recognized."""
     if filter_reason is FilterReason.ELSEWHERE:
         return IntakeResult.DROPPED
     record, known = await recall(transaction, SubjectHistory, activity.subject)

@@ -1,4 +1,4 @@
-"""Make untrusted text safe to store: limit its length and check its form. Pure functions."""
+"""Make untrusted text safe to store: limit its length and check its form. This module does no I/O."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The port to the tools that an agent calls while it works: results, questions, petitions and memories."""
+"""The interface of the tools that an agent calls while it works: results, questions, petitions and memories."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Agents of several kinds behind one port, and the transcripts that they all write."""
+"""Agents of several kinds behind one interface, and the transcripts that they all write."""

@@ -1,4 +1,4 @@
-"""The port to agents: start one, send it prompts one after another, and stop it."""
+"""The interface of agents: start an agent, send it prompts one after another, and stop it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -53,7 +53,7 @@ class UsageLimited(AgentFailed):
 
 
 class BudgetSpent(AgentFailed):
-    """Raised when a turn has used up its budget; the session can continue with a larger one."""
+    """Raised when a turn has used up its budget; the session can continue with a larger budget."""
 
     code = "budget_spent"
 
@@ -174,7 +174,7 @@ class Agent(ABC):
     def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield updates while the agent works on a prompt; the last one is a TurnAnswer or a TurnQuestion.
 
-        Raises AgentFailed if the turn fails or another one is still running, and AgentGone if the agent ends. Closing
+        Raises AgentFailed if the turn fails or another turn is running, and AgentGone if the agent ends. Closing
         the generator early interrupts the turn.
         """
 

@@ -1,8 +1,8 @@
 """One checkout: the files of a run on their own branch.
 
-An agent can change the files at any moment, so this process opens none of them. A program in a sandbox works on them
-instead; it sees only the checkout, its git directory and the objects of the clone. It returns git objects, which git
-checks before the clone imports them. Then the branch is moved.
+An agent can change the files at any moment, so this process opens none of them. Instead, a program in a sandbox works
+on them. It sees only the checkout, its git directory and the objects of the clone, which is the host's own copy of the
+repository. The program returns git objects. Git checks them before the clone imports them. Then the branch is moved.
 """
 
 import asyncio
@@ -46,9 +46,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutState:
-    """The contents of a checkout, as commits.
+    """The contents of a checkout. Every field has the ids of commits.
 
-    `files` has its current files, `head` is its HEAD, `others` are further commits of the agent, `tip` is its branch.
+    The commit `files` contains the current files. `head` is the HEAD of the checkout, `tip` the last commit of its
+    branch, and `others` are further commits of the agent.
     """
 
     files: str
@@ -78,8 +79,9 @@ class GitPolicy:
 class Checkout:
     """The files of one run.
 
-    A folder beside them, out of reach of agents, holds their git directory and a file with the name of their branch.
-    This file is written last, so a checkout with it is complete. `.git` is a file that points to the git directory.
+    A folder beside the files, which agents cannot reach, has the git directory and a file with the name of the branch.
+    The file with the name is written last, so a checkout is complete if this file exists. In the checkout, `.git` is a
+    file that points to the git directory.
     """
 
     def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
@@ -98,7 +100,7 @@ class Checkout:
 
     @property
     def is_on_branch(self) -> bool:
-        """Return whether a checkout exists here, complete or not, that does not belong to another branch."""
+        """Return whether there is a checkout of this branch, or an incomplete one without a recorded branch."""
         return self._metadata.exists() and self._recorded_branch() in {"", self._branch}
 
     async def make(self, start: str) -> None:
@@ -164,7 +166,7 @@ class Checkout:
         return (await self._run_action("diff", since=since))[1].decode(errors="replace")
 
     async def changed_files(self) -> list[str]:
-        """Return the names of some files that differ from the branch; every file is read again."""
+        """Return the names of the first files that differ from the branch. The content of all files is compared."""
         return _names((await self._run_action("changed_files"))[1])
 
     async def ignored(self, names: list[str]) -> list[str]:
@@ -275,7 +277,7 @@ class Checkout:
         program = await start_program(
             _PROGRAM,
             cwd=self.git_directory,
-            # A restarted host finds its leftover processes by a HOME inside its directory.
+            # After a restart, a host recognizes its leftover processes by their HOME, which is in the host's directory.
             environment={**CHECKOUT_ENVIRONMENT, "HOME": str(self._repository.home / "nowhere")},
             errors=None,
             sandbox=sandbox if self._git_policy.sandboxed else None,

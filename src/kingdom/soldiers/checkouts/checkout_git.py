@@ -1,7 +1,8 @@
 """Run git on a checkout, with a temporary git directory instead of the agent's.
 
-The configuration and hooks that an agent wrote are not used. Its objects are fetched, so git computes their names from
-their contents. This module is loaded for each call, so it imports only what Python has already loaded.
+The configuration and hooks that an agent wrote are not used. The agent's objects are copied with `git fetch`, which
+computes their names from their contents. This module is loaded for each call, so it imports only what Python has
+already loaded.
 """
 
 import os
@@ -56,7 +57,7 @@ class CheckoutGit:
         self._repair_head(request["branch"])
 
     def call(self, *arguments: str | bytes, stdin: bytes = b"", **changes: str | bytes) -> bytes:
-        """Run git, with changed environment variables, and return its output; raises GitCallFailed."""
+        """Run git, with changed environment variables, and return its output; raise GitCallFailed if git fails."""
         code, output, errors = self.run(arguments, stdin, changes)
         if code:
             raise GitCallFailed(
@@ -70,7 +71,7 @@ class CheckoutGit:
         return None if code else output.decode().strip()
 
     def read_index(self, commit: str) -> None:
-        """Start with the index of a commit, and compare every file with it, even if its times are unchanged."""
+        """Start with the index of a commit, and compare every file with it, even files with unchanged times."""
         self.call("read-tree", commit)
         # The exit code only says whether files differ.
         self.run(("update-index", "-q", "--really-refresh"))
@@ -128,7 +129,10 @@ class CheckoutGit:
         return {*commits}
 
     def pack(self, *commits: str) -> "Callable[[], object] | None":
-        """Return a function that writes a pack with the objects that these commits add to the tip; None without any."""
+        """Return a function that writes a pack with the objects that these commits add to the tip.
+
+        Return None if they add no objects.
+        """
         if all(commit == self.tip for commit in commits):
             return None
         revisions = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
@@ -137,7 +141,7 @@ class CheckoutGit:
         return lambda: self.run(("pack-objects", *options), revisions.encode(), output=1)[0]
 
     def _write_git_pointer(self) -> None:
-        """Make the file `.git` point to the git directory. If `.git` is a folder, it stays: it may hold commits."""
+        """Make the file `.git` point to the git directory. A folder `.git` stays, because it may hold commits."""
         link, words = self.files + b"/.git", b"gitdir: " + self.agent_git + b"\n"
         found = lstat(link)
         if found is not None and (

@@ -258,7 +258,7 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write the names of some files that differ from the tip in any byte."""
+    """Write the names of the first files that differ from the tip in any byte."""
     git.read_index(request["tip"])
     names = [*dict.fromkeys([*_find_changes(git).names, *_converted_files(git)])]
     return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))

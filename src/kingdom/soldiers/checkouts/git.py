@@ -19,11 +19,11 @@ from kingdom.soldiers.processes.process_table import kill_group
 
 T = TypeVar("T")
 
-# For operations over a network: clone, fetch, push.
+# These limits apply to operations over a network: clone, fetch, push.
 REMOTE_TRIES = 3
 REMOTE_PAUSE = timedelta(seconds=2)
 REMOTE_LIMIT = timedelta(hours=1)
-# For operations on disk: checkouts, commits, resets.
+# These limits apply to operations on disk: checkouts, commits, resets.
 LOCAL_TRIES = 2
 LOCAL_LIMIT = timedelta(minutes=10)
 

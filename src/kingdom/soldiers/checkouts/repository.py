@@ -68,7 +68,7 @@ class Repository:
     refs/pull/7/head, are under refs/remotes with their own name.
 
     An agent without a sandbox can write to the configuration, which can name programs that git runs. So the
-    configuration is restored before every call of git. A change right after that still takes effect.
+    configuration is restored before every call of git. A change just before the call still takes effect.
     """
 
     def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
@@ -149,7 +149,7 @@ class Repository:
         )
 
     async def resolve_commit(self, name: str) -> str | None:
-        """Return the commit of a name, or None if there is none."""
+        """Return the commit that a ref or another name stands for, or None if there is no such commit."""
         try:
             found = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         except GitFailed as error:
@@ -173,7 +173,7 @@ class Repository:
         return (await self.git("merge-base", one, other)).strip()
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
-        """Delete a branch and its start ref, unless the branch has commits that its base lacks."""
+        """Delete a branch and the ref `start` of its beginning, unless the branch has commits that its base lacks."""
         commit = await self.resolve_commit(f"refs/heads/{branch}")
         if commit is not None and await self.contains(_remote_ref(base), commit):
             await self.set_ref(f"refs/heads/{branch}", _NO_COMMIT, commit)
@@ -314,7 +314,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _remove_locks(repository: Path) -> None:
-    """Remove lock files that a killed git left. The caller holds our lock."""
+    """Remove lock files that a killed git left. The caller holds the lock of the repository."""
     for lock in [repository / "config.lock", *(repository / _FETCHED).rglob("*.lock")]:
         lock.unlink(missing_ok=True)
     # An agent that deletes a branch holds this lock briefly, so only an old lock file is a leftover.

@@ -88,7 +88,7 @@ class RunCheckouts:
             return {tree.id: await self._checkout(tree).commit(message) for tree in trees}
 
     async def changed_files(self, trees: Sequence[CheckoutSpec]) -> list[str]:
-        """Return the names of some files that differ from the last commit; every file is read again."""
+        """Return the names of the first files whose content differs from the last commit. All files are compared."""
         with _disk_failures():
             return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).changed_files()]
 
@@ -112,8 +112,8 @@ class RunCheckouts:
     ) -> tuple[str, ...]:
         """Reset checkouts to the given commits, or to their base if listed in `to_base`; return refs of rescued work.
 
-        Missing checkouts are created first, all or none. Files are reset only after all commits have been found, and
-        all work that would be lost is kept under refs.
+        Missing checkouts are created first, all or none. Before any file is reset, all commits have been found, and all
+        work that would be lost is kept under refs.
         """
         await self.prepare([tree for tree in trees if not self._checkout(tree).is_complete])
         targets = {tree.id: await self._find_target(tree, commits, to_base) for tree in trees}
@@ -189,7 +189,7 @@ class RunCheckouts:
         for tree in reversed(begun):
             repository, checkout = self._repository(tree), self._checkout(tree)
             try:
-                # Other files at its path were not created by this call.
+                # If the path has files of another branch, this call did not create them.
                 if checkout.is_on_branch:
                     await checkout.remove()
                 async with repository.locked():

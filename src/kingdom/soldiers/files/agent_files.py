@@ -23,7 +23,7 @@ from kingdom.errors import ProgramFailed
 # Flags of os.open.
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK, because the agent may have put a pipe there, and the host would wait for it.
+# O_NONBLOCK is needed because the agent may have put a pipe there, and the host would wait for its content.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # An agent that recreates an obstacle as fast as it is moved aside must not keep the host busy forever.
@@ -35,7 +35,7 @@ _DEPTH_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """A file or folder that agents can change; `name` is its path below `root`, which they cannot replace."""
+    """A file or folder that agents can change. `name` is its path below `root`. Agents cannot replace `root`."""
 
     root: Path
     name: str
@@ -101,9 +101,9 @@ class AgentFile:
         return False
 
     def write(self, text: str) -> None:
-        """Write a file atomically and create its parent folders; raises ProgramFailed.
+        """Write a file atomically, and create its parent folders; raise ProgramFailed if this fails.
 
-        A folder in its place is moved aside.
+        If there is a folder with the name of the file, it is moved aside.
         """
         with self._explaining_failure("written"), self._parent_folder(make=True) as (folder, name):
 
@@ -130,7 +130,7 @@ class AgentFile:
         return True
 
     def link_to(self, target: Path) -> None:
-        """Create a link here and move anything else aside; raises ProgramFailed."""
+        """Create a link here, and move anything else aside; raise ProgramFailed if this fails."""
         with self._explaining_failure("linked"), self._parent_folder() as (folder, name):
 
             def link() -> None:
@@ -141,7 +141,7 @@ class AgentFile:
             _retry_on_conflict(link)
 
     def make_folder(self) -> None:
-        """Create a folder here unless there is one, and move anything else aside; raises ProgramFailed."""
+        """Create a folder here if needed, and move anything else aside; raise ProgramFailed if this fails."""
         with self._explaining_failure("made"), self._parent_folder() as (folder, name):
 
             def make() -> None:

@@ -1,4 +1,4 @@
-"""Send prompts and report requests to agents, and reply with the results and all costs."""
+"""Send prompts, which commands call queries, and report requests to agents. Reply with the results and all costs."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -97,7 +97,7 @@ class Program:
             self._process.stdin.close()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the standard output line by line. A line too long for the memory of this process kills the program."""
+        """Yield the standard output line by line. Kill the program if it writes a line that is too long to be kept."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self.chunks():
@@ -161,7 +161,7 @@ class Program:
             # The output is an error message of bubblewrap, not the line of `_WAIT_FOR_LINE`.
             self._first_output = first
             return
-        # Right after its fork, the init asks the kernel to kill it when bubblewrap dies. It sleeps only after that.
+        # Wait until the init sleeps. Before it sleeps, it asks the kernel to kill it when bubblewrap dies.
         while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel has no event for this change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in child_pids(init_pid):
@@ -394,6 +394,6 @@ async def _spawn(call: _ProgramCall, *descriptors: int) -> _SpawnedProcess:
 
 
 def _size(errors: Path) -> int:
-    """Return the current size of the errors file; fails early if it cannot be written."""
+    """Return the current size of the errors file. Raise OSError if the file cannot be written."""
     with errors.open("ab") as file:
         return file.tell()

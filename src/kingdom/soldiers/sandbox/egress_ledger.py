@@ -74,7 +74,7 @@ class EgressLedger:
             self._open -= 1
 
     def check_limits(self) -> None:
-        """Raise EgressRefused if the run has reached a limit, or if its log is full: every attempt is logged."""
+        """Raise EgressRefused if the run has reached a limit, or if its log has no space for another attempt."""
         if self._size >= self.limits.log_bytes:
             raise EgressRefused("this run has made so many attempts that its connection log is full")
         self.count()

@@ -25,8 +25,8 @@ _log = structlog.get_logger("kingdom.soldiers.gate")
 class Meter:
     """Counts the cost of a session, in turns and between them, and keeps it within its budget.
 
-    `usd` is the total, `claimed_usd` the part that turns have already reported, `reported_usd` the cost according to
-    the agent. `charged` is set whenever a cost is added, and `is_idle` while no turn runs.
+    `usd` is the total, and `claimed_usd` the part of it that is already in the result of a turn. `reported_usd` is the
+    total according to the agent. `charged` is set whenever a cost is added, and `is_idle` while no turn runs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class Meter:
 
     @property
     def unclaimed_usd(self) -> float:
-        """Return the cost that no turn has reported yet."""
+        """Return the cost that is not yet in the result of a turn."""
         return round(self.usd - self.claimed_usd, USD_DIGITS)
 
     @property
@@ -53,14 +53,14 @@ class Meter:
         return self._limit_usd is not None and round(self.usd - self._limit_usd, USD_DIGITS) >= 0
 
     def begin_turn(self, budget_usd: float | None) -> None:
-        """Begin a turn with a budget. The budget also covers costs that earlier turns did not report."""
+        """Begin a turn with a budget. The budget also covers the unclaimed cost."""
         self._limit_usd = None if budget_usd is None else self.claimed_usd + budget_usd
         self.is_idle.clear()
         # Wake waiting calls, because the budget has changed.
         self._call_ended.set()
 
     def end_turn(self, claimed_usd: float) -> str | None:
-        """End a turn with the cost that it reports; return a warning, once, if the agent's figure differs."""
+        """End a turn whose result has this cost. Return a warning, once, if the agent reports another total."""
         self.claimed_usd = round(self.claimed_usd + claimed_usd, USD_DIGITS)
         self.is_idle.set()
         difference = abs(self.reported_usd - self.usd)
@@ -74,8 +74,8 @@ class Meter:
             return None
         self._warned_about.add("difference")
         return (
-            f"the agent reports that its session has cost ${self.reported_usd:.2f}, and the vendor's answers say"
-            f" ${self.usd:.2f}, which counts: if the agent is right, set soldiers.model.prices"
+            f"the agent reports that its session has cost ${self.reported_usd:.2f}, but the vendor's answers say"
+            f" ${self.usd:.2f}, and Kingdom uses that: if the agent is right, set soldiers.model.prices"
         )
 
     async def admit(self, upstream: Upstream, model: str, maximum: Tokens) -> "MeteredCall | None":

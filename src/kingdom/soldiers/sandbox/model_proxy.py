@@ -22,7 +22,7 @@ from kingdom.soldiers.sandbox.request_forwarder import RequestForwarder, read_bo
 from kingdom.soldiers.sandbox.unix_socket import private_listener
 from kingdom.soldiers.sandbox.vendors import Upstream
 
-# Takes the body of a POST to /voice and returns the response, both as JSON.
+# A function that takes the body of a POST to /voice and returns the response, both as JSON.
 ToolCallHandler = Callable[[bytes], Awaitable[bytes]]
 
 _TOOL_CALL_PATH = "/voice"

@@ -94,7 +94,7 @@ class _LimitedTurn:
         return None if self._budget_usd is None else max(round(self._budget_usd - self.cost_usd, _USD_DIGITS), 0.0)
 
     async def send_prompt(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
-        """Send a prompt and return how the turn ended, or None if the agent has to be nudged."""
+        """Send a prompt and return how the turn ended, or None if the agent must be told to stop repeating itself."""
         if self._meter is not None:
             # The meter enforces the budget, so the agent gets none.
             prompt = replace(prompt, budget_usd=None)

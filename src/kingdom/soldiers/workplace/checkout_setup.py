@@ -63,7 +63,7 @@ async def set_up_checkout(
 ) -> None:
     """Copy ignored files into a checkout and run its setup script, unless the checkout is set up already.
 
-    Raises CheckoutSetupFailed. `ignored` keeps those of the given paths that git ignores. `folder` contains the marker
+    Raise CheckoutSetupFailed if this fails. `ignored` returns the given paths that git ignores. `folder` has the marker
     `{tree}.done`, the names of copied `.env` files in `{tree}.env-files`, and the output of the script in `{tree}.log`.
     """
     done = folder / f"{tree.id}.done"
@@ -91,7 +91,7 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
 def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
     """Return the first of a run's ten ports.
 
-    A run keeps its ports. If none are free, a run gets the ports that another run has not used for the longest time.
+    A run keeps its ports. If no ports are free, a new run gets those that were not used for the longest time.
     """
     file = folders.run(workflow_id) / _PORT_FILE
     if (own := _read_port_base(file)) is not None:
@@ -149,7 +149,7 @@ async def _run_setup_script(
     command = checkout_setup.setup.get(tree.git_id)
     if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).exists():
         return
-    # The shell in the sandbox tests whether the script exists: there a symbolic link cannot lead to files outside.
+    # The shell tests whether the script exists, because a symbolic link cannot lead out of the sandbox.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()

@@ -25,9 +25,9 @@ def lost_events(evidence: Evidence) -> Iterator[Violation]:
                     yield Violation(ViolationKind.LOST, event_id, f"done, but its call {call} never arrived")
                 elif not call and (stream, event_id) not in traced:
                     yield Violation(ViolationKind.LOST, event_id, f"done in {stream}, but its reaction left no trace")
-    for tally, traces, count in _tallies(evidence):
-        if count < traces:
-            yield Violation(ViolationKind.LOST, tally, f"its record counts {count} of {traces} applied reactions")
+    for record_id, applied, count in _counter_records(evidence):
+        if count < applied:
+            yield Violation(ViolationKind.LOST, record_id, f"the record counts {count} of {applied} applied reactions")
 
 
 def torn_transactions(evidence: Evidence) -> Iterator[Violation]:
@@ -63,14 +63,14 @@ def repeated_reactions(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(
                 ViolationKind.TWICE, copy[1], f"applied {times} times in {copy[0]}, under the tokens {tokens}"
             )
-    for tally, traces, count in _tallies(evidence):
-        if count > traces:
+    for record_id, logged, count in _counter_records(evidence):
+        if count > logged:
             yield Violation(
-                ViolationKind.TWICE, tally, f"its record counts {count}, the log has {traces} applied reactions"
+                ViolationKind.TWICE, record_id, f"the record counts {count}, the log has {logged} applied reactions"
             )
     refused = {(facts["stream"], facts["event"]) for facts in evidence.facts_of("once_refused")}
     for _, event_id in sorted(refused & applied.keys()):
-        yield Violation(ViolationKind.TWICE, event_id, "its dedup key was taken by an earlier application")
+        yield Violation(ViolationKind.TWICE, event_id, "applied, although an earlier reaction had its dedup key")
 
 
 def duplicate_ids(evidence: Evidence) -> Iterator[Violation]:
@@ -126,8 +126,11 @@ def contested_keys(evidence: Evidence) -> Iterator[Violation]:
             )
 
 
-def _tallies(evidence: Evidence) -> Iterator[tuple[str, int, int]]:
-    """Yield each tally with the number of its reactions in the log and the count in its record."""
-    traces = Counter(facts["tally"] for facts in evidence.applied if "tally" in facts)
-    for tally in sorted(traces.keys() | evidence.tallies.keys()):
-        yield tally, traces[tally], evidence.tallies.get(tally, 0)
+def _counter_records(evidence: Evidence) -> Iterator[tuple[str, int, int]]:
+    """Yield the id of each record in which reactions count themselves, their number in the log, and the stored count.
+
+    The log calls the id of this record `tally`.
+    """
+    applied = Counter(facts["tally"] for facts in evidence.applied if "tally" in facts)
+    for record_id in sorted(applied.keys() | evidence.counts_by_record.keys()):
+        yield record_id, applied[record_id], evidence.counts_by_record.get(record_id, 0)

@@ -36,7 +36,7 @@ class WorkStatus(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """The status of a Task, derived from its query and its report."""
+    """The status of a Task, derived from its prompt and its report."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

@@ -35,7 +35,7 @@ async def test_an_event_of_a_stranger_never_works_in_a_clone_with_the_same_slug(
     court.has(work("look", reports(status="success", summary="looked")))
     await knows(court, SLUG, PRIVATE)
     event = await court.until_event(await court.happens(repo=STRANGE), EventStatus.FAILED)
-    assert f"no Git is registered for {STRANGE}" in event.reason
+    assert f"the repository {STRANGE} is not registered" in event.reason
     assert "kingdom git create acme-web.app ADDRESS --repo acme-web/app" in event.reason
     assert not list((court.folder / "host-a" / "repositories").glob("*.git"))
 

@@ -119,7 +119,7 @@ async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: S
     commits_become(run, "0" * 40)
     async with scene.performing():
         failed = await scene.until(await ask(scene, run), FAILED)
-    assert f"push the checkpoints of this Git to {REPO}" in failed.reason
+    assert f"make {REPO} the checkpoint remote" in failed.reason
 
 
 async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: Run) -> None:

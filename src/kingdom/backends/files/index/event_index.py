@@ -197,7 +197,7 @@ class EventIndex:
                 index.put(_adjust_to_clock(row, self.now))
                 if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
                     index.unreadable.add(row.position)
-            # The files do not tell which event is the head of its key, but their order does.
+            # The files do not say which event is the head of its key. That follows from the order of the events.
             for key in list(index.queues):
                 if (head := index.next_head(key)) is not None:
                     head.due = max(min(head.created_at, self.now), head.not_before or 0)

@@ -36,14 +36,14 @@ class EventRow(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] | None = None
-    # When this store chose `due`. None for an event that was only published, and for a time that a caller chose.
+    # When this store chose `due`. It is None for an event that was only published, and if a caller chose `due`.
     due_set_at: float | None = None
-    # Whether the publisher chose the event id. It may then publish the same id again.
+    # Whether the publisher chose the event id. If so, it may publish the same id again.
     event_id_given: bool = False
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):
-    """A lease as its file shows it. `expires` is a time on the boot clock, valid only during the boot `boot`."""
+    """A lease as its file shows it. `expires` is a time on the boot clock. It is valid until the boot id changes."""
 
     token: int
     worker: str
@@ -116,7 +116,7 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     # The body of each event whose file is written, by position. A body is the JSON of an envelope.
     bodies: dict[int, msgspec.Raw] = {}
     ended: list[EndedEvent] = []
-    # Events whose file was removed, as stream and position.
+    # Events whose file a person has removed, as stream and position.
     vanished: list[tuple[str, int]] = []
     leases: list[Lease] = []
     # The tokens of leases that have ended.

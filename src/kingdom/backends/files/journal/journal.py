@@ -39,7 +39,8 @@ class Journal:
         self._descriptor = -1
         self.start = 0
         self.end = 0
-        # After a failed sync, the part of this segment before this offset must be copied to a new file. Otherwise 0.
+        # After a failed sync, the part of this segment before this offset must be copied to a new file. 0 means that no
+        # copy is needed.
         self.rewrite_up_to = 0
 
     @property
@@ -57,7 +58,7 @@ class Journal:
         """Open the segment that begins at `start`, creating it if needed."""
         descriptor = self._disk.open_for_appending(self._path(start))
         try:
-            # An existing file needs this too, because its creator may have died before it synced the name.
+            # An existing file needs the sync too, because its creator may have died before the sync.
             self._disk.sync_directory(self._directory)
         except BaseException:
             os.close(descriptor)
@@ -134,7 +135,7 @@ class Journal:
         self._disk.sync_directory(self._directory)
 
     def read_until(self, end: int) -> Iterator[tuple[int, JournalEntry]]:
-        """Yield the unread entries before `end`. All of them are complete.
+        """Yield the unread entries before `end`. A damaged entry raises Unavailable.
 
         Raise SegmentGone if an unread segment was already removed.
         """

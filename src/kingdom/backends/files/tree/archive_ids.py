@@ -28,6 +28,8 @@ class _EventId(msgspec.Struct, rename={"event_id": "eventId"}):
 
 
 class _ArchivedId(msgspec.Struct, rename="camel"):
+    """The id in an archive line. `event_id_given` is true if the publisher chose the id."""
+
     event: _EventId
     event_id_given: bool = False
 

@@ -44,7 +44,10 @@ class _EventError(msgspec.Struct):
 
 
 class EventMetadata(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """The state of an event as its file shows it. `attempts` does not count an attempt that is running."""
+    """The state of an event as its file shows it. `attempts` does not count an attempt that is running.
+
+    `event_id_given` is true if the publisher chose the event id, and false if the bus generated it.
+    """
 
     position: int
     created_at: datetime
@@ -142,7 +145,7 @@ _read_record = safe_decoder(msgspec.json.Decoder(_RecordFile))
 
 
 def encode_body(envelope: Envelope, stream: str) -> msgspec.Raw:
-    """Return the JSON of the copy of an envelope in one stream."""
+    """Return an envelope as JSON. Each stream that gets the event stores its own copy, which names the stream."""
     if envelope.attributes:
         return msgspec.Raw(_encode({**envelope.to_wire(), "stream": stream}))
     plain = _PlainEvent(

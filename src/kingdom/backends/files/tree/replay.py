@@ -90,7 +90,10 @@ class Replay:
             self._tree.disk.unlink(other)
 
     def _is_current(self, stored: RecordWrite) -> bool:
-        """Return whether the file of a record has this version. It then stays, even if a person has edited it."""
+        """Return whether the file of a record has this version. The replay does not overwrite such a file.
+
+        A person may have edited it.
+        """
         header = stored.header
         try:
             known = decode_header(header.kind, header.id, read_file(self._layout.record(stored.directory, header.id)))
@@ -151,7 +154,7 @@ class Replay:
                 yield self._layout.pause(stream)
 
     def _files_of(self, stream: str, position: int, ended: EndedEvent | None) -> Iterator[str]:
-        """Yield the possible paths of the file of an ended event. For a withdrawn event, only the position is known."""
+        """Yield the possible paths of the file of an ended event. `ended` is None if only the position is known."""
         for status in STATUS_DIRECTORIES:
             directory, start = self._layout.events(stream, status), f"{position:016d}-"
             if ended is not None:
@@ -161,10 +164,13 @@ class Replay:
 
 
 def _read_edited(row: EventRow, path: str) -> msgspec.Raw | None:
-    """Return the body of an event from its file, to keep what a person has edited. Return None if it is unusable."""
+    """Return the body of an event from its file, so that the edits of a person are kept.
+
+    Return None if the file is unusable or older than the last `Operations.patch` of the event.
+    """
     try:
         content = read_file(path)
-        # If the file has fewer patches than the row, it was written before the patch, and is not an edited file.
+        # A file with another number of patches was written before the last patch, so its body is outdated.
         is_old = _count_patches(decode_row(row.stream, row.status, content)) != _count_patches(row)
         return None if is_old else decode_body(row, content)[1]
     except (OSError, msgspec.MsgspecError, MalformedEvent):

@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 _NOT_A_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG})
 _lease = msgspec.json.Decoder(Lease).decode
-# The documented lifetime of an empty key file, from its modification time: 30 days.
+# A key file without content expires 30 days after its modification time. The documentation promises this.
 SEEN_SECONDS = 30 * 86_400.0
 
 
@@ -182,7 +182,7 @@ class FileTree:
         self._event_directories.clear()
 
     def scan_events(self, stream: str, leases: Mapping[int, Lease]) -> Iterator[EventRow]:
-        """Yield the rows of all events of a stream from its files. Events without a lease become PENDING again."""
+        """Yield the rows of all events of a stream from its files. PROCESSING events without a lease become PENDING."""
         for status, name in STATUS_DIRECTORIES.items():
             directory = f"{self.layout.stream(stream)}/{name}"
             for file in _names(directory):

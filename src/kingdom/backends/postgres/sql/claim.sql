@@ -33,7 +33,7 @@ RETURNING {delivery_columns};
 -- which is the first open event of the key (the head) and some events directly after it (the followers). A run ends
 -- before the first follower that is a suspect, delayed or not PENDING. A head that is a suspect is leased alone.
 WITH closed_leases AS (
-  -- This is the same as in claim.
+  -- `claim` above explains this.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
 heads AS MATERIALIZED (

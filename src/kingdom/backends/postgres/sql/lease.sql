@@ -1,7 +1,6 @@
 -- name: hold
 -- Lock a lease, and return those of the given events that it still owns. Leases are always locked before events and
--- keys. `behind` is true if an earlier event of the same key is still open: a failover has lost the settlement of that
--- event.
+-- keys. `behind` is true if an earlier event of the same key is open again, because a failover has lost its settlement.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING';
@@ -11,7 +10,8 @@ SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM k
 SELECT token FROM kingdom.outbox_lease WHERE token = ANY(%(tokens)s::bigint[]) ORDER BY token FOR KEY SHARE;
 
 -- name: close_leases
--- Delete leases whose events are all settled, under the same condition as in claim.
+-- Delete leases whose events are all settled. `witnesses` has one event of each transaction that settled them. If a
+-- failover has lost such a transaction, its witness is still PROCESSING, and the lease must stay for the reaper.
 DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
   SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'));
 
@@ -77,13 +77,15 @@ SELECT count(*) AS events, array_agg(DISTINCT stream) AS streams FROM requeued;
 
 -- name: repair_clock
 -- After the clock was set back, start the waits of events and leases again, so that nothing waits longer than intended.
--- The clock was set back if a row was written in the future. A time that a caller chose (not_before) stays.
+-- A row whose time of writing is in the future shows that the clock was set back. A time that a caller chose
+-- (not_before) stays.
 WITH RECURSIVE streams AS (
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
   SELECT (SELECT e.stream FROM kingdom.outbox_event e WHERE e.processed_at IS NULL AND e.stream > s.stream
            ORDER BY e.stream LIMIT 1) FROM streams s WHERE s.stream IS NOT NULL),
-late AS MATERIALIZED (
+-- Waiting events whose time of writing is in the future.
+written_in_future AS MATERIALIZED (
   SELECT next.id FROM streams s CROSS JOIN LATERAL (
     SELECT e.id, e.updated_at FROM kingdom.outbox_event e
      WHERE e.stream = s.stream AND e.processed_at IS NULL
@@ -100,7 +102,7 @@ repaired_events AS (
   UPDATE kingdom.outbox_event
      SET next_retry_at = greatest(not_before, clock_timestamp() + (next_retry_at - updated_at)),
          updated_at = clock_timestamp()
-   WHERE id = ANY(ARRAY(SELECT id FROM late)) AND status = 'PENDING'
+   WHERE id = ANY(ARRAY(SELECT id FROM written_in_future)) AND status = 'PENDING'
      AND updated_at > statement_timestamp() + interval '1 s'
   RETURNING stream)
 SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams

@@ -32,14 +32,14 @@ SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM kingdom.outbo
        (SELECT CASE WHEN is_called THEN ((last_value + 1) << 11) - 1 ELSE 0 END FROM kingdom.outbox_lease_number) AS last_token;
 
 -- name: export_live
--- Export open and dead events by position.
+-- Export open and dead events in the order of their positions.
 SELECT {archive_columns}, status, history, processed_at, cancel_requested, not_before,
        -- The due time of a dead event has no meaning.
        CASE WHEN status = 'PENDING' THEN nullif(next_retry_at, 'infinity') END AS due_at
   FROM kingdom.outbox_event ORDER BY id;
 
 -- name: export_archive
--- Export ended events by position, with the columns of export_live.
+-- Export ended events in the order of their positions, with the columns of export_live.
 SELECT {archive_columns}, status, history, processed_at, false AS cancel_requested, NULL AS not_before, NULL AS due_at
   FROM kingdom.outbox_archive ORDER BY id;
 
@@ -48,16 +48,16 @@ SELECT {archive_columns}, status, history, processed_at, false AS cancel_request
 SELECT stream, partition_key AS key, blocked_by FROM kingdom.outbox_key WHERE blocked_by IS NOT NULL ORDER BY 1, 2;
 
 -- name: export_records
--- Export records by kind and id.
+-- Export records in the order of kind and id.
 SELECT kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at
   FROM kingdom.record ORDER BY kind, id;
 
 -- name: export_dedup_keys
--- Export dedup keys by scope and key.
+-- Export dedup keys in the order of scope and key.
 SELECT scope, key, expires_at FROM kingdom.once_key ORDER BY scope, key;
 
 -- name: export_pauses
--- Export paused streams by name.
+-- Export paused streams in the order of their names.
 SELECT stream, reason, actor, since FROM kingdom.outbox_pause ORDER BY stream;
 
 -- name: export_log

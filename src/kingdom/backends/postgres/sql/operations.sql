@@ -69,7 +69,7 @@ ON CONFLICT (stream) DO UPDATE SET reason = excluded.reason, actor = excluded.ac
 DELETE FROM kingdom.outbox_pause WHERE stream = %(stream)s RETURNING stream;
 
 -- name: dead_of_stream
--- Find dead letters of one stream by position.
+-- Find dead letters of one stream in the order of their positions.
 SELECT {dead_letter_columns}
   FROM kingdom.outbox_event
  WHERE processed_at IS NOT NULL AND stream = %(stream)s AND id > %(after)s
@@ -78,7 +78,7 @@ SELECT {dead_letter_columns}
  ORDER BY id LIMIT %(limit)s::int;
 
 -- name: dead_of_any
--- Find dead letters of all streams by position.
+-- Find dead letters of all streams in the order of their positions.
 SELECT {dead_letter_columns}
   FROM kingdom.outbox_event
  WHERE processed_at IS NOT NULL AND id > %(after)s
@@ -87,7 +87,7 @@ SELECT {dead_letter_columns}
  ORDER BY id LIMIT %(limit)s::int;
 
 -- name: events_by_positions
--- Find events by position, without a lock: key rows are always locked before event rows.
+-- Find the events at these positions. Do not lock them, because key rows are always locked before event rows.
 SELECT id, event_id, stream, partition_key, ordered FROM kingdom.outbox_event
  WHERE id = ANY(%(positions)s::bigint[]) ORDER BY id;
 
@@ -136,7 +136,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
  WHERE id = %(id)s AND next_retry_at = 'infinity';
 
 -- name: rewind
--- Record the lowest redriven event of a key. After the run in flight is settled, the next head is searched from there.
+-- Record the lowest redriven event of a key. After the events in flight are settled, the next head is searched from it.
 UPDATE kingdom.outbox_key SET rewind = least(rewind, %(id)s::bigint) WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: unblock

@@ -51,18 +51,18 @@ UPDATE kingdom.record r
   FROM locked WHERE r.ctid = locked.place RETURNING r.kind, r.id;
 
 -- name: find_by_state
--- Find records of one state by id, page by page.
+-- Find records of one state in the order of their ids, page by page.
 SELECT {record_columns} FROM kingdom.record
  WHERE kind = %(kind)s AND state = %(state)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
    AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
 
 -- name: find_by_owner
--- Find records of one owner by id, page by page.
+-- Find records of one owner in the order of their ids, page by page.
 SELECT {record_columns} FROM kingdom.record
  WHERE kind = %(kind)s AND owner = %(owner)s AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
 
 -- name: find_by_kind
--- Find records of one kind by id, page by page.
+-- Find records of one kind in the order of their ids, page by page.
 SELECT {record_columns} FROM kingdom.record
  WHERE kind = %(kind)s AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
 

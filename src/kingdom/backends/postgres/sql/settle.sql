@@ -36,8 +36,8 @@ archived AS (
   SELECT {archive_columns}, history FROM finished),
 finished_keys AS MATERIALIZED (
   SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM finished GROUP BY 1, 2),
--- Find the next head of each key. Normally it is the event with the next higher id. After a redrive (`rewind`), it is
--- the next event of the run in flight, or the lowest waiting event if the run has ended.
+-- Find the next head of each key. Normally it is the event with the next higher id (`next`). After a redrive (`rewind`),
+-- it is the next event of the key that this lease still holds (`flying`), or else the lowest waiting event (`waiting`).
 next_heads AS MATERIALIZED (
   SELECT key_row.place, key_row.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
     CASE WHEN key_row.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
@@ -83,7 +83,8 @@ UPDATE kingdom.outbox_event
 
 -- name: dead_ordered
 -- End an event of an ordered stream as DEAD if the lease still owns it. With the policy `skip`, the next event of the
--- key becomes the head; the rest of the run is released already. With the policy `block`, this event blocks the key.
+-- key becomes the head; the later events of the key in this lease are released already. With the policy `block`, this
+-- event blocks the key.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 dead AS (
   UPDATE kingdom.outbox_event
@@ -120,7 +121,7 @@ SELECT id FROM dead;
 -- Requeue an event if the lease still owns it: for a retry (undo 0), or for a deferral, which is no attempt (undo 1).
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
-   -- The handler answered, so the event is no longer a suspect.
+   -- The handler answered, so the event is no longer suspected of crashing workers.
    SET status = 'PENDING', attempt_count = attempt_count - %(undo)s, crash_count = 0, updated_at = now(),
        next_retry_at = coalesce(%(until)s::timestamptz, clock_timestamp() + %(after)s::interval),
        -- A time that the handler chose is kept in not_before: repair_clock starts other waits again, but not this one.

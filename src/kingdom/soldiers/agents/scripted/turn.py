@@ -63,7 +63,7 @@ class ScriptedTurn:
         self._output = ""
 
     async def execute(self) -> AsyncGenerator[TurnUpdate, None]:
-        """Execute the script and yield its updates; raises AgentFailed."""
+        """Execute the script and yield its updates; raise AgentFailed if the turn fails."""
         last: TurnQuestion | TurnAnswer | None = None
         try:
             steps = self._begin(self._session.history.find_continued_script(self._prompt))

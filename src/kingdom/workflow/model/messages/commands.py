@@ -60,7 +60,7 @@ class SendQuery(HostCommand, frozen=True, kw_only=True):
 
     With `continues` the agent is told to continue the turn of an earlier attempt. With `reconcile` nothing is sent: the
     host looks up the result of this attempt in the transcript and answers QueryReconciled. The turn ends when its cost
-    reaches `budget_usd`. `agent_attempt` is the attempt of the StartAgent command of the agent.
+    reaches `budget_usd`. `agent_attempt` is the `attempt` of the command that started the agent.
     """
 
     work_id: str
@@ -106,8 +106,8 @@ class TakeCheckpoint(HostCommand, frozen=True, kw_only=True):
 class StopAgent(HostCommand, frozen=True, kw_only=True):
     """Give the agent some time to finish its turn, then end it and every process it started.
 
-    `attempt` is the attempt of the StartAgent command. StopAgent can overtake earlier commands. If commands of this
-    agent attempt arrive after it, the host does not execute them.
+    `attempt` is the `attempt` of the command that started the agent. StopAgent can overtake earlier commands. The host
+    does not execute commands to this agent that arrive after StopAgent.
     """
 
     work_id: str

@@ -143,7 +143,7 @@ class WorkflowCostCorrected(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowResumed(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow runs again, from the Work `fromWorkId`; null if every Work was finished."""
+    """A Workflow runs again, from the Work `fromWorkId`, which is null if every Work was finished."""
 
     from_work_id: str | None
 
@@ -196,7 +196,7 @@ class WorkEvent(DomainEvent, frozen=True, kw_only=True):
 
 
 class WorkStatusChanged(WorkEvent, frozen=True, kw_only=True):
-    """The derived status of a Work changed."""
+    """The status of a Work changed."""
 
     status: WorkStatus
 
@@ -249,7 +249,7 @@ class TaskCompleted(DomainEvent, frozen=True, kw_only=True):
 
 
 class TaskFailed(DomainEvent, frozen=True, kw_only=True):
-    """The query or the report of a Task failed."""
+    """The prompt or the report of a Task failed."""
 
     work_id: str
     task_id: str
@@ -257,7 +257,7 @@ class TaskFailed(DomainEvent, frozen=True, kw_only=True):
 
 
 class QuerySent(DomainEvent, frozen=True, kw_only=True):
-    """A prompt was sent to its agent."""
+    """The prompt of a Task was sent to the agent."""
 
     work_id: str
     task_id: str

@@ -32,15 +32,15 @@ class Git(RegisteredResource, frozen=True, kw_only=True):
     repo: str = ""
 
     def matches(self, repo: str) -> bool:
-        """Return whether an event with this repository name is about this Git."""
+        """Return whether an event with this repository name is about this repository."""
         return bool(repo) and self.repo.lower() == repo.lower()
 
     def created_event(self) -> GitCreated:
-        """Return the event of a new Git."""
+        """Return the event of a new registration."""
         return GitCreated(git_id=self.id)
 
     def delete(self, users: Collection[str]) -> tuple["Git", GitDeleted]:
-        """Return the deleted Git and its event. Refuse the deletion while a Workflow uses the Git."""
+        """Return the deleted resource and its event. Refuse the deletion while a Workflow uses the repository."""
         self.refuse_while_used("git", "delete", users)
         return msgspec.structs.replace(self, deleted=True, deleting=False), GitDeleted(git_id=self.id)
 

@@ -78,7 +78,7 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         refuse_duplicates(self.git_refs, self.mcp_server_refs)
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the sorted ids of the Gits that the template refers to."""
+        """Return the sorted ids of the Git resources (registered repositories) that the template refers to."""
         refs = [*self.git_refs, *(ref for work in self.works for ref in work.git_refs)]
         return tuple(sorted({ref.git_id for ref in refs}))
 
@@ -97,7 +97,7 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return msgspec.structs.replace(self, deleted=True), WorkflowTemplateDeleted(template_id=self.id)
 
     def without_git(self, git_id: str) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
-        """Return the template without references to a Git, and the event; None if nothing changed."""
+        """Return the template without references to a Git resource, and the event; None if nothing changed."""
         return self._changed(
             git_refs=tuple(ref for ref in self.git_refs if ref.git_id != git_id),
             works=tuple(

@@ -35,19 +35,19 @@ class WorkPart(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TaskQuery(WorkPart, kw_only=True):
-    """A prompt. `response` refers to the file with the answer."""
+    """The prompt of a Task. `response` refers to the file with the answer."""
 
     machine = QUERY
 
     status: QueryStatus = QueryStatus.PENDING
     response: str = ""
-    # The agent has already started to work on the prompt in this session, so the next attempt continues that turn.
+    # Whether the agent has already started to work on the prompt in this session. The next attempt continues that turn.
     begun: bool = False
     # The reply of a person to a question of the agent. Every attempt includes it.
     reply: str = ""
-    # The host is looking up the result of this attempt in the transcript.
+    # Whether the host is looking up the result of this attempt in the transcript.
     reconciling: bool = False
-    # A person was already asked because the agent was in a loop.
+    # Whether a person was already asked because the agent was in a loop.
     looped: bool = False
 
 
@@ -81,7 +81,7 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def status(self) -> TaskStatus:
-        """Return the status, derived from query and report."""
+        """Return the status, derived from prompt and report."""
         if QueryStatus.CANCELLED is self.query.status or ReportStatus.CANCELLED is self.report.status:
             return TaskStatus.CANCELLED
         if QueryStatus.FAILED is self.query.status or ReportStatus.FAILED is self.report.status:
@@ -150,7 +150,7 @@ class Checkpointing(WorkPart, kw_only=True):
 
 
 class AgentPetition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An output that an agent requests. The court decides on it and performs it."""
+    """An action that an agent requests. The court decides on it and performs it."""
 
     id: str
     task_id: str
@@ -159,7 +159,7 @@ class AgentPetition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Work(msgspec.Struct, kw_only=True, rename="camel"):
-    """One agent session. `status` is the last derived status of its parts."""
+    """One agent session. `status` is the last stored value of `derived_status`."""
 
     id: str
     definition: WorkDefinition
@@ -226,7 +226,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_finished(self) -> bool:
-        """Return whether it is completed and has its checkpoint."""
+        """Return whether the Work is completed and has its checkpoint."""
         return self.checkpointing.status is CheckpointStatus.TAKEN
 
     @property

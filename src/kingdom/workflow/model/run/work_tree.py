@@ -9,7 +9,7 @@ from kingdom.workflow.model.status import WORK_TREE, StatusMachine, WorkTreeStat
 
 
 class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
-    """A checkout with its own branch. `attempt` is the number of the command that creates it."""
+    """A checkout with its own branch. `attempt` numbers the commands to the host that request checkouts of the run."""
 
     machine: ClassVar[StatusMachine[Any]] = WORK_TREE
 

@@ -136,6 +136,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     work_trees: list[WorkTree] = []
     checkpoints: list[Checkpoint] = []
     works_created: int = msgspec.field(name="worksMade", default=0)
+    # How many commands to create checkouts, and to roll them back, the host has got.
     preparations: int = 0
     roll_backs: int = 0
     started_at: datetime | None = None
@@ -211,7 +212,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def cost_usd(self) -> float:
-        """Return the cost of its agents so far."""
+        """Return the cost of the run's agents so far."""
         return self.removed_cost_usd + sum(work.cost_usd for work in self.works)
 
     @property
@@ -233,7 +234,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the run waits for no answer of its host that could change its status."""
+        """Return whether no answer of the host is missing that could change the status of the run."""
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
         return not (rolling or creating or any(_is_busy(work) for work in self.works))
@@ -260,7 +261,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return [checkpoint for checkpoint in self.checkpoints if checkpoint.is_valid(self.works)]
 
     def valid_checkpoint(self, checkpoint_id: str) -> Checkpoint:
-        """Return a checkpoint that the run can be rolled back to; raises NotFound."""
+        """Return a checkpoint by its id. Raise NotFound if the run cannot be rolled back to it."""
         valid = {checkpoint.id: checkpoint for checkpoint in self.valid_checkpoints()}
         if checkpoint_id not in valid:
             choice = ", ".join(valid) or "none, resume from base"
@@ -288,7 +289,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return tuple(dict.fromkeys(refs))
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the sorted ids of the Gits that the run uses."""
+        """Return the sorted ids of the registered repositories that the run uses."""
         return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:

@@ -99,7 +99,7 @@ def on_work_space_created(step: Step, answer: answers.WorkSpaceCreated) -> None:
 
 
 def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
-    """Move a Work to RUNNING and send its next query."""
+    """Move a Work to RUNNING and send its next prompt."""
     work = target_agent(step, answer, AgentStatus.STARTING)
     if work is None:
         return
@@ -167,7 +167,7 @@ def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
 
 
 def on_agent_asked(step: Step, answer: answers.AgentAsked) -> None:
-    """Stop the run until a person answers. The agent then continues the query with the reply."""
+    """Stop the run until a person answers. The agent then continues the prompt with the reply."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found:
         _, task = found
@@ -213,7 +213,7 @@ def on_agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
 
 
 def on_query_reconciled(step: Step, answer: answers.QueryReconciled) -> None:
-    """Act on what the transcript shows: send the query again, record its answer, continue the turn, or fail."""
+    """Act on what the transcript shows: send the prompt again, record its answer, continue the turn, or fail."""
     found = target_query(step, answer, QueryStatus.SENT, QueryStatus.UNKNOWN)
     if found is None:
         return

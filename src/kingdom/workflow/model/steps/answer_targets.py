@@ -45,14 +45,14 @@ def target_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Wor
 
 
 def target_query(step: Step, answer: QueryAnswer, *statuses: QueryStatus) -> tuple[Work, Task] | None:
-    """Return the Work and Task of a query if the query has an expected status. Count the cost of the answer."""
+    """Return the Work and Task of a prompt if the prompt has an expected status. Count the cost of the answer."""
     found = count_turn_cost(step, answer)
     query = found[1].query if found else None
     return None if _ignore_if_stale(step, answer, f"query of {answer.task_id}", query, *statuses) else found
 
 
 def target_petition(step: Step, answer: answers.AgentPetitioned) -> Work | None:
-    """Return the Work of a petition if its agent still works on the same query or report."""
+    """Return the Work of a petition if its agent still works on the same prompt or report."""
     found = _find_task(step, answer.task_id)
     task = found[1] if found else None
     if task and task.report.status is ReportStatus.GENERATING:

@@ -185,7 +185,7 @@ def _start_agent(step: Step, work: Work) -> None:
 
 
 def _advance(step: Step, work: Work) -> None:
-    """Send the next command of a Work with a running agent: a query, a report, or the checks."""
+    """Send the next command of a Work with a running agent: a prompt, a report, or the checks."""
     task = work.current_task
     if task is None:
         _verify(step, work)
@@ -208,7 +208,7 @@ def _send_query(step: Step, work: Work, task: Task) -> None:
 
 
 def _reconcile_query(step: Step, work: Work, task: Task) -> None:
-    """Ask the host to look up the result of a query in the transcript."""
+    """Ask the host to look up the result of a prompt in the transcript."""
     if not task.query.reconciling:
         task.query.reconciling = True
         _send_query_command(step, work, task, continues=False, reconcile=True)

@@ -15,7 +15,7 @@ from kingdom.workflow.model.steps.step import Step
 def mark_agent_ended(step: Step, work: Work, status: AgentStatus) -> None:
     """Record that no process of a Work is running.
 
-    An unanswered query becomes UNKNOWN. Unfinished reports and checks become PENDING.
+    An unanswered prompt becomes UNKNOWN. Unfinished reports and checks become PENDING.
     """
     if work.agent.alive:
         step.transition(work.agent, status, work.id)
