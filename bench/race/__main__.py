@@ -7,14 +7,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from bench.postgres import PrivateCluster
+from bench.race.environments import NotHereError, find_python
 from bench.race.figures import COLUMNS, Figures
+from bench.race.nats_store import NatsStore
 from bench.race.report import draw_chart, print_tables
 from bench.race.rounds import Race
-from bench.race.sides import SIDES
-from bench.race.stores import SETTINGS, PostgresStore
+from bench.race.sides import NATS_SYNC, POSTGRES, SIDES
+from bench.race.stores import SETTINGS, PostgresStore, Store
+from bench.servers import ServerUnavailableError
 
 EVENTS, ROUNDS, MINUTES = 10_000, 3, 12.0
 
@@ -24,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     started, figures = time.monotonic(), Figures(options.demand)
     load = round(os.getloadavg()[0], 1)
-    with PrivateCluster(fsync=True, shared_buffers="1GB", settings=SETTINGS, ignore_database_url=True) as cluster:
-        race = Race(figures, PostgresStore(cluster), events=options.events)
-        rounds = race.run(options.sides, options.columns, rounds=options.rounds, until=started + options.minutes * 60)
+    with ExitStack() as stack:
+        interpreters, stores = _set_up(stack, figures, options.sides)
+        race = Race(figures, stores, interpreters, events=options.events)
+        began = time.monotonic()
+        rounds = race.run(options.columns, rounds=options.rounds, until=began + options.minutes * 60)
     print_tables(figures)
     if options.chart:
         draw_chart(figures, options.chart)
@@ -34,13 +41,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for words in complaints:
         print(f"bound not kept: {words}", file=sys.stderr)
     seconds = round(time.monotonic() - started)
-    facts = {"seconds": seconds, "rounds": rounds, "events": options.events, "loadBefore": load}
+    facts: dict[str, Any] = {
+        "seconds": seconds,
+        "setupSeconds": round(began - started),
+        "rounds": rounds,
+        "events": options.events,
+        "loadBefore": load,
+    }
     line = json.dumps(figures.to_json(**facts))
     if options.json == "-":
         print(line)
     else:
         Path(options.json).write_text(line + "\n")
     return 1 if complaints else 0
+
+
+def _set_up(stack: ExitStack, figures: Figures, names: list[str]) -> tuple[dict[str, Path], dict[str, Store]]:
+    """Install the environments and start the servers of some sides. A peer that cannot be installed is not here."""
+    cluster = PrivateCluster(fsync=True, shared_buffers="1GB", settings=SETTINGS, ignore_database_url=True)
+    stores: dict[str, Store] = {POSTGRES: PostgresStore(stack.enter_context(cluster))}
+    interpreters = {}
+    for side in map(SIDES.__getitem__, names):
+        try:
+            interpreters[side.name] = find_python(side)
+            if side.server != POSTGRES:
+                stores[side.server] = stack.enter_context(NatsStore(sync=side.server == NATS_SYNC))
+        except (NotHereError, ServerUnavailableError) as error:
+            interpreters.pop(side.name, None)
+            figures.exclude(side.name, str(error))
+            print(f"{side.name} is not here: {error}", file=sys.stderr)
+    return interpreters, stores
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -78,12 +78,28 @@ class Progress:
         self._total = job.events
         self._worker = job.worker
         self.latencies: list[float] = []
+        self._began = self._cpu_began = self._cpu_ended = 0.0
+        self._ended: float | None = None
         if job.counts:
             with Path(job.counts).open("r+b") as file:
                 self._map: mmap.mmap | bytearray = mmap.mmap(file.fileno(), 0)
         else:
             self._map = bytearray(_COUNT_BYTES)
         self._counts = memoryview(self._map).cast("Q")
+
+    def start_clock(self) -> None:
+        """Start measuring. A library that cannot be started before its work starts the clock again afterwards."""
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
+
+    def stop_clock(self) -> None:
+        """Stop measuring. A library that ends slowly stops the clock before its end."""
+        if self._ended is None:
+            self._ended, self._cpu_ended = time.monotonic(), time.process_time()
+
+    def to_report(self, events: int) -> dict[str, Any]:
+        """Return the clocks with the number of events and their latencies."""
+        clocks = {"began": self._began, "ended": self._ended, "cpu": self._cpu_ended - self._cpu_began}
+        return {**clocks, "events": events, "latencies": self.latencies}
 
     def add(self, events: int = 1) -> None:
         """Count events that this worker has handled."""
@@ -125,6 +141,11 @@ def timed_payload(number: int, sent: int) -> dict[str, Any]:
     return {**payload(number), "sent": sent}
 
 
+def address_parts(dsn: str) -> dict[str, str]:
+    """Return the parts of a conninfo, whose values have no spaces."""
+    return dict(part.split("=", 1) for part in dsn.split())
+
+
 def batches(job: Job) -> Iterator[range]:
     """Yield the numbers of the events of each transaction."""
     for start in range(0, job.events, job.batch):
@@ -150,11 +171,10 @@ async def _play(contestant: Contestant, job: Job) -> None:
     _say({"ready": True})
     # Blocking is fine here: nothing of this process is due before the start.
     sys.stdin.readline()
-    began, cpu = time.monotonic(), time.process_time()
+    progress.start_clock()
     await _work(contestant, job, progress)
-    ended, cpu = time.monotonic(), time.process_time() - cpu
-    handled = job.events if job.role in ("publish", "send") else progress.own
-    _say({"began": began, "ended": ended, "cpu": cpu, "events": handled, "latencies": progress.latencies})
+    progress.stop_clock()
+    _say(progress.to_report(job.events if job.role in ("publish", "send") else progress.own))
     # The sessions stay until the parent has read the clocks of the server.
     sys.stdin.readline()
     await contestant.close()

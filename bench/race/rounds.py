@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.race.figures import Figures
@@ -15,23 +15,27 @@ from bench.race.turns import take_turn
 class Race:
     """Runs the sides in turns, and notes their figures."""
 
-    def __init__(self, figures: Figures, store: Store, *, events: int) -> None:
+    def __init__(
+        self, figures: Figures, stores: Mapping[str, Store], interpreters: Mapping[str, Path], *, events: int
+    ) -> None:
         self._figures = figures
-        self._store = store
+        self._stores = stores
+        self._interpreters = interpreters
         self._events = events
 
-    def run(self, sides: Sequence[str], columns: Sequence[str], *, rounds: int, until: float) -> int:
+    def run(self, columns: Sequence[str], *, rounds: int, until: float) -> int:
         """Run rounds, unless the next one would probably end too late, and return their number."""
         longest = 0.0
         for number in range(rounds):
             began = time.monotonic()
             if number and began + longest > until:
                 return number
-            self._run_round(sides, columns, number)
+            self._run_round(columns, number)
             longest = max(longest, time.monotonic() - began)
         return rounds
 
-    def _run_round(self, names: Sequence[str], columns: Sequence[str], number: int) -> None:
+    def _run_round(self, columns: Sequence[str], number: int) -> None:
+        names = list(self._interpreters)
         # Another side begins in every round.
         turned = [*names[number % len(names) :], *names[: number % len(names)]]
         for column in columns:
@@ -42,7 +46,7 @@ class Race:
     def _take_turn(self, side: Side, column: str, number: int) -> None:
         events = side.events(column, self._events)
         try:
-            sample = take_turn(self._store, side, Path(sys.executable), column, events)
+            sample = take_turn(self._stores[side.server], side, self._interpreters[side.name], column, events)
         except SideFailedError as error:
             if not side.is_peer:
                 raise

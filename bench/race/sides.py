@@ -28,7 +28,10 @@ BATCHES = {ONE: 1, HUNDRED: 100, COPY: 1000}
 WORKERS = {DRAIN: 1, DRAIN_2: 2, RECORD: 1, RECORD_2: 2}
 # Columns that start with all events waiting.
 FILLED = frozenset(WORKERS)
+# A record that is written in the transaction that settles its event.
 _WITHOUT_RECORDS = tuple(column for column in COLUMNS if column not in (RECORD, RECORD_2))
+_WITHOUT_TRANSACTIONS = tuple(column for column in _WITHOUT_RECORDS if column != COPY)
+POSTGRES, NATS, NATS_SYNC = "postgres", "nats", "nats-sync"
 _EVENTS: LiteralString = "SELECT count(*) FROM kingdom.outbox_event"
 
 
@@ -48,6 +51,7 @@ class Side:
     columns: tuple[str, ...] = COLUMNS
     share: float = 1.0
     packages: tuple[str, ...] = ()
+    server: str = POSTGRES
 
     @property
     def is_peer(self) -> bool:
@@ -73,5 +77,54 @@ SIDES = {
         Side(name=BEST, module="bench.race.bare", store="kingdom", options={"best": True}),
         Side(name=KINGDOM, module="bench.race.kingdom", store="kingdom"),
         Side(name=ORDERED, module="bench.race.kingdom", store="ordered", options={"ordered": True}),
+        Side(
+            name="pgmq",
+            module="bench.race.peers.pgmq",
+            store="pgmq",
+            waiting="SELECT count(*) FROM pgmq.q_race",
+            packages=("pgmq", "psycopg[binary]"),
+        ),
+        Side(
+            name="pgqueuer",
+            module="bench.race.peers.pgqueuer",
+            store="pgqueuer",
+            waiting="SELECT count(*) FROM pgqueuer",
+            columns=_WITHOUT_RECORDS,
+            packages=("pgqueuer", "asyncpg", "uvloop"),
+        ),
+        Side(
+            name="procrastinate",
+            module="bench.race.peers.procrastinate",
+            store="procrastinate",
+            waiting="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
+            columns=_WITHOUT_RECORDS,
+            share=0.05,
+            packages=("procrastinate", "psycopg[binary,pool]"),
+        ),
+        Side(
+            name="dbos",
+            module="bench.race.peers.dbos",
+            store="dbos",
+            waiting="SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING')",
+            columns=_WITHOUT_RECORDS,
+            share=0.05,
+            packages=("dbos",),
+        ),
+        Side(
+            name=NATS,
+            module="bench.race.peers.nats",
+            store="nats",
+            columns=_WITHOUT_TRANSACTIONS,
+            packages=("nats-py",),
+            server=NATS,
+        ),
+        Side(
+            name=NATS_SYNC,
+            module="bench.race.peers.nats",
+            store="nats",
+            columns=_WITHOUT_TRANSACTIONS,
+            packages=("nats-py",),
+            server=NATS_SYNC,
+        ),
     )
 }
