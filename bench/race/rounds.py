@@ -50,7 +50,7 @@ class Race:
         except SideFailedError as error:
             if not side.is_peer:
                 raise
-            self._figures.exclude(side.name, str(error))
+            self._figures.exclude(side.name, str(error).splitlines()[-1])
             print(f"{side.name} does not run: {error}", file=sys.stderr)
             return
         self._figures.note(side.name, column, sample)

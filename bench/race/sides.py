@@ -123,6 +123,7 @@ SIDES = {
             module="bench.race.peers.nats",
             store="nats",
             columns=_WITHOUT_TRANSACTIONS,
+            share=0.5,
             packages=("nats-py",),
             server=NATS_SYNC,
         ),

@@ -53,13 +53,22 @@ class Nats(Contestant):
     async def drain(self, job: Job, progress: Progress) -> None:
         """Fetch batches until all workers together have handled everything."""
         del job
+        fetching = asyncio.create_task(self._fetch(progress))
+        completed = asyncio.create_task(progress.completed())
+        await asyncio.wait({fetching, completed}, return_when=asyncio.FIRST_COMPLETED)
+        await self._connection.flush()
+        # A fetch that finds nothing would wait for its timeout.
+        fetching.cancel()
+        with suppress(asyncio.CancelledError):
+            await fetching
+
+    async def _fetch(self, progress: Progress) -> None:
         while not progress.is_complete:
-            with suppress(nats.errors.TimeoutError):
-                for message in await self._subscription.fetch(_BATCH, timeout=0.2):
+            with suppress(TimeoutError):
+                for message in await self._subscription.fetch(_BATCH, timeout=1):
                     json.loads(message.data)
                     await message.ack()
                     progress.add()
-        await self._connection.flush()
 
     async def send(self, number: int, sent: int) -> None:
         """Publish one message."""
