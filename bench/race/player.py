@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 EVENTS_PER_SECOND = 50
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.01
 # A receiver listens before the first event is sent.
 _HEAD_START_SECONDS = 1.0
 _COUNT_BYTES = 8

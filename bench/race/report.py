@@ -44,6 +44,7 @@ def draw_chart(figures: Figures, path: Path) -> None:
         _draw_column(place, figures, column)
     for place in list(axes)[len(columns) :]:
         place.set_visible(False)
+    figure.suptitle(_TITLE, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
