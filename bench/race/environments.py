@@ -62,9 +62,12 @@ def _works(*command: str) -> bool:
 
 def _run(*command: str | Path, **variables: str) -> None:
     environment = {**os.environ, **variables}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
-    )
+    words = " ".join(str(part) for part in command[1:3])
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise NotHereError(f"{words} took more than {_PATIENCE_SECONDS} seconds") from None
     if done.returncode:
-        words = " ".join(str(part) for part in command[1:3])
         raise NotHereError(f"{words} failed: {done.stderr.strip()[-500:]}")

@@ -1,5 +1,6 @@
 """The client processes of a turn, and their clocks."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -79,7 +80,8 @@ class Client:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def _await_end(self) -> None:
         if self._process.wait(PATIENCE_SECONDS):
@@ -97,8 +99,10 @@ class Client:
 
     def _write(self) -> None:
         assert self._process.stdin
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        # What a process that has ended has to say is read next.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
 
     def _failure(self) -> SideFailedError:
         self._errors.seek(0)

@@ -37,7 +37,8 @@ class Race:
     def _run_round(self, columns: Sequence[str], number: int) -> None:
         names = list(self._interpreters)
         # Another side begins in every round.
-        turned = [*names[number % len(names) :], *names[: number % len(names)]]
+        first = number % max(len(names), 1)
+        turned = [*names[first:], *names[:first]]
         for column in columns:
             for name in turned:
                 if column in SIDES[name].columns and name not in self._figures.absent:

@@ -57,12 +57,12 @@ def _run(clients: list[Client]) -> list[Report]:
 
 
 def _check(side: Side, column: str, events: int, waiting: int | None, reports: list[Report]) -> None:
-    """Refuse the figures of a side that has lost, repeated or left events."""
+    """Refuse the figures of a side that has lost or left events. Repeated ones are allowed."""
     expected = events if column in BATCHES else 0
     if waiting not in (None, expected):
         raise SideFailedError(f"{side.name}, {column}: {waiting} of {events} events wait instead of {expected}")
-    if column in WORKERS and (handled := sum(report.events for report in reports)) != events:
-        raise SideFailedError(f"{side.name}, {column}: {handled} events were handled instead of {events}")
+    if column in WORKERS and (handled := sum(report.events for report in reports)) < events:
+        raise SideFailedError(f"{side.name}, {column}: only {handled} of {events} events were handled")
 
 
 def _sample(events: int, reports: list[Report], server_seconds: float) -> Sample:
