@@ -45,7 +45,7 @@ def draw_chart(figures: Figures, path: Path) -> None:
     for place in list(axes)[len(columns) :]:
         place.set_visible(False)
     figure.suptitle(_TITLE, fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.985))
     figure.savefig(path, dpi=110)
 
 
@@ -56,7 +56,7 @@ def _draw_column(axes: Axes, figures: Figures, column: str) -> None:
     bars = axes.barh(list(cells), values, color=colors)
     axes.bar_label(bars, [_text(cell, column) for cell in cells.values()], padding=3, fontsize=7)
     axes.invert_yaxis()
-    axes.margins(x=0.35)
+    axes.margins(x=0.45)
     axes.set_title(
         f"{column}, ms (less is better)" if column == LATENCY else f"{column}, events per second", fontsize=9
     )
