@@ -1,21 +1,21 @@
 SHELL := /bin/bash
 BIN := .venv/bin
-# A shim may exist without a working uv behind it, so it is asked for its version.
+# The command uv may be a shim without a working uv, so run it once.
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv || echo .uv/bin/uv)
 
-# The tests start hundreds of processes, and each would compile the whole house anew.
+# The tests start hundreds of processes. Without stored bytecode each of them would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := check
 .NOTPARALLEL:
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
 PARTS := installed pages variants timing second_store benches agents long sweep_files sweep_postgres
-# What is measured there has the machine for itself.
+# These parts measure time, so no other test runs beside them.
 ALONE := timing benches long
 PART := $(PARTS)
-# One more than there are cores, since tests also wait for processes that they have started.
+# One more worker than there are cores, because a test often waits for processes that it has started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-# Tests make and sync hundreds of thousands of small files, which takes a fraction of the time in memory.
+# Tests create and sync hundreds of thousands of small files, which is much faster in memory. Each worker needs 1.5 GB.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
 .PHONY: setup check static format format-check lint types layers docs test proof bench soak chaos crash-sweep
@@ -27,7 +27,7 @@ setup: $(filter .uv/bin/uv,$(UV))
 	python3 -m venv .uv
 	.uv/bin/python -m pip install --quiet uv
 
-# The slow static checks run beside the tests; what they complain of is shown before pytest's summary.
+# The slow static checks run at the same time as the tests, and print their output only if they fail.
 check: format-check lint
 	@setsid $(MAKE) --no-print-directory static & static=$$!; \
 	trap 'kill -- -$$static 2>/dev/null' EXIT; \
@@ -53,14 +53,14 @@ types:
 layers:
 	$(BIN)/lint-imports
 
-# The theme announces its end of life, May 2027, on every build unless told not to.
+# Without this variable the theme prints on every build that its support ends in May 2027.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test:
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS)
 
-# Everything that the gate leaves out, or one part of it: make proof PART=pages.
+# All tests that are not in the gate, or one part of them: make proof PART=pages.
 proof:
 	@$(MAKE) --no-print-directory --keep-going $(PART:%=proof-%)
 
@@ -68,7 +68,7 @@ proof-%:
 	@SECONDS=0; $(if $(filter $*,$(ALONE)),$(BIN)/pytest,$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS)) -m $*; code=$$?; \
 	echo "proof, part $*: exit $$code after $$((SECONDS / 60)) min $$((SECONDS % 60)) s"; exit $$code
 
-# npm brings the agents of other vendors, in the versions that the profiles were written for.
+# npm installs the agents of other vendors, in the versions that the profiles were written for.
 proof-agents: .agents/node_modules
 
 .agents/node_modules: packaging/agents/package.json packaging/agents/package-lock.json

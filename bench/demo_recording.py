@@ -90,11 +90,11 @@ async def record() -> list[RenderableType]:
     return [*recorder.views, end_view(report, None)]
 
 
-def moving(views: Sequence[RenderableType]) -> str:
+def animated_svg(views: Sequence[RenderableType]) -> str:
     """Return an SVG that shows the views in a loop. Without animation it shows the last view."""
-    frames = [_drawn(view, f"frame{number}") for number, view in enumerate(views)]
+    frames = [_frame_svg(view, f"frame{number}") for number, view in enumerate(views)]
     whole = len(frames) * _FRAME_SECONDS
-    # Negative delays: all animations run from the start, each at its own point of the loop.
+    # With negative delays all animations run from the start, each at its own point of the loop.
     delays = [
         f".frame:nth-of-type({number + 1}) {{ animation-delay: {number * _FRAME_SECONDS - whole}s; }}"
         for number in range(len(frames))
@@ -115,12 +115,12 @@ def moving(views: Sequence[RenderableType]) -> str:
 """
 
 
-def _drawn(view: RenderableType, name: str) -> str:
+def _frame_svg(view: RenderableType, name: str) -> str:
     console = Console(
         record=True, width=_WIDTH, height=_HEIGHT, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(view)
-    # Every frame is as high as the terminal.
+    # Add empty lines, so that every frame is as high as the terminal.
     console.print("\n" * max(_HEIGHT - len(console.render_lines(view)), 0), end="")
     return console.export_svg(title="kingdom demo", code_format=_FRAME, unique_id=name)
 
@@ -129,4 +129,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, help="the file for the picture")
     file: Path = parser.parse_args().file
-    file.write_text(moving(asyncio.run(record())), encoding="utf-8")
+    file.write_text(animated_svg(asyncio.run(record())), encoding="utf-8")

@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Connection
 
-# auto_explain sends the plan of each statement to its client, so nothing runs twice or is rolled back.
+# auto_explain sends the plan of each executed statement to the client, so no statement has to run again for EXPLAIN.
 _SETTINGS = (
     "LOAD 'auto_explain'",
     "SET auto_explain.log_min_duration = 0",
@@ -29,7 +29,7 @@ _PLACEHOLDER = re.compile(r"%\(\w+\)s|\$\d+")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One statement as it was executed."""
+    """One statement as it was executed. `compiled` says whether the server compiled it just in time."""
 
     name: str
     tree: Mapping[str, Any]
@@ -39,8 +39,8 @@ class Plan:
     @property
     def buffers(self) -> int:
         """Return the shared buffers that the whole statement hit or read, writing CTEs included."""
-        # A node includes everything below it, also the CTEs that it reads first. Only a writing CTE that no node
-        # reads runs after the top node has ended, so those are added.
+        # A node includes everything below it, also the CTEs that it reads. A writing CTE that no node reads runs only
+        # after the top node has ended, so its buffers are added.
         nodes = list(self.nodes())
         scanned = {node["CTE Name"] for node in nodes if node["Node Type"] == "CTE Scan"}
         late = [
@@ -79,7 +79,7 @@ class ExplainedBus(PostgresBus):
         self._running: tuple[str, Mapping[str, Any]] = ("", {})
 
     def take(self, *names: str) -> list[Plan]:
-        """Return the plans since the last call, only of the named queries if there are any."""
+        """Return the plans since the last call. If names are given, return only the plans of these queries."""
         taken, self.plans = self.plans, []
         return [plan for plan in taken if not names or plan.name in names]
 

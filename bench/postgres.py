@@ -238,7 +238,7 @@ class PrivateCluster:
         if self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            # Only SIGKILL ends a cluster that a test stopped with SIGSTOP.
+            # A test may have stopped the server with SIGSTOP. It must continue before it can shut down.
             os.kill(self.pid, signal.SIGCONT)
         try:
             self._control("stop", "-m", "immediate")

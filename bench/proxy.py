@@ -9,12 +9,12 @@ from typing import Self
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, ServerUnavailableError
 
 _BLOCK = 1 << 16
-# A connection that is being established has no answer that could be cut.
+# The first answers of a connection only establish it, and are not cut.
 ANSWERS_BEFORE_A_CUT = 8
 
 
 class _Connection:
-    """One client and its connection to the server. A frozen one forwards nothing and closes nothing."""
+    """One client and its connection to the server. A frozen connection forwards nothing and is not closed."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
@@ -25,7 +25,7 @@ class _Connection:
 class FaultyProxy:
     """Forwards to one address, in its own thread. Other threads call its methods.
 
-    While `delay_seconds` is not zero, everything takes so much longer. `cuts` counts the answers that were cut.
+    Everything is forwarded `delay_seconds` later. `cuts` counts the answers that were cut.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -90,7 +90,7 @@ class FaultyProxy:
         self._connections.add(connection)
         onward: asyncio.StreamWriter | None = None
         try:
-            # The server is down: close the connection, so that the client notices.
+            # If the server is down, the connection is closed, so that the client notices.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 answers, onward = await asyncio.open_connection(*self._upstream)
                 pumps = {
@@ -117,7 +117,7 @@ class FaultyProxy:
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
             if connection.frozen:
-                # Wait until it is dropped.
+                # Wait until the connection is dropped.
                 await asyncio.Event().wait()
             connection.answers += answering
             if answering and self._cut_share is not None and connection.answers > ANSWERS_BEFORE_A_CUT:

@@ -1,8 +1,7 @@
-"""The cost of a sandbox: the start of Claude Code for one prompt, and a large commit.
+"""Measure the cost of a sandbox for one prompt of Claude Code and for a large commit.
 
-`python -m bench.sandbox [--pairs N] [--bound RATIO] [--commits N] [--commit-bound RATIO] [--handicap SECONDS]
-[--json FILE]`; the model is a server of this process. A commit without a sandbox is plain git in such a checkout. The
-exit code is 1 where a bound is not kept.
+`python -m bench.sandbox` exits 1 if a bound does not hold. The model is a server in this process. The commit is
+compared with plain git in a checkout.
 """
 
 import argparse
@@ -27,8 +26,10 @@ from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream, Vendor
 
+# The bounds: the time with a sandbox relative to the time without one.
 BOUND = 1.3
 COMMIT_BOUND = 1.5
+# The files of a commit, and the lines of a file.
 _FILES = 3000
 _LINES = 20
 _CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
@@ -68,7 +69,7 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
             ways = {"without": Sandbox(profile=SandboxProfile.OFF, url=url), "with": strict}
             for way in ways:
                 (folder / way).mkdir()
-            # One extra run first, which fills the page cache.
+            # The first pair fills the page cache and is not counted.
             for pair in range(pairs + 1):
                 for way in sorted(ways, reverse=bool(pair % 2)):
                     seconds = await _start(ways[way], folder / way, handicap if way == "with" else 0.0)
@@ -184,12 +185,16 @@ async def _answer(request: web.Request) -> web.StreamResponse:
 
 
 def main() -> int:
-    """Return 0 if the bound holds."""
+    """Return 0 if the bounds hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--bound", type=float, default=BOUND)
-    parser.add_argument("--commits", type=int, default=5)
-    parser.add_argument("--commit-bound", type=float, default=COMMIT_BOUND)
+    parser.add_argument("--pairs", type=int, default=9, help="how many prompts to measure with and without (default 9)")
+    parser.add_argument("--bound", type=float, default=BOUND, help=f"the bound for a prompt (default {BOUND})")
+    parser.add_argument(
+        "--commits", type=int, default=5, help="how many commits to measure with and without (default 5)"
+    )
+    parser.add_argument(
+        "--commit-bound", type=float, default=COMMIT_BOUND, help=f"the bound for a commit (default {COMMIT_BOUND})"
+    )
     parser.add_argument("--handicap", type=float, default=0.0, help="add these seconds to every time with a sandbox")
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"

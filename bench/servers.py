@@ -19,6 +19,7 @@ DIRECTORY_PREFIX = "kingdom-server-"
 OWNER_FILE = "owner"
 # No operation of a server takes longer, even on a busy machine.
 PATIENCE_SECONDS = 300
+# A directory of this age belongs to a process that has locked it or has ended.
 ABANDONED_SECONDS = 60
 
 
@@ -27,13 +28,13 @@ class ServerUnavailableError(RuntimeError):
 
 
 class PrivateDirectory:
-    """A temporary directory of the server's user, which is removed even after its process was killed."""
+    """A temporary directory of the server's user. If this process is killed, a later one removes the directory."""
 
     def __init__(self) -> None:
         owner = _server_account() if os.geteuid() == 0 else None
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
-        # The lock ends with this process, so that a later run knows that it may clean up.
+        # The lock ends with this process, so a later process knows that it may remove the directory.
         self._lock = (self.path / OWNER_FILE).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         if owner is not None:
@@ -77,7 +78,7 @@ class PrivateDirectory:
 
 
 def find_binary(name: str) -> Path:
-    """Return the binary of the newest installed PostgreSQL, else the one on PATH."""
+    """Return the path of a program in the newest installed PostgreSQL, else on PATH."""
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
     for directory in sorted(versions, key=lambda path: int(path.parent.name), reverse=True):
         if (directory / name).is_file():
@@ -163,7 +164,7 @@ def _remove_abandoned() -> None:
 
 
 def _quit_servers_of(directory: Path) -> None:
-    # Another process may have a recorded pid by now, but not a command line with this directory.
+    # Recorded pids may belong to other processes by now, so find the servers by the directory in their command line.
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{directory}/".encode() in (process / "cmdline").read_bytes():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kingdom.bootstrap import open_bus
 from kingdom.cli.court.status import status_sources_of
-from kingdom.cli.top.commands import readers_of
+from kingdom.cli.top.commands import run_views_of
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import StatusSources
 from kingdom.demo.demo_court import DemoCourt, open_demo_court
@@ -19,7 +19,7 @@ from kingdom.demo.scenario import STEPS, Scenario
 from kingdom.demo.store_watcher import DemoState
 from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.top.app import Top
 from kingdom.top.store_client import StoreClient
 
@@ -71,10 +71,10 @@ async def _photographed(court: DemoCourt) -> str:
     async def lookout() -> StatusSources:
         return status_sources_of(settings, realm)
 
-    application, photographer = declared(realm), Photographer()
+    application, photographer = declare_application(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
         photographer.app = Top(
-            StoreClient(bus, settings.actor, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS
+            StoreClient(bus, settings.actor, lookout), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
         )
         async with photographer.app.run_test(size=_SIZE):
             report = await Scenario(court, photographer, person="anna").run()

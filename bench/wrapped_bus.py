@@ -1,4 +1,4 @@
-"""A bus that delegates to another one: the base of buses that count, delay or break calls."""
+"""A bus that delegates to another bus. It is the base of buses that count, delay or break calls."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -9,7 +9,7 @@ PORT = 8081
 
 
 class Bank(ThreadingHTTPServer):
-    """Stores charges by identifier; a known identifier returns its charge and is not charged again."""
+    """Stores charges by identifier. A request with a known identifier gets the stored charge and charges nothing."""
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", port), _RequestHandler)

@@ -16,12 +16,12 @@ dispatcher = bus.Dispatcher()
 
 
 class Welcome(bus.Effect[dict[str, Any]]):
-    """Write a letter; the same identifier always writes the same letter."""
+    """Write a letter. Attempts with the same identifier write the same file."""
 
     target = bus.Target(name="letter box", idempotency=bus.Idempotency.IDENTIFIER, calls_per_second=10)
 
     def key(self, event: Member) -> str:
-        """Return the key of what must happen at most once: one letter per member."""
+        """Return a key. The effect happens at most once per key, so each member gets one letter."""
         return f"welcome:{event.payload['name']}"
 
     def request(self, event: Member) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class Welcome(bus.Effect[dict[str, Any]]):
         return {"text": f"Dear {event.payload['name']}, welcome!\n"}
 
     async def call(self, attempt: bus.Attempt) -> bus.CallResult:
-        """Write the letter; after a crash in this method, `reconcile` finds out whether it was written."""
+        """Write the letter. After a crash in this method, `reconcile` checks whether the letter was written."""
         letter = self._letter_path(attempt)
         letter.write_text(attempt.request["text"])
         return bus.Acked({"letter": letter.name})

@@ -1,4 +1,4 @@
-"""Orders: a reaction stores each order, and an effect charges for it once. `docs/bus.md` explains every word."""
+"""Orders: a reaction stores each order, and an effect charges for it once. `docs/bus.md` explains this example."""
 
 import os
 from http import HTTPStatus
@@ -17,7 +17,7 @@ dispatcher = bus.Dispatcher()
 
 @dispatcher.reaction("OrderPlaced")
 async def remember(event: Order, transaction: bus.Transaction) -> None:
-    """Store the order and request its payment, in the transaction that settles the event."""
+    """Store the order and request its payment, in the transaction that completes the event."""
     await transaction.put(bus.Record(kind="order", id=event.payload["id"], state="placed", doc=event.payload))
     await transaction.publish(bus.Envelope(type="PaymentDue", payload=event.payload))
 
@@ -28,7 +28,7 @@ class Charge(bus.Effect[dict[str, Any]]):
     target = bus.Target(name="bank", idempotency=bus.Idempotency.IDENTIFIER)
 
     def key(self, event: Order) -> str:
-        """Return the key of what must happen at most once."""
+        """Return a key. The effect happens at most once per key."""
         return f"charge:{event.payload['id']}"
 
     def request(self, event: Order) -> dict[str, Any]:
@@ -36,13 +36,13 @@ class Charge(bus.Effect[dict[str, Any]]):
         return {"amount": event.payload["amount"]}
 
     async def call(self, attempt: bus.Attempt) -> bus.CallResult:
-        """Send the charge; after a timeout or a crash, its result is unknown."""
+        """Send the charge. After a timeout or a crash, the result of this call is unknown."""
         url = f"{bank}/charges/{attempt.identifier}"
         async with aiohttp.request("PUT", url, json=dict(attempt.request)) as reply:
             return bus.classify_response(reply.status, reply.headers, {"charge": await reply.text()})
 
     async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
-        """Look up the result of a call that is unknown."""
+        """Ask the bank for the result of a call whose result is unknown."""
         async with aiohttp.request("GET", f"{bank}/charges/{attempt.identifier}") as reply:
             if reply.ok:
                 return bus.Present(await reply.json())

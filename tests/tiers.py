@@ -5,13 +5,13 @@ import pytest
 GATE = "gate"
 # Each part of the proof is a mark, with the reason why its tests are not in the gate.
 PARTS = {
-    "second_store": "domain code sees a store only through the bus, and the contract suite holds both stores to that",
+    "second_store": "domain code uses a store only through the bus, which the contract suite tests on both stores",
     "variants": "deliberately broken variants test the checkers, which seldom change",
     "benches": "short forms of benches take minutes and measure best on a machine of their own",
     "pages": "pages of the documentation beyond README start whole courts",
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
-    "long": "full forms of tests that the gate runs in short",
+    "long": "long versions of tests whose short versions are in the gate",
     "sweep_files": "a crash at every step of a run takes up to half an hour",
     "sweep_postgres": "the same on the other store",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",

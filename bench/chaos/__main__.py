@@ -1,4 +1,4 @@
-"""`python -m bench.chaos`: exits 0 only without a finding, and if every broken variant is detected."""
+"""`python -m bench.chaos`: exits 0 only if there is no finding and every broken variant is detected."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan, TrialReport
 from kingdom.verify.trial import run_trial
 
-# The required number of faults per second of a trial, and of their kinds.
+# A trial must have at least this many faults per second, and this many kinds of faults.
 FAULTS_PER_SECOND = 5 / 3
 FAULT_KINDS = 9
 # A short run has only faults of processes, not of their environment.
@@ -33,11 +33,12 @@ _FAULTS_PER_SECOND_IN_SHORT = 1.0
 FAULT_KINDS_IN_SHORT = 3
 _SHORT_SECONDS = 30
 LOCK_HOLDER_STOPPED = "lock_holder_stopped"
+# A trial on files must stop the holder of the lock at least once in this time.
 _SECONDS_PER_STOP = 30
 _FAULT_EVERY = timedelta(milliseconds=400)
 # Long enough that no healthy event loses three leases, even on a shared machine.
 _LEASE = timedelta(seconds=5)
-# Enough for the bulk path of the store.
+# Enough events in one transaction to use the bulk path of the store.
 _FLOOD_EVENTS = 1_000
 
 
@@ -82,7 +83,7 @@ def _plan(options: argparse.Namespace, place: PrivateStore) -> TrialPlan:
         extra_faults=place.faults if long else (),
         enough=lambda faults: not list(_missing(faults, options)),
         pause=timedelta(milliseconds=30),
-        # Each needs three leases until it is dead. `kingdom bus verify` also has one in a short trial.
+        # A poison event needs three leases until it is dead, which takes too long for a short trial.
         poisons=2 if long else 0,
         flood=_FLOOD_EVENTS if long else 0,
         command=(*command, str(place.controls.path)) if long else command,

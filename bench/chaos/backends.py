@@ -33,7 +33,10 @@ class PrivateStore:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend. `prepare` makes rare operations of its processes frequent, and lets scripts stop or kill them."""
+    """One backend: `place` opens a private store, and `variants` are its broken variants by name.
+
+    `prepare` changes a process under test: rare operations become frequent, and scripts can stop or kill the process.
+    """
 
     place: Callable[[], AbstractContextManager[PrivateStore]]
     variants: Mapping[str, Callable[[], None]]
@@ -45,7 +48,7 @@ def _private_cluster() -> Iterator[PrivateStore]:
     # Use a private server, because the server of DATABASE_URL must not be killed.
     with PrivateCluster(ignore_database_url=True) as cluster, _controls() as controls:
         cluster.create_database("chaos")
-        # With the timeouts of the product, not those of a test.
+        # Use the timeouts of the product, not the long ones that `create_database` returns for tests.
         url = make_conninfo(cluster.dsn, dbname="chaos")
         at = conninfo_to_dict(url)
         with PrivateBouncer(url) as bouncer, FaultyProxy(str(at["host"]), int(str(at["port"]))) as proxy:

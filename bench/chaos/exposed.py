@@ -21,7 +21,9 @@ from kingdom.verify.process_config import ProcessConfig
 from kingdom.verify.script import die
 
 _CHECKPOINT_THREAD = "kingdom-checkpoint"
-_BEFORE_SYNC, _AFTER_SYNC, _AFTER_FORGETTING = 1, 2, 3
+# The points of a checkpoint at which a process can die.
+_BEFORE_SYNC, _AFTER_SYNC, _AFTER_REMOVAL = 1, 2, 3
+# Operations of `Disk` that fail on a full disk, on a read-only disk, and on a disk that cannot sync.
 _GROWING = ("create", "append", "stamp", "make_directory", "write")
 _CHANGING = (*_GROWING, "rename", "unlink", "truncate", "open_for_appending")
 _SYNCING = ("sync_file", "sync_directory", "sync_everything")
@@ -56,13 +58,15 @@ def _expose_on_files(controls: Controls, _slot: str, config: ProcessConfig) -> P
             replace(Disk, operation, _failing(controls, code, getattr(Disk, operation)))
     replace(disk, "_write_all", _cut_short(controls, disk._write_all))
     replace(Disk, "sync_everything", _deadly(controls, Disk.sync_everything, _BEFORE_SYNC, _AFTER_SYNC))
-    replace(Journal, "remove_before", _deadly(controls, Journal.remove_before, None, _AFTER_FORGETTING))
+    replace(Journal, "remove_before", _deadly(controls, Journal.remove_before, None, _AFTER_REMOVAL))
     return config
 
 
 def _failing(controls: Controls, code: int, operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation that fails while the disk has this error."""
+
     def fail_or_do(*arguments: Any) -> Any:
-        # A write to a full disk is partial; see below.
+        # `_cut_short` lets a write fail after half of its data.
         if controls["disk_error"] == code and operation.__name__ != "write":
             raise OSError(code, os.strerror(code))
         return operation(*arguments)
@@ -72,6 +76,8 @@ def _failing(controls: Controls, code: int, operation: Callable[..., Any]) -> Ca
 
 
 def _cut_short(controls: Controls, write_all: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+    """Return a write that fails after half of its data on a full disk, and at once on a read-only disk."""
+
     def write_some(descriptor: int, data: bytes) -> None:
         code = controls["disk_error"]
         if code in (errno.ENOSPC, errno.EROFS):
@@ -86,6 +92,8 @@ def _cut_short(controls: Controls, write_all: Callable[[int, bytes], None]) -> C
 def _deadly(
     controls: Controls, operation: Callable[..., Any], before: int | None, after: int | None
 ) -> Callable[..., Any]:
+    """Return an operation before and after which the process can die."""
+
     def die_or_do(*arguments: Any) -> Any:
         _die_at(controls, before)
         result = operation(*arguments)

@@ -30,7 +30,7 @@ class ServerFaults:
         self._cluster = cluster
         self._bouncer = bouncer
         self._proxy = proxy
-        self._at_work: set[object] = set()
+        self._active: set[object] = set()
 
     def all(self) -> Sequence[ExtraFault]:
         """Return the faults with their weights."""
@@ -75,7 +75,7 @@ class ServerFaults:
         return await self._one_at_a_time(self._bouncer, crash_and_restart)
 
     async def _leave_half_open(self, nemesis: Nemesis) -> bool:
-        """Stop forwarding for up to somewhat more than a lease, then drop the connections."""
+        """Stop forwarding for up to 1.3 leases, then drop the connections."""
         if not self._proxy.freeze():
             return False
         try:
@@ -98,28 +98,28 @@ class ServerFaults:
         before = self._proxy.cuts
         self._proxy.cut_next_answer(nemesis.rng.random())
         try:
-            return await _comes_true(lambda: self._proxy.cuts > before)
+            return await _becomes_true(lambda: self._proxy.cuts > before)
         finally:
             self._proxy.cut_next_answer(None)
 
     async def _one_at_a_time(self, victim: object, fault: Callable[[], None]) -> bool:
-        """Run a blocking fault in a thread to its end. Return False if the server already has a fault."""
-        if victim in self._at_work:
+        """Run a blocking fault in a thread to its end. Return False if the victim already has a fault."""
+        if victim in self._active:
             return False
-        self._at_work.add(victim)
+        self._active.add(victim)
         try:
-            await to_its_end(fault)
+            await run_to_end(fault)
         finally:
-            self._at_work.discard(victim)
+            self._active.discard(victim)
         return True
 
 
 def clock_faults(controls: Controls, *, one_host: bool) -> Sequence[ExtraFault]:
-    """Return clock steps: for all processes if they share a host, else for one."""
+    """Return faults that step the clock: of all processes if they share a host, else of one process."""
 
     def step(sign: int) -> Callable[[Nemesis], Awaitable[bool]]:
         async def strike(nemesis: Nemesis) -> bool:
-            victim = nemesis.victim()
+            victim = nemesis.choose_victim()
             if victim is None:
                 return False
             slots = [member.slot for member in nemesis.fleet.members] if one_host else [victim.slot]
@@ -153,7 +153,7 @@ def disk_faults(controls: Controls) -> Sequence[ExtraFault]:
 
     async def die_in_checkpoint(nemesis: Nemesis) -> bool:
         with _set(controls, "checkpoint_death", nemesis.rng.randint(1, 3)):
-            return await _comes_true(lambda: not controls["checkpoint_death"])
+            return await _becomes_true(lambda: not controls["checkpoint_death"])
 
     return (
         ExtraFault(kind="disk_full", weight=1, strike=fail_with(errno.ENOSPC)),
@@ -163,7 +163,7 @@ def disk_faults(controls: Controls) -> Sequence[ExtraFault]:
     )
 
 
-async def to_its_end(blocking: Callable[[], _Result]) -> _Result:
+async def run_to_end(blocking: Callable[[], _Result]) -> _Result:
     """Run blocking code in a thread, and wait for its end even if cancelled."""
     running = asyncio.ensure_future(asyncio.to_thread(blocking))
     try:
@@ -183,7 +183,7 @@ def _set(controls: Controls, name: str, value: int) -> Iterator[None]:
         controls[name] = 0
 
 
-async def _comes_true(condition: Callable[[], bool]) -> bool:
+async def _becomes_true(condition: Callable[[], bool]) -> bool:
     end = time.monotonic() + _TRAP_SECONDS
     while time.monotonic() < end:
         if condition():

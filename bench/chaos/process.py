@@ -1,4 +1,4 @@
-"""A process under test, perhaps a broken variant: `python -m bench.chaos.process BACKEND VARIANT [CONTROLS]`."""
+"""`python -m bench.chaos.process BACKEND VARIANT [CONTROLS]`: a process under test, perhaps a broken variant."""
 
 import sys
 from pathlib import Path

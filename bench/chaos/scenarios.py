@@ -19,8 +19,9 @@ from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE,
 
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
-# Long enough for a healthy bus on a busy machine. An endless trial has a shorter limit.
+# Long enough for a healthy bus on a busy machine.
 _PATIENCE = timedelta(minutes=5)
+# The limit of a trial that never finishes.
 _GIVE_UP = timedelta(seconds=5)
 _A_WHILE = timedelta(seconds=10)
 _TRIES = 3
@@ -30,7 +31,7 @@ _WORK_MS = 1_000
 
 
 class _KilledAsleepError(Exception):
-    """Raised when a process was killed because another of its threads held the lock when it stopped itself."""
+    """Raised if a process stopped itself while another of its threads held the lock, and was killed for the lock."""
 
 
 def process_command(backend: str, variant: str) -> tuple[str, ...]:
@@ -40,7 +41,10 @@ def process_command(backend: str, variant: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scripted trial for a variant, and the violation that it must cause. `endless` if it never finishes."""
+    """A scripted trial for a variant, and the violation that it must cause.
+
+    An `endless` trial never finishes with its variant.
+    """
 
     variant: str
     expects: ViolationKind
@@ -59,7 +63,7 @@ class Scenario:
     async def _run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
         command = process_command(backend, self.variant if broken else AS_IT_IS)
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
-        plan = TrialPlan(seconds=0, seed=1, lease=self.lease, trouble=0, drain=drain, command=command)
+        plan = TrialPlan(seconds=0, seed=1, lease=self.lease, failure_rate=0, drain=drain, command=command)
         async with open_trial(url, plan) as trial:
             await self.act(trial)
             await trial.drain()
@@ -67,13 +71,13 @@ class Scenario:
 
 
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
-    """Stop a worker before its call. It tries to settle while another worker handles the same event."""
+    """Stop a worker before its call. When it continues, another worker handles the same event."""
     event = CALLED.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
     await _start_workers(trial, 2)
     await trial.publish(event)
-    await trial.until(_seen("reconciled", key="one"))
+    await trial.wait_until(_seen("reconciled", key="one"))
     sleeper = await _woken(trial)
-    await trial.until(lambda entries: _decided(entries, sleeper))
+    await trial.wait_until(lambda entries: _decided(entries, sleeper))
     trial.scripts.open_gate(str(event.event_id))
 
 
@@ -81,37 +85,37 @@ async def _a_worker_dies(trial: Trial) -> None:
     event = REACTED.envelope(Job(script={"react:1": "die"}), stream=ANY)
     await trial.publish(event)
     await _start_workers(trial, 1)
-    await trial.until(_seen("exited", code=-signal.SIGKILL))
+    await trial.wait_until(_seen("exited", code=-signal.SIGKILL))
 
 
 async def _an_answer_is_lost(trial: Trial) -> None:
     await trial.publish(CALLED.envelope(Job(call="one", answers=("accept_then_fail",)), stream=ANY))
     await _start_workers(trial, 1)
-    await trial.until(_seen("accepted", key="one"))
+    await trial.wait_until(_seen("accepted", key="one"))
 
 
 async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
     """Stop a worker with its call half sent. Another worker finds the call absent, and sends it."""
     await _start_workers(trial, 2)
     await trial.publish(CALLED.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
-    await trial.until(_seen("accepted", key="one"))
+    await trial.wait_until(_seen("accepted", key="one"))
     await _woken(trial)
-    await trial.until(lambda entries: len(_all(entries, "received", key="one")) > 1)
+    await trial.wait_until(lambda entries: len(_all(entries, "received", key="one")) > 1)
 
 
 async def _a_worker_dies_between(trial: Trial) -> None:
-    """Script a death between two transactions, which the unchanged product never has."""
+    """Let a worker die between two transactions that the unchanged product does not separate."""
     event = REACTED.envelope(Job(script={"between:1": "die"}), stream=ANY)
     await trial.publish(event)
     await _start_workers(trial, 1)
-    await trial.until(_seen("claimed"))
+    await trial.wait_until(_seen("claimed"))
 
 
 async def _poison_among_others(trial: Trial) -> None:
     jobs = [Job(), Job(), Job(fate="poison"), Job(), Job()]
     await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
     await _start_workers(trial, 1)
-    await trial.until(lambda entries: len(_all(entries, "exited", code=-signal.SIGKILL)) > 2)
+    await trial.wait_until(lambda entries: len(_all(entries, "exited", code=-signal.SIGKILL)) > 2)
 
 
 async def _a_slow_call_in_line(trial: Trial) -> None:
@@ -120,12 +124,12 @@ async def _a_slow_call_in_line(trial: Trial) -> None:
     first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
     await trial.publish(first, slow, last)
     await _start_workers(trial, 1)
-    await trial.until(_seen("accepted", key="one"))
+    await trial.wait_until(_seen("accepted", key="one"))
 
 
 async def _publishers_roll_back(trial: Trial) -> None:
     trial.fleet.add("publisher")
-    await trial.until(_seen("rolled_back", way="plain"))
+    await trial.wait_until(_seen("rolled_back", way="plain"))
     await trial.fleet.retire("publisher")
     await _start_workers(trial, 1)
 
@@ -134,7 +138,7 @@ async def _a_worker_dies_in_its_commit(trial: Trial) -> None:
     """Let a worker die with half of its files written, and another worker continue."""
     await _start_workers(trial, 1)
     await _publish_before_another(trial, "die")
-    await trial.until(_seen("settled"))
+    await trial.wait_until(_seen("settled"))
 
 
 async def _a_writer_stops(trial: Trial) -> None:
@@ -145,21 +149,21 @@ async def _a_writer_stops(trial: Trial) -> None:
 
 
 async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
-    """Stop a worker that holds the lock. Another one continues, and then the first one wakes up."""
+    """Stop a worker that holds the lock. Another worker continues, and then the first one wakes up."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
     sleeper = await _sleeper(trial)
-    await trial.until(_seen("settled"))
+    await trial.wait_until(_seen("settled"))
     if sleeper:
         trial.fleet.send(sleeper, signal.SIGCONT)
 
 
 async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
-    """Publish two events of a key while an earlier one runs. They must follow in their order."""
+    """Publish two events of a key while an earlier event of the key runs. They must follow in their order."""
     first = REACTED.envelope(Job(script={"react:1": "wait"}), stream=LINE, partition_key="key")
     await trial.publish(first)
     await _start_workers(trial, 1)
-    await trial.until(_seen("started", event=str(first.event_id)))
+    await trial.wait_until(_seen("started", event=str(first.event_id)))
     await trial.publish(*(REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2)))
     trial.scripts.open_gate(str(first.event_id))
 
@@ -169,13 +173,13 @@ async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
     await _start_workers(trial, 2)
     work_ms = int(trial.lease.total_seconds() * 1000 * 2)
     await trial.publish(CALLED.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
-    await trial.until(_seen("accepted", key="one"))
+    await trial.wait_until(_seen("accepted", key="one"))
 
 
 async def _a_publisher_dies(trial: Trial) -> None:
     """Let a publisher die in a transaction with more than one event."""
     trial.fleet.add("publisher")
-    await trial.until(_seen("exited", code=-signal.SIGKILL))
+    await trial.wait_until(_seen("exited", code=-signal.SIGKILL))
     await trial.fleet.retire("publisher")
     await _start_workers(trial, 1)
 
@@ -192,7 +196,7 @@ async def _some_events_are_delayed(trial: Trial) -> None:
     await trial.record_clock(known)
     await _start_workers(trial, 1)
     trial.fleet.add("publisher")
-    await trial.until(lambda entries: _delayed(entries) >= _DELAYED_EVENTS)
+    await trial.wait_until(lambda entries: _delayed(entries) >= _DELAYED_EVENTS)
 
 
 async def _two_ask_for_one_key(trial: Trial) -> None:
@@ -201,7 +205,7 @@ async def _two_ask_for_one_key(trial: Trial) -> None:
 
 
 async def _a_stream_is_paused(trial: Trial) -> None:
-    """Pause a stream that has an event, and wait until a worker has handled another event since."""
+    """Pause a stream that has an event, and wait until a worker has handled a later event of another stream."""
     await trial.operator.pause()
     await trial.publish(REACTED.envelope(Job(), stream=PAUSED))
     await _start_workers(trial, 1)
@@ -209,18 +213,20 @@ async def _a_stream_is_paused(trial: Trial) -> None:
 
 
 async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
-    """Let the first event of a key die, and wait until a worker has handled another event since."""
+    """Let the first event of a key die, and wait until a worker has handled a later event of another stream."""
     jobs = Job(fate="doomed"), Job()
     await trial.publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key="key") for job in jobs))
     await _start_workers(trial, 1)
-    await trial.until(lambda entries: any("dead" in e.facts["outcomes"].values() for e in _all(entries, "settled")))
+    await trial.wait_until(
+        lambda entries: any("dead" in e.facts["outcomes"].values() for e in _all(entries, "settled"))
+    )
     await _one_more_is_handled(trial)
 
 
 async def _a_call_arrives_late(trial: Trial) -> None:
     await trial.publish(CALLED_IN_TIME.envelope(Job(call="one", answers=("accept_late",)), stream=ANY))
     await _start_workers(trial, 1)
-    await trial.until(_seen("accepted", key="one"))
+    await trial.wait_until(_seen("accepted", key="one"))
 
 
 SCENARIOS = (
@@ -253,19 +259,19 @@ SCENARIOS = (
 
 
 async def _publish_before_another(trial: Trial, at_commit: str) -> None:
-    """Script the commit of a job, and publish a later one, whose settlement comes after the result of the first."""
+    """Publish a job with a script for its commit, and a second job that is due and settled later."""
     job = REACTED.envelope(Job(script={"react:1": "wait", "commit": at_commit}), stream=ANY)
     await trial.publish(job)
-    await trial.until(_seen("started", event=str(job.event_id)))
+    await trial.wait_until(_seen("started", event=str(job.event_id)))
     await trial.publish(REACTED.envelope(Job(), stream=ANY), at=utc_now() + _A_WHILE)
     trial.scripts.open_gate(str(job.event_id))
 
 
 async def _one_more_is_handled(trial: Trial) -> None:
-    """Publish an event and wait until it is done. By then a worker has claimed from all of its streams."""
+    """Publish an event and wait until it is done. By then the worker has claimed from all its streams."""
     event = REACTED.envelope(Job(work_ms=_WORK_MS), stream=ANY)
     await trial.publish(event)
-    await trial.until(_seen("finished", event=str(event.event_id)))
+    await trial.wait_until(_seen("finished", event=str(event.event_id)))
 
 
 def _delayed(entries: list[HistoryEntry]) -> int:
@@ -278,7 +284,7 @@ def _delayed(entries: list[HistoryEntry]) -> int:
 async def _start_workers(trial: Trial, count: int) -> None:
     for _ in range(count):
         trial.fleet.add("worker")
-    await trial.ready()
+    await trial.wait_until_ready()
 
 
 async def _sleeper(trial: Trial) -> FleetMember | None:
@@ -289,7 +295,7 @@ async def _sleeper(trial: Trial) -> FleetMember | None:
         found.extend(member for member in trial.fleet.members if _asleep(member))
         return bool(found or _all(entries, "exited", code=-signal.SIGKILL))
 
-    await trial.until(asleep)
+    await trial.wait_until(asleep)
     return found[0] if found else None
 
 

@@ -24,29 +24,30 @@ from kingdom.verify import process
 from kingdom.verify.script import die
 from kingdom.verify.workload import topology
 
+# How long `lazy_reaper` leaves expired leases alone.
 LAZY_SECONDS = 30
 
 
 def resend_on_unknown() -> None:
-    """Send a call without a known result again, as if it had not happened."""
-    sent = Ledger.sent
+    """Send a call again if its result is unknown, as if it had not happened."""
+    sent = Ledger.record_sent
 
     def send_again(ledger: Ledger, fence: int, at: datetime | None = None) -> Ledger:
         again = ledger.latest.state in ("SENT", "UNKNOWN")
-        return sent(ledger._next(Idempotency.NOTHING) if again else ledger, fence, at)
+        return sent(ledger._add_attempt(Idempotency.NOTHING) if again else ledger, fence, at)
 
-    replace(Ledger, "sent", send_again)
+    replace(Ledger, "record_sent", send_again)
     replace(Ledger, "must_reconcile", property(lambda _: False))
 
 
 def fresh_identifier() -> None:
     """Repeat an absent call under a new identifier, although its first sender may only be stopped."""
-    following = Ledger._next
+    following = Ledger._add_attempt
 
     def forget(ledger: Ledger, _honours: Idempotency, *, absent: bool = False) -> Ledger:
         return following(ledger, Idempotency.NOTHING, absent=absent)
 
-    replace(Ledger, "_next", forget)
+    replace(Ledger, "_add_attempt", forget)
 
 
 def settle_outside() -> None:
@@ -55,12 +56,12 @@ def settle_outside() -> None:
 
 
 def settle_first() -> None:
-    """Settle an event before its reaction runs, which means at most once."""
+    """Settle an event before its reaction runs, so that a crash loses the reaction."""
     _one_by_one(_settle_then_react)
 
 
 def split_runs() -> None:
-    """Run events of one key that were claimed together in parallel."""
+    """Run the events of one key in parallel if they were claimed together."""
 
     def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
@@ -69,8 +70,8 @@ def split_runs() -> None:
 
 
 def impatient() -> None:
-    """Send an absent call again immediately, although its target guarantees only a time."""
-    replace(Ledger, "settles_in", lambda *_: None)
+    """Send an absent call again immediately, although its target may show a call later."""
+    replace(Ledger, "remaining_wait", lambda *_: None)
 
 
 def reversed_order() -> None:
@@ -98,7 +99,7 @@ def no_delay() -> None:
 
 
 def generous_keys() -> None:
-    """Give a dedup key to every transaction."""
+    """Let every transaction take a dedup key, even a key that is taken already."""
 
     async def once(transaction: Transaction, scope: str, key: str, keep: timedelta) -> bool:
         await transaction._take_key(scope, key, keep)
@@ -192,7 +193,7 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
 
 
 def rely_on_leases() -> None:
-    """Let a worker continue with an expired lease, like one with a blocked loop, so that only the fence protects."""
+    """Let a worker continue after its lease has expired, so that only the fencing token protects the store."""
     replace(HeldLease, "lost_at", property(lambda _: math.inf))
 
 

@@ -49,7 +49,7 @@ def no_fence() -> None:
 
 
 def blame_batch() -> None:
-    """Count every event of a lost lease as if it were alone in it, and claim suspects together."""
+    """Count a lost lease against each of its events as if the event had been alone, and claim suspects together."""
     reap = TransactionPlan.reap
 
     def blame_all(plan: TransactionPlan, lease: Lease) -> int:

@@ -21,7 +21,7 @@ def no_fence() -> None:
 
 
 def blame_batch() -> None:
-    """Count every event of a lost lease as if it were alone in it, and claim suspects together."""
+    """Count a lost lease against each of its events as if the event had been alone, and claim suspects together."""
     together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM due LIMIT 1\).*?\bEND\b", "true")}
     blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
     _rewrite(together | blamed)
@@ -34,7 +34,7 @@ def no_pause() -> None:
 
 
 def split_runs() -> None:
-    """Run events of one key that were claimed together in parallel, and settle an event that waits behind another."""
+    """Run the events of one key in parallel if they were claimed together, and settle them in any order."""
     split_runs_anywhere()
     guard = (r"\bAND next_retry_at < 'infinity'", "")
     _rewrite(

@@ -70,23 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _show(backend, figures)
     for words in sorted(complaints):
         print(f"bound not kept: {words}", file=sys.stderr)
-    told = {
+    result = {
         "bench": "court",
         "seconds": round(time.monotonic() - started),
         "holds": not complaints,
         "backends": {backend: figures.to_json(bench="court") for backend, figures in found.items()},
     }
     if options.json == "-":
-        print(json.dumps(told))
+        print(json.dumps(result))
     else:
-        Path(options.json).write_text(json.dumps(told) + "\n")
+        Path(options.json).write_text(json.dumps(result) + "\n")
     return 1 if complaints else 0
 
 
 def _measure(backend: str, options: argparse.Namespace) -> Figures:
     scale, figures = _scale(options), Figures(options.demand or 1.0)
     parts = options.only or ([VARIANTS[options.variant]] if options.variant else PARTS)
-    # A short turn on a busy machine says little, so its time has a bound only on request.
+    # The times of a quick run on a busy machine say little, so they have a bound only on request.
     bounded = not options.quick or options.demand is not None or options.variant == polling.POLLS
     say = partial(print, f"{backend}:", file=sys.stderr)
     if "latency" in parts or "burst" in parts:

@@ -1,4 +1,4 @@
-"""Send many webhooks at once, and all of them again: each one is answered, stored once and routed."""
+"""Send many webhooks at once, and then all of them again: each must be answered, stored once and routed."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from kingdom.court.streams import EVENT_STREAM
 from kingdom.workflow.records import each_record
 
 _AT_ONCE = 50
-# Above the numbers of earlier requests.
+# Higher than every pull request number of the latency measurement.
 _FIRST_NUMBER = 1001
 _PATIENCE_SECONDS = 300.0
 _LOG_PAGE = 1000
@@ -36,7 +36,10 @@ _LOG_PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurstCounts:
-    """The content of the store after a burst: events, how often each was noticed, waiting events, and held slots."""
+    """The content of the store after a burst: its events, and the ids of waiting events.
+
+    `noticed` counts the log entries about each event, `holders` the assignments that hold a slot.
+    """
 
     events: Sequence[ExternalEvent]
     noticed: Counter[str]
@@ -55,9 +58,9 @@ async def measure_burst(court: CourtProcesses, figures: Figures, *, count: int) 
             figures.note(f"{words}, seconds", time.monotonic() - started)
             figures.note(f"{words}, webhooks a second", count / (time.monotonic() - started))
             figures.note(f"{words}, answer p95 ms", percentile([ms for _, _, ms in answers], 0.95))
-            said = Counter(f"{status} {words}" for status, words, _ in answers)
-            figures.facts[f"answers to {words}"] = dict(said)
-            refused += count - said[f"202 {expected}"]
+            counted = Counter(f"{status} {words}" for status, words, _ in answers)
+            figures.facts[f"answers to {words}"] = dict(counted)
+            refused += count - counted[f"202 {expected}"]
             if expected == "received":
                 await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
                 figures.note("burst, seconds until all are routed", time.monotonic() - started)
@@ -89,7 +92,7 @@ def judge(counts: BurstCounts, expected: Sequence[str], slots: int) -> Iterator[
 
 
 async def _send_all(court: CourtProcesses, webhooks: Sequence[Webhook]) -> list[tuple[int, str, float]]:
-    """Send as fast as possible, and return status, text and milliseconds of each answer."""
+    """Send as fast as possible, and return the status, the text and the milliseconds of each answer."""
     room = asyncio.Semaphore(_AT_ONCE)
     connector = aiohttp.TCPConnector(limit=_AT_ONCE)
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -128,8 +131,8 @@ async def _read(bus: Bus, expected: set[str]) -> BurstCounts:
     noticed: Counter[str] = Counter()
     cursor, operations = LogCursor(), operations_of(bus)
     while page := await operations.read_log(cursor, _LOG_PAGE):
-        told = [logged.entry.data["event_id"] for logged in page if logged.entry.type == EventDetected.type]
-        noticed.update(event_id for event_id in told if event_id in expected)
+        event_ids = [logged.entry.data["event_id"] for logged in page if logged.entry.type == EventDetected.type]
+        noticed.update(event_id for event_id in event_ids if event_id in expected)
         cursor = page[-1].cursor
     return BurstCounts(
         events=[msgspec.convert(record.doc, ExternalEvent) for record in events],

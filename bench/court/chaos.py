@@ -21,10 +21,10 @@ from bench.court.judge import CourtCounts, judge, read_counts
 # How long a killed process stays down.
 _AWAY_SECONDS = (0.1, 2.0)
 _STRIKE_EVERY_SECONDS = (0.8, 2.2)
-# A slow machine has fewer kills per second, but a court without kills proves nothing.
+# Continue until there were this many kills, even on a slow machine.
 _KILLS_MIN = 3
 _LOOK_SECONDS = 1.0
-# A broken court may never become idle.
+# How long to wait for a broken court, which may never become idle.
 _QUIET_SECONDS = 60.0
 DATABASE = "database"
 SETTINGS: Mapping[str, Any] = {
@@ -44,7 +44,7 @@ class Report:
     kills: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     counts: CourtCounts | None = None
-    torment_seconds: float = 0.0
+    fault_seconds: float = 0.0
     drain_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Report:
             "events": self.events,
             "kills": dict(self.kills),
             "killed": sum(self.kills.values()),
-            "torment_seconds": round(self.torment_seconds, 1),
+            "torment_seconds": round(self.fault_seconds, 1),
             "drain_seconds": round(self.drain_seconds, 1),
             "findings": len(self.findings),
             "details": self.findings[:20],
@@ -64,18 +64,20 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The number of events, the duration, the processes that may be killed, and the time limit."""
+    """How many events to send, for how long to kill processes, and the time limit to finish afterwards.
+
+    The processes of the server with the pid `postmaster` are killed too. `broken` is a role and its broken variant.
+    """
 
     seconds: float
     events: int
     seed: int
     drain_seconds: float = 600.0
     postmaster: int | None = None
-    # The role that runs a broken variant, and that variant.
     broken: tuple[str, str] | None = None
 
 
-async def torment(court: CourtProcesses, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
+async def run_chaos(court: CourtProcesses, plan: Plan, say: Callable[[str], None] = lambda _: None) -> Report:
     """Send events and kill processes, restart everything, wait, and count."""
     report = Report(plan.seed, plan.events)
     chance = random.Random(plan.seed)
@@ -84,12 +86,12 @@ async def torment(court: CourtProcesses, plan: Plan, say: Callable[[str], None] 
         court.break_role(*plan.broken)
     await _begin(court)
     began = time.monotonic()
-    # A client of the GitHub stand-in must not repeat a request, so the stand-in is not killed meanwhile.
+    # The bench must not repeat a request to the GitHub stand-in, so the stand-in is not killed during a request.
     asking = asyncio.Lock()
-    flowing = asyncio.create_task(_flow(court, plan, asking))
-    await _strike(court, plan, chance, report, asking, began)
+    flowing = asyncio.create_task(_request_reviews(court, plan, asking))
+    await _kill_processes(court, plan, chance, report, asking, began)
     await flowing
-    report.torment_seconds = time.monotonic() - began
+    report.fault_seconds = time.monotonic() - began
     say(f"{plan.events} events, {sum(report.kills.values())} kills; draining")
     report.drain_seconds = await _drain(court, plan, say)
     report.counts = await read_counts(court)
@@ -98,12 +100,14 @@ async def torment(court: CourtProcesses, plan: Plan, say: Callable[[str], None] 
     return report
 
 
-async def settle_quietly(court: CourtProcesses, events: int, faults: Sequence[Mapping[str, Any]] = ()) -> CourtCounts:
-    """Send events without kills, and return the result."""
+async def run_without_kills(
+    court: CourtProcesses, events: int, faults: Sequence[Mapping[str, Any]] = ()
+) -> CourtCounts:
+    """Send events without kills, and return the counts afterwards."""
     plan = Plan(seconds=1, events=events, seed=0, drain_seconds=_QUIET_SECONDS)
     await _begin(court)
     await court.people("github", "faults", faults)
-    await _flow(court, plan, asyncio.Lock())
+    await _request_reviews(court, plan, asyncio.Lock())
     await _drain(court, plan, lambda _: None)
     return await read_counts(court)
 
@@ -157,7 +161,7 @@ def left_processes(directory: Path) -> list[str]:
     return found
 
 
-async def _flow(court: CourtProcesses, plan: Plan, asking: asyncio.Lock) -> None:
+async def _request_reviews(court: CourtProcesses, plan: Plan, asking: asyncio.Lock) -> None:
     """Request a review on one pull request after another, spread over the time."""
     pause = plan.seconds / plan.events
     for number in range(1, plan.events + 1):
@@ -167,7 +171,7 @@ async def _flow(court: CourtProcesses, plan: Plan, asking: asyncio.Lock) -> None
         await asyncio.sleep(pause)
 
 
-async def _strike(
+async def _kill_processes(
     court: CourtProcesses, plan: Plan, chance: random.Random, report: Report, asking: asyncio.Lock, began: float
 ) -> None:
     """Kill one process after another, and restart each one later."""
@@ -188,13 +192,13 @@ async def _strike(
         else:
             await court.kill(victim)
             away = chance.uniform(*_AWAY_SECONDS)
-            returning[victim] = asyncio.create_task(_return(court, victim, away))
+            returning[victim] = asyncio.create_task(_restart_later(court, victim, away))
         report.kills[victim] += 1
         await asyncio.sleep(chance.uniform(*_STRIKE_EVERY_SECONDS))
     await asyncio.gather(*returning.values())
 
 
-async def _return(court: CourtProcesses, name: str, away: float) -> None:
+async def _restart_later(court: CourtProcesses, name: str, away: float) -> None:
     await asyncio.sleep(away)
     # A role whose database is in recovery ends at once, and is restarted.
     while name not in court.names():

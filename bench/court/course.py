@@ -1,4 +1,4 @@
-"""The path of one event in one process: received, routed, assigned, and ended at once without an agent."""
+"""Take events through a court in one process: receive, route, assign and end each one without an agent."""
 
 import time
 from collections.abc import Callable
@@ -37,9 +37,9 @@ from kingdom.workflow.records import run_transaction
 _KEPT = timedelta(days=30)
 _EVERYTHING = 1_000_000
 
-# Opens a block whose cost is counted under a name.
+# A function that opens a block. The cost of the block is counted under the given name.
 Counting = Callable[[str], AbstractContextManager[object]]
-RECEIVED, ROUTED, RESTING, CLOCK = "taken in", "routed and admitted", "at rest", "a look by the clock"
+RECEIVED, ROUTED, ENDED, CLOCK = "received", "routed and admitted", "ended", "a periodic check"
 
 
 def _nothing(_: str) -> AbstractContextManager[object]:
@@ -47,23 +47,25 @@ def _nothing(_: str) -> AbstractContextManager[object]:
 
 
 class Course:
-    """The real Sentinel and King, with a General and an Envoy that only end their work and are not counted.
+    """The real Sentinel and King. General and Envoy only end their work, and are not counted.
 
-    With `scans` the King looks through all events before each reaction, which must show.
+    With `scans` the King reads all events before each reaction; the counts must show this defect.
     """
 
     def __init__(self, bus: Bus, counting: Counting = _nothing, *, scans: bool = False) -> None:
         package, zone = load_package(SHIPPED / "gen-pr"), ZoneInfo("UTC")
         settings = KingSettings(soldiers=8, soldiers_per_repo=8)
         dispatcher = Dispatcher()
-        self._terms = KingContext(settings=settings, packages=lambda: [package], zone=zone)
-        register(dispatcher, self._terms)
+        self._king = KingContext(settings=settings, packages=lambda: [package], zone=zone)
+        register(dispatcher, self._king)
         self._bus = bus
         self._counting = counting
         self._scans = scans
         self._execution = Execution(bus, dispatcher, WorkerMetrics(CollectorRegistry()))
         self._general = package.name
-        self._staff = GeneralContext(packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now)
+        self._general_context = GeneralContext(
+            packages=lambda: {package.name: package}, channel="", zone=zone, clock=utc_now
+        )
 
     async def play(self, number: int) -> None:
         """Run one event to its end."""
@@ -73,24 +75,24 @@ class Course:
             await self._react(EVENT_STREAM.name)
         (given,) = await self._bus.claim(f"court.task.{self._general}", 10, "bench")
         await self._settle([given], self._end)
-        with self._counting(RESTING):
+        with self._counting(ENDED):
             await self._react(RESULT_STREAM.name)
         await self._settle(await self._bus.claim(MESSAGE_STREAM.name, 10, "bench"), _send)
 
     async def look(self) -> None:
         """Run the periodic check of the King."""
         with self._counting(CLOCK):
-            await run_timers_once(self._bus, self._terms)
+            await run_timers_once(self._bus, self._king)
 
     async def _receive(self, webhook: Webhook) -> None:
         async def act(transaction: Transaction) -> IntakeResult:
             assert await transaction.once(DELIVERY, webhook.delivery, _KEPT)
-            return await accept_activity(transaction, webhook.happening, None)
+            return await accept_activity(transaction, webhook.activity, None)
 
         assert await run_transaction(self._bus, act) is IntakeResult.RECEIVED
 
     async def _react(self, stream: str) -> None:
-        """Handle the one event of a stream like a worker of the King."""
+        """Handle the only event of a stream as a worker of the King does."""
         asked_at = time.monotonic()
         deliveries = await self._bus.claim(stream, 10, "bench")
         assert len(deliveries) == 1, f"{len(deliveries)} events in {stream}"
@@ -108,7 +110,7 @@ class Course:
 
     async def _end(self, given: Delivery, transaction: Transaction) -> None:
         await end_assignment(
-            self._staff, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked"
+            self._general_context, transaction, given.envelope.aggregate_id, AssignmentStatus.COMPLETED, "looked"
         )
 
 

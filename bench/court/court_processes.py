@@ -28,13 +28,13 @@ PATIENCE_SECONDS = 120.0
 _STARTING_SECONDS = 180.0
 _ENDING_SECONDS = 60.0
 _POLL_SECONDS = 0.05
-# More than any measurement needs.
+# The number of pull requests, more than any measurement needs.
 _PULLS = 2000
 _ROOT = Path(__file__).parents[2]
 
 
 class CourtProcesses:
-    """Processes by name, all below one directory. Closing it ends them."""
+    """The processes of a court by name. All their files are below one directory."""
 
     def __init__(self, directory: Path, url: str, session: aiohttp.ClientSession) -> None:
         # Agents are recognized by their working directory.
@@ -48,7 +48,7 @@ class CourtProcesses:
 
     @property
     def realm(self) -> Path:
-        """Return the directory of the store of files, or of the files for people."""
+        """Return the directory of the file store, or, with a database, of the files for people."""
         return self.directory / "realm"
 
     @property
@@ -108,7 +108,7 @@ class CourtProcesses:
                 "health": {"yellow": 1000, "orange": 1000, "red": 1000, "disk_yellow": 1000, "disk_orange": 1000},
             },
         }
-        settings = _laid_over(settings, changes or {})
+        settings = _merge(settings, changes or {})
         (self.directory / "kingdom.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
 
     def write_general(self, name: str, general: Mapping[str, Any], workflow: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ class CourtProcesses:
         (folder / "workflow.yaml").write_text(yaml.safe_dump(dict(workflow), sort_keys=False))
 
     def break_role(self, role: str, variant: str, module: str = "bench.court.variants") -> None:
-        """Run a role with a broken variant from now on. `module` applies it."""
+        """Run a role with a broken variant from now on. The role is started through `module`, which breaks it."""
         self._broken[role] = (module, variant)
 
     async def start(self, *names: str) -> None:
@@ -150,9 +150,9 @@ class CourtProcesses:
         self._processes.clear()
 
     async def people(self, standin: str, what: str, body: Any = None, **doing: Any) -> Any:
-        """Perform an action of people at a stand-in."""
-        told = doing if body is None else body
-        async with self._session.post(f"{self.address(standin)}/_control/{what}", json=told) as answer:
+        """Perform an action at a stand-in that people perform at the real service."""
+        document = doing if body is None else body
+        async with self._session.post(f"{self.address(standin)}/_control/{what}", json=document) as answer:
             assert answer.ok, f"{what}: {await answer.text()}"
             return await answer.json()
 
@@ -166,7 +166,7 @@ class CourtProcesses:
         return [each for each in await self.look(standin, "calls") if each["call"] == call]
 
     async def kingdom(self, *words: str) -> Any:
-        """Run a command with --json."""
+        """Run a `kingdom` command with --json, and return its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kingdom", *words, "--json", "--database-url", self.url),
             stdout=asyncio.subprocess.PIPE,
@@ -254,10 +254,10 @@ async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: fl
 
 
 def make_remote(remote: Path) -> None:
-    """Create a repository with one commit that accepts pushes, and with pull requests of that commit."""
+    """Create a bare repository with one commit, and with pull requests whose head is that commit."""
     work = remote.with_suffix(".work")
     remote.parent.mkdir(parents=True, exist_ok=True)
-    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
+    identity = ("-c", "user.name=Bench", "-c", "user.email=bench@localhost")
     for words in (
         ("init", "-q", "-b", "main", str(work)),
         ("-C", str(work), *identity, "commit", "-q", "--allow-empty", "-m", "Begin"),
@@ -265,13 +265,13 @@ def make_remote(remote: Path) -> None:
     ):
         subprocess.run(["git", *words], check=True, capture_output=True)
     pulls = "".join(f"create refs/pull/{number}/head refs/heads/main\n" for number in range(1, _PULLS + 1))
-    for command, told in ((("update-ref", "--stdin"), pulls), (("pack-refs", "--all"), "")):
-        subprocess.run(["git", "-C", str(remote), *command], input=told, text=True, check=True, capture_output=True)
+    for command, lines in ((("update-ref", "--stdin"), pulls), (("pack-refs", "--all"), "")):
+        subprocess.run(["git", "-C", str(remote), *command], input=lines, text=True, check=True, capture_output=True)
 
 
-def _laid_over(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     parts = {
-        name: _laid_over(settings[name], change) if isinstance(change, Mapping) and name in settings else change
+        name: _merge(settings[name], change) if isinstance(change, Mapping) and name in settings else change
         for name, change in changes.items()
     }
     return {**settings, **parts}

@@ -1,6 +1,7 @@
-"""The cost of an event as ended ones accumulate; `python -m bench.court.growth ROOT EVENTS [scan]` is traced.
+"""Measure the cost of an event while ended events accumulate in the store.
 
-On PostgreSQL statements, rows and buffers are counted, as the server tells them; on files the system calls.
+On PostgreSQL the bench counts the statements, rows and buffers that the server reports. On files it counts system
+calls: strace traces the process `python -m bench.court.growth ROOT EVENTS [scan]`.
 """
 
 import asyncio
@@ -29,10 +30,11 @@ from kingdom.bus.effects.ledger import EFFECTS
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 
+# The bound: the cost with many stored events, relative to the cost with few.
 GROWTH_LIMIT = 1.25
-# Vacuum before a measurement, never during one.
+# The bench vacuums before a measurement, so the server never does it during one.
 SERVER_SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 SCAN = "scan"
 STATEMENTS, ROWS, BUFFERS = "statements", "rows", "buffers"
@@ -40,12 +42,12 @@ COUNTED = (STATEMENTS, ROWS, BUFFERS)
 _TEMPLATE = "court_template"
 _MARK = "/kingdom-bench-mark"
 _PR_SET_PTRACER = 0x59616D61
-_ANYBODY = ctypes.c_ulong(-1)
-# Warm-up: the first statements are planned again, and files are read on first use.
+_ANY_PROCESS = ctypes.c_ulong(-1)
+# These first events are not counted: the server plans their statements again, and files are read for the first time.
 _WARM_UPS = 10
 # One periodic check of the King per this many events.
 _LOOK_EVERY = 10
-# The template of all other databases.
+# The number of the event that is copied to fill a store.
 _MODEL = 1
 
 
@@ -53,7 +55,7 @@ class CountingBus(ExplainedBus):
     """Counts the statements and buffers of its blocks."""
 
     def __init__(self, dsn: str, lookup: int = 0) -> None:
-        application = declared(Realm())
+        application = declare_application(Realm())
         super().__init__(dsn, application.topology, [EFFECTS, SEQUENCES, *application.kinds], connections=2)
         self.lookup = lookup
         self.counts: dict[str, Counter[str]] = {what: Counter() for what in COUNTED}
@@ -90,7 +92,8 @@ async def measure_database(
     for size, bus in found:
         figures.note(f"buffers of one lookup, {size:,} stored", bus.lookup)
     lookups = [bus.lookup for _, bus in found]
-    # A lookup in a deeper index costs one more page. A lookup without a result reads no other page.
+    # A deeper index costs one more page per lookup. The second ratio is for a lookup without a result: it reads only
+    # pages of the index, not the page of a row.
     deeper = (max(lookups) / lookups[0], (max(lookups) - 1) / (lookups[0] - 1))
     for what in COUNTED:
         figures.facts[f"{what} of an event by name"] = {
@@ -112,7 +115,7 @@ async def measure_files(directory: Path, figures: Figures, *, stored: Sequence[i
         raise SystemExit(
             "strace is not installed, and nothing else counts system calls: install it, or leave out growth"
         )
-    application = declared(Realm())
+    application = declare_application(Realm())
     found: list[tuple[int, Counter[str]]] = []
     async with open_bus(f"file:{directory / 'model'}", application.topology, application.kinds) as model:
         await Course(model).play(_MODEL)
@@ -120,7 +123,7 @@ async def measure_files(directory: Path, figures: Figures, *, stored: Sequence[i
             root = directory / f"stored-{size}"
             async with open_bus(f"file:{root}", application.topology, application.kinds) as store:
                 await fill_files(model, store, size)
-            found.append((size, await asyncio.to_thread(_watch, root, events, scans=scans)))
+            found.append((size, await asyncio.to_thread(_trace, root, events, scans=scans)))
             await asyncio.to_thread(shutil.rmtree, root)
     _note(figures, "system calls", found, events)
 
@@ -132,14 +135,14 @@ def _note(
     events: int,
     deeper: tuple[float, float] = (1.0, 1.0),
 ) -> None:
-    """Record the cost of an event without periodic work. `deeper` is the extra cost of a deeper index."""
+    """Record the cost of an event and of a periodic check. A deeper index may increase them by the ratios `deeper`."""
     clocked = [(size, counts.pop(CLOCK)) for size, counts in found]
     totals = [(size, counts.total()) for size, counts in found]
     figures.facts[f"{what} of an event by step"] = {
         f"{size:,} stored": {step: round(count / events, 1) for step, count in counts.items()} for size, counts in found
     }
     looks = max(events // _LOOK_EVERY, 1)
-    parts = (("an event", totals, events, deeper[0]), ("a look by the clock", clocked, looks, deeper[1]))
+    parts = (("an event", totals, events, deeper[0]), ("a periodic check", clocked, looks, deeper[1]))
     for name, each, number, may_grow in parts:
         for size, total in each:
             figures.note(f"{what} of {name}, {size:,} stored", total / number)
@@ -167,7 +170,7 @@ async def _play(course: Course, events: int, *, first: int) -> None:
         await course.look()
 
 
-def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
+def _trace(root: Path, events: int, *, scans: bool) -> Counter[str]:
     """Return the system calls of each step, counted by strace."""
     command = [sys.executable, "-m", "bench.court.growth", str(root), str(events), *([SCAN] if scans else [])]
     log = root.with_suffix(".strace")
@@ -178,10 +181,12 @@ def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
         tracing = ["strace", "-f", "-p", str(player.pid), "-o", str(log)]
         with subprocess.Popen(tracing, stderr=subprocess.PIPE, text=True) as tracer:
             assert tracer.stderr
-            said = tracer.stderr.readline()
-            if "attached" not in said:
+            first_line = tracer.stderr.readline()
+            if "attached" not in first_line:
                 player.kill()
-                raise SystemExit(f"strace cannot attach to a process here, so calls cannot be counted: {said.strip()}")
+                raise SystemExit(
+                    f"strace cannot attach to a process here, so calls cannot be counted: {first_line.strip()}"
+                )
             player.stdin.write("go\n")
             player.stdin.close()
             steps = player.stdout.read().splitlines()
@@ -192,7 +197,7 @@ def _watch(root: Path, events: int, *, scans: bool) -> Counter[str]:
 
 
 def _typical(steps: Sequence[str], calls: Sequence[int]) -> Counter[str]:
-    """Return the calls of each step over all events, each counted as the median, because waiting threads add some."""
+    """Return the calls of each step: the median of all events times their number, because waiting threads add calls."""
     assert len(steps) == len(calls), f"{len(steps)} steps, {len(calls)} of them seen"
     by_step: dict[str, list[int]] = {}
     for step, count in zip(steps, calls, strict=True):
@@ -200,8 +205,8 @@ def _typical(steps: Sequence[str], calls: Sequence[int]) -> Counter[str]:
     return Counter({step: round(statistics.median(counts) * len(counts)) for step, counts in by_step.items()})
 
 
-async def _be_watched(root: str, events: int, *, scans: bool) -> None:
-    application = declared(Realm())
+async def _run_traced(root: str, events: int, *, scans: bool) -> None:
+    application = declare_application(Realm())
     steps: list[str] = []
 
     @contextmanager
@@ -221,7 +226,7 @@ async def _be_watched(root: str, events: int, *, scans: bool) -> None:
 
 if __name__ == "__main__":
     with suppress(AttributeError):
-        # If only parents may trace a process, allow the sibling strace.
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
+        # Some kernels let only a parent trace a process, but strace is a sibling of this process.
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_PROCESS, 0, 0, 0)
     configure_logs(json=True, level=logging.ERROR)
-    asyncio.run(_be_watched(sys.argv[1], int(sys.argv[2]), scans=SCAN in sys.argv))
+    asyncio.run(_run_traced(sys.argv[1], int(sys.argv[2]), scans=SCAN in sys.argv))

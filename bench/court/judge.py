@@ -12,7 +12,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.records import ACCEPTED, each_record
 
 _ENDED_RUNS = ("COMPLETED", "CANCELLED")
@@ -20,7 +20,11 @@ _ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourtCounts:
-    """The counts of a court."""
+    """What a court has done: `comments` per pull request, `posts` per message, and the ids of sent `messages`.
+
+    The other fields must be empty at the end: registered agent `sessions`, commands that a host has `accepted` but not
+    answered, the holders of each `held` quota, open runs, and open events of the bus.
+    """
 
     events: list[ExternalEvent]
     assignments: list[Assignment]
@@ -81,7 +85,7 @@ def judge(counts: CourtCounts, expected: int, processes: list[str]) -> list[str]
 
 async def read_counts(court: CourtProcesses) -> CourtCounts:
     """Read the store and the stand-ins."""
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(court.url, application.topology, application.kinds, connections=2) as bus:
         async with bus.transaction() as transaction:
             events = [msgspec.convert(record.doc, ExternalEvent) for record in await _all(transaction, "event")]

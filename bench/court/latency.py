@@ -23,7 +23,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.records import EVENTS, load
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.records import COMMANDS, each_record
 
 GENERAL = "gen-bench"
@@ -37,12 +37,12 @@ STEPS = (
     STARTED,
     "AgentStarted",
 )
-# The bound: the median until an agent starts, in milliseconds.
+# The bound: the median time until the start of an agent is accepted, in milliseconds.
 AT_MOST_MS: Mapping[str, float] = {"postgres": 300, "files": 700}
 # The first event clones the repository, which happens only once.
 _WARM_UPS = 2
 _LOG_PAGE = 1000
-# The default intervals: a webhook must not wait for any of these clocks.
+# The default intervals of the periodic work: a webhook must not wait for any of it.
 SETTINGS: Mapping[str, Any] = {
     "sentinel": {"github": {"poll_seconds": 60}, "jira": {"poll_seconds": 60}},
     "king": {"every_seconds": 10, "soldiers": 8, "soldiers_per_repo": 8, "reserved_usd": 0.01},
@@ -51,7 +51,7 @@ SETTINGS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentWebhook:
     """A sent webhook with the times of its request and its answer."""
 
     event_id: str
@@ -62,7 +62,7 @@ class Asked:
 async def measure_latency(court: CourtProcesses, figures: Figures, *, requests: int, at_most_ms: float | None) -> None:
     """Request one review after another, wait each time until the court is idle, and record the times."""
     async with aiohttp.ClientSession() as session, opened_store(court) as bus:
-        asked = [await _ask(court, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
+        asked = [await _send_and_wait(court, bus, session, number) for number in range(1, _WARM_UPS + requests + 1)]
         times = await _times(bus, asked[_WARM_UPS:])
     for step in STEPS:
         found = times[step]
@@ -94,25 +94,25 @@ async def begin(court: CourtProcesses, settings: Mapping[str, Any] = SETTINGS) -
 @asynccontextmanager
 async def opened_store(court: CourtProcesses) -> AsyncIterator[Bus]:
     """Open the store of a court for reading."""
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(court.url, application.topology, application.kinds, connections=2) as bus:
         yield bus
 
 
 def percentile(found: Sequence[float], share: float) -> float:
-    """Return the quantile of the figures."""
+    """Return a percentile of the figures; `share` is between 0 and 1."""
     ordered = sorted(found)
     return ordered[math.ceil(len(ordered) * share) - 1]
 
 
-async def _ask(court: CourtProcesses, bus: Bus, session: aiohttp.ClientSession, number: int) -> Asked:
+async def _send_and_wait(court: CourtProcesses, bus: Bus, session: aiohttp.ClientSession, number: int) -> SentWebhook:
     webhook = review_asked(number)
     sent_at = utc_now()
     status, words = await webhook.send(session, court)
     answered_at = utc_now()
     assert (status, words) == (202, "received"), f"the receiver says {status}: {words}"
     await eventually(lambda: _is_over(bus, webhook), f"{webhook.event_id} ends")
-    return Asked(webhook.event_id, sent_at, answered_at)
+    return SentWebhook(webhook.event_id, sent_at, answered_at)
 
 
 async def _is_over(bus: Bus, webhook: Webhook) -> bool:
@@ -125,7 +125,7 @@ async def _is_over(bus: Bus, webhook: Webhook) -> bool:
     return not any(stream.pending or stream.processing for stream in await operations_of(bus).stats())
 
 
-async def _times(bus: Bus, asked: Sequence[Asked]) -> Mapping[str, list[float]]:
+async def _times(bus: Bus, asked: Sequence[SentWebhook]) -> Mapping[str, list[float]]:
     """Return for each step the milliseconds after each webhook, according to the store."""
     moments: dict[str, dict[str, datetime]] = defaultdict(dict)
     await _read_log(bus, moments)

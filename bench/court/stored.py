@@ -16,13 +16,13 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sentinel.records import SUBJECT_HISTORIES
 from kingdom.storage.transfer import AnyItem, DedupKeyItem, EventItem, ItemCounter, LogEntryItem, Manifest, RecordItem
 
-# Records that exist per event. The others exist once.
-_OF_AN_EVENT = [
+# The kinds of records that each event has. Records of other kinds exist once.
+_EVENT_KINDS = [
     kind.name for kind in (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS, WAITING_PLACES, NEWEST, BILLS, SUBJECT_HISTORIES)
 ]
 _T = TypeVar("_T")
 
-# The ids of copies differ like real ones, and sort before those of future events.
+# The ids of the copies look like real ids, and sort before the ids of events that the bench adds later.
 _COPIES: LiteralString = """
 CREATE TEMP TABLE copy AS
 SELECT g, e.id AS event, t.id AS task, 'evt-github-hook-4711-' || g || '-review-requested-20200101000000' AS new_event,
@@ -35,7 +35,7 @@ _LOOKUP: LiteralString = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT doc FROM kingdom.record WHERE kind = 'quota' AND id = 'money'
 """
 _COUNT: LiteralString = "SELECT count(*) FROM kingdom.record WHERE kind = 'event' AND state = 'completed'"
-# Kind by kind, which suits the index.
+# Insert one kind after another, in the order of the index.
 _RECORDS: LiteralString = """
 INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
 SELECT r.kind,
@@ -78,9 +78,9 @@ SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occ
 
 
 def fill_database(connection: Connection, events: int) -> None:
-    """Copy the one event of a database up to a number, then vacuum and analyze."""
+    """Copy the only event of a database until there are this many, then vacuum and analyze."""
     connection.execute(_COPIES, (events - 1,))
-    for kind in _OF_AN_EVENT:
+    for kind in _EVENT_KINDS:
         connection.execute(_RECORDS, {"kind": kind})
     for statement in _REST:
         connection.execute(statement)
@@ -90,14 +90,14 @@ def fill_database(connection: Connection, events: int) -> None:
 
 
 def lookup_buffers(connection: Connection) -> int:
-    """Return the buffers of one record lookup, which is one page more per level of the index."""
-    told = connection.execute(_LOOKUP).fetchone()
-    plan = told[0][0]["Plan"] if told else {}
+    """Return the buffers of one record lookup. Each level of the index adds one."""
+    row = connection.execute(_LOOKUP).fetchone()
+    plan = row[0][0]["Plan"] if row else {}
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 async def fill_files(model: Bus, store: Bus, events: int) -> None:
-    """Fill an empty store of files with the content of another one, with many copies of its one event."""
+    """Fill an empty file store with the content of the model, and with many copies of the model's only event."""
     async with transfer_of(model).snapshot() as snapshot:
         items = [item async for item in snapshot.items]
         last = snapshot.manifest.last_position
@@ -106,10 +106,10 @@ async def fill_files(model: Bus, store: Bus, events: int) -> None:
         tally.add(item)
     highest = last * (events + 1)
     manifest = Manifest(census=tally.counts, last_position=highest, last_token=highest)
-    await transfer_of(store).take_in(_slowly(_all(items, events, last)), manifest)
+    await transfer_of(store).import_items(_iterate(_all(items, events, last)), manifest)
 
 
-async def _slowly(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
+async def _iterate(items: Iterator[AnyItem]) -> AsyncIterator[AnyItem]:
     for item in items:
         yield item
 
@@ -127,7 +127,7 @@ def _all(items: Sequence[AnyItem], events: int, last: int) -> Iterator[AnyItem]:
 def _copy(item: AnyItem, names: Sequence[str], number: int, last: int) -> AnyItem | None:
     match item:
         case RecordItem():
-            if item.kind not in _OF_AN_EVENT:
+            if item.kind not in _EVENT_KINDS:
                 return None
             return msgspec.structs.replace(_renamed(item, names, number), id=_renamed_id(item.id, names, number))
         case DedupKeyItem():
@@ -147,7 +147,7 @@ def _renamed_id(text: str, names: Sequence[str], number: int) -> str:
 
 
 def _renamed(thing: _T, names: Sequence[str], number: int) -> _T:
-    """Return the same item for a copy of the event and its assignment."""
+    """Return a copy of an item in which the names have a number at their end."""
     text = msgspec.json.encode(thing).decode()
     for name in names:
         text = text.replace(name, f"{name}-{number}")

@@ -12,9 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.court.chaos import Plan, Report, torment
+from bench.court.chaos import Plan, Report, run_chaos
 from bench.court.court_processes import opened
-from bench.court.variants import VARIANTS, caught
+from bench.court.variants import VARIANTS, is_caught
 from bench.postgres import PrivateCluster
 
 BACKENDS = ("files", "postgres")
@@ -36,14 +36,14 @@ def run(options: argparse.Namespace) -> int:
                 postmaster=postmaster,
                 broken=(VARIANTS[options.variant].role, options.variant) if options.variant else None,
             )
-            report = asyncio.run(_torment(url, plan, partial(console.print, f"{backend}:", markup=False)))
+            report = asyncio.run(_run_chaos(url, plan, partial(console.print, f"{backend}:", markup=False)))
         complaints = [*report.findings, *_too_few(report, plan)]
         for words in complaints[:20]:
             console.print(f"{backend}: {words}", style="red", markup=False)
         figures["backends"][backend] = report.to_json()
         figures["ok"] = figures["ok"] and not complaints
     if not options.no_variants and not options.variant:
-        figures["variants_caught"] = {name: asyncio.run(caught(name)) for name in VARIANTS}
+        figures["variants_caught"] = {name: asyncio.run(is_caught(name)) for name in VARIANTS}
         figures["ok"] = figures["ok"] and all(figures["variants_caught"].values())
     words = json.dumps(figures)
     if options.json == "-":
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def place(backend: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the address of the store and the server that may be killed; an empty address means files."""
+    """Yield the URL of the store and the pid of its server, which may be killed. An empty URL means files."""
     if backend == "files":
         yield "", None
         return
@@ -63,10 +63,10 @@ def place(backend: str) -> Iterator[tuple[str, int | None]]:
         yield cluster.create_database("court"), cluster.pid
 
 
-async def _torment(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
+async def _run_chaos(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
     with tempfile.TemporaryDirectory(prefix="kingdom-chaos-") as name:
         async with opened(Path(name), url) as court:
-            return await torment(court, plan, say)
+            return await run_chaos(court, plan, say)
 
 
 def _too_few(report: Report, plan: Plan) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.court.chaos import prepare, settle_quietly
+from bench.court.chaos import prepare, run_without_kills
 from bench.court.court_processes import opened
 from bench.court.judge import judge
 from kingdom.bus.effects.effect import Absent, Attempt, ReconcileResult
@@ -33,7 +33,7 @@ def blind_effects() -> None:
 
 
 def lose_events() -> None:
-    """Confirm an event and then forget it."""
+    """Confirm an event without storing it."""
     from kingdom.court.sentinel import records  # noqa: PLC0415 - only in the process that is broken
 
     async def receive(_transaction: Transaction, *_said: object) -> bool:
@@ -59,14 +59,14 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-async def caught(name: str) -> bool:
+async def is_caught(name: str) -> bool:
     """Run a broken court, and return whether the checks detect it."""
     variant = VARIANTS[name]
     with tempfile.TemporaryDirectory(prefix="kingdom-broken-") as directory:
         async with opened(Path(directory)) as court:
             prepare(court)
             court.break_role(variant.role, name)
-            counts = await settle_quietly(court, _EVENTS, variant.faults)
+            counts = await run_without_kills(court, _EVENTS, variant.faults)
             await court.end()
             return any(variant.finding in words for words in judge(counts, _EVENTS, []))
 

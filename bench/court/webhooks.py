@@ -28,18 +28,18 @@ class Webhook:
 
     @property
     def event_id(self) -> str:
-        """Return the id of its event."""
-        return self.happening.event.id
+        """Return the id of the event that the webhook causes."""
+        return self.activity.event.id
 
     @property
-    def happening(self) -> GitHubActivity:
-        """Return its payload."""
-        happening = parse_webhook(EVENT, self.document, [LOGIN], utc_now())
-        assert isinstance(happening, GitHubActivity)
-        return happening
+    def activity(self) -> GitHubActivity:
+        """Return the activity that the webhook describes."""
+        activity = parse_webhook(EVENT, self.document, [LOGIN], utc_now())
+        assert isinstance(activity, GitHubActivity)
+        return activity
 
     async def send(self, session: aiohttp.ClientSession, court: CourtProcesses) -> tuple[int, str]:
-        """Send it signed to the receiver of a court, and return the status and the text of the answer."""
+        """Sign the webhook, send it to the receiver of a court, and return the status and the text of the answer."""
         body = json.dumps(self.document).encode()
         headers = {
             "Content-Type": "application/json",

@@ -15,21 +15,21 @@ from typing import Any, Final
 from bench.crash_sweep import scene
 from bench.crash_sweep.model import model_stub
 from bench.crash_sweep.places import BACKENDS
-from bench.crash_sweep.sweep import Sweep, Swept
+from bench.crash_sweep.sweep import Sweep, SweepResult
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.log_output import configure_logs
 from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
 SCRIPTED: Final = "scripted"
 CLAUDE: Final = "claude"
-# The bounds: the fewest points of a default sweep, and the share of points that runs may miss.
+# The bounds: the lowest number of crashes of a default sweep, and the highest share of points that runs never reach.
 POINTS_MIN = {SCRIPTED: 100, CLAUDE: 20}
 MISSED_SHARE_MAX = 0.05
-# The default number of points: each start of the real program takes a second of processor time.
+# The default number of points. It is low for claude, because each start of the program takes a second.
 _POINTS = {SCRIPTED: "all", CLAUDE: "20"}
 _JOBS = {SCRIPTED: 3, CLAUDE: 2}
 _PATIENCE_SECONDS = 300.0
-_NO_KEY = "a-key-of-nobody"
+_NO_KEY = "not-a-real-key"
 _DETAILS = 20
 
 
@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
-def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> Swept:
-    # One failure is allowed for crashes of an agent. After any other crash the checks would report it.
+def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> SweepResult:
+    # A killed agent fails its Work once, so one retry is allowed. After any other crash the checks report a retry.
     made_from = scene.template(works=options.works, retries=1, offers_tools=options.agent == CLAUDE)
-    # Not nested, because a run is recognized by its directory.
+    # The directory of a backend is not inside another one, because the processes of a run are found by its directory.
     with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
         directory = Path(name).resolve()
         for repository in scene.REPOSITORIES:
@@ -84,7 +84,7 @@ def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace)
 
 @contextmanager
 def _soldiers(agent: str) -> Iterator[SoldierSettings]:
-    """Yield the settings of the agents. Their model survives every crash."""
+    """Yield the settings of the agents. The stub of their model runs until the end of the sweep."""
     if agent == SCRIPTED:
         yield SoldierSettings()
         return
@@ -92,7 +92,7 @@ def _soldiers(agent: str) -> Iterator[SoldierSettings]:
         yield SoldierSettings(agent=CLAUDE, model=ModelSettings(url=url, key=_NO_KEY))
 
 
-def _complaints(backend: str, swept: Swept, options: argparse.Namespace) -> list[str]:
+def _complaints(backend: str, swept: SweepResult, options: argparse.Namespace) -> list[str]:
     complaints = [f"{backend}: {finding}" for finding in swept.findings]
     complaints += [f"{backend}: variant {name} was not caught" for name, found in swept.caught.items() if not found]
     if options.points is None and not options.variant and swept.killed < POINTS_MIN[options.agent]:
@@ -102,7 +102,7 @@ def _complaints(backend: str, swept: Swept, options: argparse.Namespace) -> list
     return complaints
 
 
-def _figures(swept: Swept) -> dict[str, Any]:
+def _figures(swept: SweepResult) -> dict[str, Any]:
     return {
         "points": swept.points,
         "points_total": sum(count for kinds in swept.points.values() for count in kinds.values()),

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.crash_sweep.roles import Outcome, Stage, opened
-from bench.crash_sweep.transcripts import Played, cost_told, played
+from bench.crash_sweep.transcripts import TaskTranscript, read_task_transcripts, read_transcript_cost
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus
@@ -45,7 +45,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run. Two correct results differ only in the events of repeated attempts.
 
-    `cost_usd` is what the run has cost by its record, `cost_told_usd` by the transcripts of its sessions.
+    `trees` describes the checkout of each repository, `transcripts` each Task, and `leftovers` what should not exist.
+    `cost_usd` is the cost according to the record of the run, `transcript_cost_usd` according to its transcripts.
     """
 
     status: str
@@ -54,10 +55,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: dict[str, dict[str, str]]
     reports: dict[str, str]
     events: list[Event]
-    played: dict[str, Played]
+    transcripts: dict[str, TaskTranscript]
     cost_usd: float
-    cost_told_usd: float
-    rests: list[str]
+    transcript_cost_usd: float
+    leftovers: list[str]
 
 
 async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
@@ -74,23 +75,25 @@ async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
             checkpoints=_checkpoints(stage, workflow),
             reports=await _reports(bus, stage, workflow),
             events=await _events(bus, workflow),
-            played={
+            transcripts={
                 _plain(task, workflow.id): each
-                for task, each in played(sessions, stage.host_directory / "runs" / workflow.id / "home").items()
+                for task, each in read_task_transcripts(
+                    sessions, stage.host_directory / "runs" / workflow.id / "home"
+                ).items()
             },
             cost_usd=workflow.cost_usd,
-            cost_told_usd=cost_told(sessions),
-            rests=[
+            transcript_cost_usd=read_transcript_cost(sessions),
+            leftovers=[
                 *(f"command {record.doc['type']} is accepted and not answered" for record in accepted),
                 *await _open_events(bus),
-                *_ended_processes(stage.directory),
+                *_end_leftover_processes(stage.directory),
                 *locks_of(stage),
             ],
         )
 
 
 def _trees(stage: Stage, workflow: Workflow) -> dict[str, str]:
-    """Return per repository the content of the run's branch, its number of commits, and uncommitted changes."""
+    """Describe each repository of the run: the content of its branch, the number of commits, uncommitted changes."""
     trees = {}
     for tree in workflow.work_trees:
         branch = f"refs/heads/{tree.branch}"
@@ -116,7 +119,7 @@ def _checkpoints(stage: Stage, workflow: Workflow) -> dict[str, dict[str, str]]:
 
 
 async def _reports(bus: Bus, stage: Stage, workflow: Workflow) -> dict[str, str]:
-    """Return the text of every current report, which must be the same in store and file."""
+    """Return the text of every current report. It must be the same in the store and in its file."""
     reports = {}
     for task in (task for work in workflow.works for task in work.tasks):
         path, name = task.report.file_path, _plain(task.id, workflow.id)
@@ -164,7 +167,7 @@ async def _open_events(bus: Bus) -> list[str]:
 
 
 def processes_of(directory: Path) -> dict[int, str]:
-    """Return the processes of a run: its directory is in their arguments, environment or working directory."""
+    """Return the processes that have the directory of a run in their arguments, environment or working directory."""
     mark, found = str(directory).encode(), {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -175,7 +178,7 @@ def processes_of(directory: Path) -> dict[int, str]:
     return found
 
 
-def _ended_processes(directory: Path) -> Iterator[str]:
+def _end_leftover_processes(directory: Path) -> Iterator[str]:
     """End and report leftover processes. A process that was just started gets a moment to end."""
     deadline = time.monotonic() + _DYING_SECONDS
     while processes_of(directory) and time.monotonic() < deadline:

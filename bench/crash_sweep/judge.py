@@ -1,4 +1,4 @@
-"""Check what a crash may change in a run. The result is a list of findings."""
+"""Compare a run that had a crash with a run without one, and list the differences that are not allowed."""
 
 import itertools
 from collections import Counter
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from bench.crash_sweep.ending import Ending, Event
 from bench.crash_sweep.scene import RESPONSE_USD
 from bench.crash_sweep.steps import AGENT_KILLED, ENGINE, Point
-from bench.crash_sweep.transcripts import Played
+from bench.crash_sweep.transcripts import TaskTranscript
 
 _ANSWERED = "answered"
 _CENT_OF_A_CENT = 1e-4
-# The log contains each of these exactly once, however many attempts there were.
+# Each of these events is in the log exactly once per subject, however many attempts there were.
 _ONCE = frozenset(
     {
         "WorkflowCreated",
@@ -31,31 +31,32 @@ _ONCE = frozenset(
 # An agent that dies with its host does not report its end.
 _MAY_BE_MISSING = frozenset({"AgentStopped"})
 # The cost of an interrupted turn may be reported at any time.
-_OF_COST = frozenset({"AgentSpent", "WorkflowCostCorrected"})
+_COST_EVENTS = frozenset({"AgentSpent", "WorkflowCostCorrected"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Recovery:
-    """The events of a recovery. `begins_anew` may occur `at_most` times.
+    """The events that one recovery may add to the log: those of `types`.
 
-    An answer that was on its way is ignored, with one of the reasons in `late`.
+    An event of the type `restart` starts the next attempt, and may occur `at_most` times. An answer that arrives late
+    may be ignored with one of the reasons in `late`.
     """
 
-    tells: frozenset[str]
-    begins_anew: str
+    types: frozenset[str]
+    restart: str
     at_most: int
     late: tuple[str, ...]
 
 
-_OF_HOST = _Recovery(
-    tells=frozenset({"QueryReconciled", "WorkflowDisplaced", "WorkflowPlaced"}),
-    begins_anew="WorkflowPlaced",
+_HOST_RECOVERY = _Recovery(
+    types=frozenset({"QueryReconciled", "WorkflowDisplaced", "WorkflowPlaced"}),
+    restart="WorkflowPlaced",
     at_most=2,
     late=("lost the run",),
 )
-_OF_AGENT = _Recovery(
-    tells=frozenset({"QueryReconciled", "AgentError", "WorkRetried"}),
-    begins_anew="WorkRetried",
+_AGENT_RECOVERY = _Recovery(
+    types=frozenset({"QueryReconciled", "AgentError", "WorkRetried"}),
+    restart="WorkRetried",
     at_most=1,
     late=("is over", "awaits no such answer"),
 )
@@ -64,27 +65,27 @@ _Key = tuple[str, str, str]
 
 
 def judge(reference: Ending, ending: Ending, point: Point | None = None) -> list[str]:
-    """Describe what is wrong with a result, compared with a run without a kill, for one crash point."""
+    """Describe what is wrong with the result of a run that crashed at a point, compared with a run without a crash."""
     undisturbed = point is None or point.role == ENGINE
     findings = [
-        *_ended(ending),
-        *ending.rests,
-        *_same(reference, ending),
-        *_once_played(reference, ending, again_max=0 if undisturbed else 1),
-        *_paid_for(reference, ending, slack_usd=0 if undisturbed else RESPONSE_USD),
+        *_check_end(ending),
+        *ending.leftovers,
+        *_check_results(reference, ending),
+        *_check_transcripts(reference, ending, again_max=0 if undisturbed else 1),
+        *_check_cost(reference, ending, slack_usd=0 if undisturbed else RESPONSE_USD),
     ]
     if point is None or point.role == ENGINE:
-        return [*findings, *_undisturbed(reference, ending)]
-    recovery = _OF_AGENT if point.kind == AGENT_KILLED else _OF_HOST
-    return [*findings, *_recovered(reference, ending, recovery)]
+        return [*findings, *_check_same_events(reference, ending)]
+    recovery = _AGENT_RECOVERY if point.kind == AGENT_KILLED else _HOST_RECOVERY
+    return [*findings, *_check_recovery(reference, ending, recovery)]
 
 
-def _ended(ending: Ending) -> Iterator[str]:
+def _check_end(ending: Ending) -> Iterator[str]:
     if ending.status != "COMPLETED":
         yield f"the run is {ending.status}: {ending.reason or 'it did not come to its end in time'}"
 
 
-def _same(reference: Ending, ending: Ending) -> Iterator[str]:
+def _check_results(reference: Ending, ending: Ending) -> Iterator[str]:
     for name in ("trees", "checkpoints", "reports"):
         expected, found = getattr(reference, name), getattr(ending, name)
         for key in sorted(expected.keys() | found.keys()):
@@ -92,27 +93,27 @@ def _same(reference: Ending, ending: Ending) -> Iterator[str]:
                 yield f"{name}: {key} is {found.get(key)!r} instead of {expected.get(key)!r}"
 
 
-def _once_played(reference: Ending, ending: Ending, *, again_max: int) -> Iterator[str]:
+def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> Iterator[str]:
     """Yield the Tasks whose script was not executed step by step, each step once, with one answer."""
-    nothing = Played(steps=[], answers=0)
-    for task in sorted(reference.played.keys() | ending.played.keys()):
-        expected, found = reference.played.get(task, nothing), ending.played.get(task, nothing)
+    nothing = TaskTranscript(steps=[], answers=0)
+    for task in sorted(reference.transcripts.keys() | ending.transcripts.keys()):
+        expected, found = reference.transcripts.get(task, nothing), ending.transcripts.get(task, nothing)
         if (expected.steps, expected.answers) != (found.steps, found.answers):
-            yield f"transcripts: of {task} is told {found} instead of {expected}"
-    again = sum(task.again for task in ending.played.values())
+            yield f"transcripts: {task} has {found} instead of {expected}"
+    again = sum(task.again for task in ending.transcripts.values())
     if again > again_max:
-        yield f"transcripts: {again} steps were done again, and {again_max} may be"
+        yield f"transcripts: {again} steps were done again, at most {again_max} may be"
 
 
-def _paid_for(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
-    """Describe wrong costs. A killed process may have to repeat a request whose response it lost."""
-    if abs(ending.cost_usd - ending.cost_told_usd) > _CENT_OF_A_CENT:
-        yield f"the run has cost ${ending.cost_usd:.4f}, and its sessions tell of ${ending.cost_told_usd:.4f}"
+def _check_cost(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
+    """Describe wrong costs. After a kill, a request whose response was lost may be paid for twice."""
+    if abs(ending.cost_usd - ending.transcript_cost_usd) > _CENT_OF_A_CENT:
+        yield f"the run has cost ${ending.cost_usd:.4f}, but ${ending.transcript_cost_usd:.4f} by its transcripts"
     if abs(ending.cost_usd - reference.cost_usd) > slack_usd + _CENT_OF_A_CENT:
         yield f"the run has cost ${ending.cost_usd:.4f} instead of ${reference.cost_usd:.4f}"
 
 
-def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
+def _check_same_events(reference: Ending, ending: Ending) -> Iterator[str]:
     """Describe any difference in the events, because a killed engine must not change them."""
     for number, (expected, found) in enumerate(itertools.zip_longest(reference.events, ending.events)):
         if expected != found:
@@ -120,9 +121,9 @@ def _undisturbed(reference: Ending, ending: Ending) -> Iterator[str]:
             return
 
 
-def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterator[str]:
+def _check_recovery(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterator[str]:
     """Describe differences in the events other than repeated attempts."""
-    events = [event for event in ending.events if event.type not in _OF_COST]
+    events = [event for event in ending.events if event.type not in _COST_EVENTS]
     counting = [event for event in events if not event.ignored]
     for event in events:
         if event.ignored and not any(reason in event.ignored for reason in recovery.late):
@@ -132,18 +133,18 @@ def _recovered(reference: Ending, ending: Ending, recovery: _Recovery) -> Iterat
     firsts = [key for key in dict.fromkeys(keys) if key in set(expected)]
     for number, (first, wanted) in enumerate(itertools.zip_longest(firsts, expected)):
         if first != wanted:
-            yield f"the new things that happened have {first} instead of {wanted} at {number}"
+            yield f"the new event {number} is {first} instead of {wanted}"
             break
-    yield from _repeats(counting, recovery)
+    yield from _check_repeats(counting, recovery)
     known = {_key(event) for event in reference.events}
     for key in dict.fromkeys(keys):
         kind, _, detail = key
-        if key not in known and kind not in recovery.tells and (kind != "WorkStatusChanged" or detail == "FAILED"):
-            yield f"{key} has no place in this run"
+        if key not in known and kind not in recovery.types and (kind != "WorkStatusChanged" or detail == "FAILED"):
+            yield f"{key} must not happen in this run"
 
 
-def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
-    """Describe events that occur too often: some more than once, others more than once between two recoveries."""
+def _check_repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
+    """Describe events that occur too often: some may occur only once, others only once between two restarts."""
     for key, count in Counter(_key(event) for event in events).items():
         if key[0] in _ONCE and count > 1:
             yield f"{key} happened {count} times"
@@ -151,7 +152,7 @@ def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
     attempts: dict[_Key, int] = {}
     for event in events:
         key = _key(event)
-        if event.type == recovery.begins_anew:
+        if event.type == recovery.restart:
             seen.clear()
         if key in seen:
             yield f"{key} happened twice without a crash between"
@@ -159,9 +160,9 @@ def _repeats(events: list[Event], recovery: _Recovery) -> Iterator[str]:
         if event.type == "QuerySent" and event.attempt <= attempts.get(key, 0):
             yield f"{key} was repeated as attempt {event.attempt}"
         attempts[key] = event.attempt
-    times = sum(event.type == recovery.begins_anew for event in events)
+    times = sum(event.type == recovery.restart for event in events)
     if times > recovery.at_most:
-        yield f"{recovery.begins_anew} happened {times} times with one crash"
+        yield f"{recovery.restart} happened {times} times with one crash"
 
 
 def _key(event: Event) -> _Key:

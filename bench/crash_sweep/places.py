@@ -13,11 +13,11 @@ from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
 from kingdom.workflow.model.resources.template import WorkflowTemplate
 
-_FURNISHED = "furnished"
+_PREPARED = "prepared"
 
 
 class Place(ABC):
-    """Creates one store per run."""
+    """Where the stores of the runs are created and removed."""
 
     @abstractmethod
     def make(self, directory: Path) -> str:
@@ -29,11 +29,11 @@ class Place(ABC):
 
 
 class _Files(Place):
-    def __init__(self, furnished: Path) -> None:
-        self._furnished = furnished
+    def __init__(self, prepared: Path) -> None:
+        self._prepared = prepared
 
     def make(self, directory: Path) -> str:
-        shutil.copytree(self._furnished, directory / "realm")
+        shutil.copytree(self._prepared, directory / "realm")
         return f"file:{directory / 'realm'}"
 
     def drop(self, directory: Path) -> None:
@@ -45,7 +45,7 @@ class _Databases(Place):
         self._cluster = cluster
 
     def make(self, directory: Path) -> str:
-        return self._cluster.create_database(directory.name, template=_FURNISHED)
+        return self._cluster.create_database(directory.name, template=_PREPARED)
 
     def drop(self, directory: Path) -> None:
         self._cluster.drop_database(directory.name)
@@ -53,15 +53,15 @@ class _Databases(Place):
 
 @contextmanager
 def _files(directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
-    furnished = directory / _FURNISHED
-    asyncio.run(_furnish(f"file:{furnished}", sources, made_from))
-    yield _Files(furnished)
+    prepared = directory / _PREPARED
+    asyncio.run(_prepare(f"file:{prepared}", sources, made_from))
+    yield _Files(prepared)
 
 
 @contextmanager
 def _postgres(_directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
     with PrivateCluster() as cluster:
-        asyncio.run(_furnish(cluster.create_database(_FURNISHED), sources, made_from))
+        asyncio.run(_prepare(cluster.create_database(_PREPARED), sources, made_from))
         yield _Databases(cluster)
 
 
@@ -71,7 +71,7 @@ BACKENDS: Mapping[str, Callable[[Path, Path, WorkflowTemplate], AbstractContextM
 }
 
 
-async def _furnish(url: str, sources: Path, made_from: WorkflowTemplate) -> None:
+async def _prepare(url: str, sources: Path, made_from: WorkflowTemplate) -> None:
     await migrate(url)
     async with opened(url) as bus:
-        await scene.furnish(bus, sources, made_from)
+        await scene.store_resources(bus, sources, made_from)

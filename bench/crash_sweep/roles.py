@@ -38,11 +38,11 @@ from kingdom.workflow.timers import run_timers
 CLIENT = "client"
 HOST_NAME = "host-a"
 _SLOTS = 2
-# After this time the leases of a killed process expire, if nothing else shows that it is dead. It is longer than a
-# busy machine delays a process: a lease that is lost without a crash would be a finding.
+# The leases of a killed process expire after this time, if nothing else shows that the process is dead. A busy machine
+# does not delay a process for so long: a lease that is lost without a crash would be a finding.
 _LEASE = timedelta(seconds=5)
 _POLL_SECONDS = 0.1
-_LAST_WORDS_SECONDS = 60.0
+_IDLE_LIMIT_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
 _ENDINGS = {WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
 TOPOLOGY = Topology(
@@ -55,7 +55,7 @@ TOPOLOGY = Topology(
 class Stage:
     """The setting of one run: its store, directory, time limit and broken variant.
 
-    `soldiers` tells which agents play it.
+    `soldiers` are the settings of its agents.
     """
 
     url: str
@@ -119,7 +119,7 @@ def start(role: str, stage: Stage, victim: Point | None = None) -> int:
         os.dup2(descriptor, 2)
         _play(role, stage, victim)
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is belongs into the log of this process
+    except BaseException:  # noqa: BLE001 - every error belongs in the log of this process
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -133,12 +133,12 @@ def die_with_parent() -> None:
 
 
 def _play(role: str, stage: Stage, victim: Point | None) -> None:
-    taken = Steps(role, victim, stage.note)
+    step_counter = Steps(role, victim, stage.note)
     if stage.variant:
         VARIANTS[stage.variant].break_it()
-    with asyncio.Runner(loop_factory=lambda: SweptLoop(taken)) as runner:
-        runner.run(_ROLES[role](stage, taken))
-    stage.counts(role).write_bytes(msgspec.json.encode(taken.counts))
+    with asyncio.Runner(loop_factory=lambda: SweptLoop(step_counter)) as runner:
+        runner.run(_ROLES[role](stage, step_counter))
+    stage.counts(role).write_bytes(msgspec.json.encode(step_counter.counts))
 
 
 def _end_by(stop: Callable[[], None]) -> None:
@@ -146,18 +146,18 @@ def _end_by(stop: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-async def _engine(stage: Stage, taken: Steps) -> None:
+async def _engine(stage: Stage, step_counter: Steps) -> None:
     async with opened(stage.url) as bus:
-        swept = SweptBus(bus, taken)
+        swept = SweptBus(bus, step_counter)
         worker = Worker(swept, engine().dispatcher, streams.ENGINE_STREAMS)
         asked = asyncio.Event()
         _end_by(asked.set)
 
         async def stop_when_idle() -> None:
             await asked.wait()
-            # Also handle the messages of a host that restarted when the run had just ended.
+            # A host may have restarted just when the run ended: handle its messages too.
             with suppress(TimeoutError):
-                await asyncio.wait_for(_until_idle(bus), _LAST_WORDS_SECONDS)
+                await asyncio.wait_for(_until_idle(bus), _IDLE_LIMIT_SECONDS)
             worker.stop()
 
         beside = [asyncio.create_task(each) for each in (run_timers(swept), stop_when_idle())]
@@ -167,12 +167,12 @@ async def _engine(stage: Stage, taken: Steps) -> None:
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def _host(stage: Stage, taken: Steps) -> None:
+async def _host(stage: Stage, step_counter: Steps) -> None:
     settings = stage.soldiers
-    client = SweptAgents(AGENTS[settings.agent].client(settings), taken)
+    client = SweptAgents(AGENTS[settings.agent].client(settings), step_counter)
     async with opened(stage.url) as bus:
         host = SoldierHost(
-            SweptBus(bus, taken),
+            SweptBus(bus, step_counter),
             HOST_NAME,
             client,
             HostFolders(stage.host_directory),
@@ -202,7 +202,7 @@ async def _client(stage: Stage, _: Steps) -> None:
 
 
 async def _start(bus: Bus, workflow_id: str) -> None:
-    """Start the run after the engine knows the host, so that the run is not placed twice."""
+    """Wait until the engine knows the host, and start the run. If it started earlier, it would be placed twice."""
     while True:
         try:
             async with bus.transaction() as transaction:

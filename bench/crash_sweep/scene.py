@@ -18,14 +18,14 @@ ACTOR = "bench"
 REPOSITORIES = ("app", "lib")
 # The highest cost of one response of an agent.
 RESPONSE_USD = 0.01
-_IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
+_IDENTITY = ("-c", "user.name=Bench", "-c", "user.email=bench@localhost")
 
 
 _Step = Mapping[str, object]
 
 
 def script(*steps: _Step) -> str:
-    """Return a prompt for the scripted agent, or for one whose model follows scripts."""
+    """Return a prompt with a script, for the scripted agent or for an agent whose model follows scripts."""
     lines = "\n".join(json.dumps(step) for step in steps)
     return f"Follow the script.\n```script\n{lines}\n```\n"
 
@@ -50,7 +50,7 @@ def template(
 ) -> WorkflowTemplate:
     """Return the template of the reference run: every Task writes to every repository and leaves a report.
 
-    An agent that `speaks` reports the result of each Work by its voice, and has costs at both ends of a turn.
+    With `offers_tools` the agent reports the result of each Work with a tool, and each turn has two costs.
     """
     return WorkflowTemplate(
         id="reference",
@@ -61,7 +61,7 @@ def template(
             WorkDefinition(
                 name=f"work {work}",
                 tasks=tuple(
-                    _spoken_task(work, task, repositories, is_last=task == tasks)
+                    _task_with_tools(work, task, repositories, is_last=task == tasks)
                     if offers_tools
                     else _task(work, task, repositories)
                     for task in range(1, tasks + 1)
@@ -73,7 +73,7 @@ def template(
     )
 
 
-async def furnish(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, shared: Path | None = None) -> None:
+async def store_resources(bus: Bus, sources: Path, made_from: WorkflowTemplate, *, shared: Path | None = None) -> None:
     """Store the repositories and the template."""
     async with bus.transaction() as transaction:
         for name in {ref.git_id for ref in made_from.git_refs}:
@@ -101,13 +101,13 @@ def _task(work: int, task: int, repositories: tuple[str, ...]) -> TaskDefinition
     )
 
 
-def _spoken_task(work: int, task: int, repositories: tuple[str, ...], *, is_last: bool) -> TaskDefinition:
+def _task_with_tools(work: int, task: int, repositories: tuple[str, ...], *, is_last: bool) -> TaskDefinition:
     say, *others = _steps(work, task, repositories)
     cost = {"cost": RESPONSE_USD}
     result = [{"result": {"status": "success", "summary": f"Work {work} is done."}}] if is_last else []
     return TaskDefinition(
         query=script(say, cost, *others, *result, cost, {"answer": "written"}),
-        # A second attempt at the report must have the same result.
+        # The report is a script too, so that a second attempt writes the same report.
         report_outline=(
             ReportSection(title="Report", description=script({"answer": _report(work, task, repositories)})),
         ),

@@ -1,4 +1,4 @@
-"""The durable steps of a process: each is counted, and at one of them the process may kill itself."""
+"""Count the durable steps of a process, and kill the process at one of them."""
 
 import os
 import signal
@@ -41,14 +41,14 @@ class Steps:
         self._note = note
 
     def reach(self, kind: str, label: str, last_act: Callable[[], None] | None = None) -> None:
-        """Take a step. At the last one, record it, run the last action and die."""
+        """Count a step. If the process must die at this step, record it, run `last_act` and die."""
         if self._is_reached(kind, label):
             if last_act:
                 last_act()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def reach_and_kill(self, kind: str, label: str, pid: int) -> None:
-        """Take a step at which another process dies."""
+        """Count a step. If the other process must die at this step, record it and kill that process."""
         if self._is_reached(kind, label):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

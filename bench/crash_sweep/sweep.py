@@ -21,18 +21,19 @@ from bench.crash_sweep.trial import Trial, begin_trial, read_trial
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.settings import SoldierSettings
 
-# A run may take fewer steps than the reference. If all points are wanted, a missed point is tried again.
+# A run may take fewer steps than the reference, and never reach its point. If all points are wanted, it is repeated.
 _TRIES = 3
-_TELL_EVERY_SECONDS = 10.0
+_PRINT_EVERY_SECONDS = 10.0
 # A broken variant may hang forever, so its time limit is shorter.
 _VARIANT_SECONDS = {"scripted": 120.0, "claude": 120.0}
 
 
 @dataclass(slots=True)
-class Swept:
-    """The result of a sweep: the points by role and kind, and the results of the tried ones.
+class SweepResult:
+    """The result of a sweep: the number of points by role and kind, and counts of the runs.
 
-    `steps_again` counts what agents had done before a crash and did again after it.
+    `killed` counts the runs that reached their point, `finished` those of them without a finding, and `missed` the
+    other runs. `steps_again` counts the steps that agents did before a crash and again after it.
     """
 
     points: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -70,9 +71,9 @@ class Sweep:
         self._seconds = seconds
         self._numbers = itertools.count(1)
 
-    def run(self, wanted: int | None, seed: int, *, variant: str | None, catch: bool) -> Swept:
-        """Sweep a number of points or all; for a variant, the points at which it must show."""
-        swept = Swept()
+    def run(self, wanted: int | None, seed: int, *, variant: str | None, catch: bool) -> SweepResult:
+        """Sweep `wanted` points, or all if it is None. With a variant, sweep the points that must detect it."""
+        swept = SweepResult()
         reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
         if reference is None:
             return swept
@@ -83,7 +84,7 @@ class Sweep:
             swept.caught = self._catch(reference)
         return swept
 
-    def _reference(self, swept: Swept, *, times: int) -> Ending | None:
+    def _reference(self, swept: SweepResult, *, times: int) -> Ending | None:
         """Execute the run several times without a crash. All results must be equal, and only common steps count."""
         trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
         reference = trials[0].ending
@@ -96,10 +97,10 @@ class Sweep:
         return reference
 
     def _sweep(
-        self, swept: Swept, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
+        self, swept: SweepResult, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
     ) -> None:
-        """Execute points until enough crashes have happened, or one at each. Missed points come last again."""
-        told = time.monotonic()
+        """Execute one run per point until enough crashes have happened. A missed point is tried again at the end."""
+        printed_at = time.monotonic()
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))
         for _ in range(_TRIES if wanted is None else len(left)):
@@ -109,12 +110,12 @@ class Sweep:
                 self._count(swept, reference, trial)
                 if trial.point and trial.killed_at is None:
                     left.append(trial.point)
-                if time.monotonic() - told > _TELL_EVERY_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - printed_at > _PRINT_EVERY_SECONDS:
+                    printed_at = time.monotonic()
                     print(f"{self._backend}: {number} of {len(turn)}, {len(swept.findings)} findings", flush=True)
         swept.missed = swept.tried - swept.killed
 
-    def _count(self, swept: Swept, reference: Ending, trial: Trial) -> None:
+    def _count(self, swept: SweepResult, reference: Ending, trial: Trial) -> None:
         findings = findings_of(reference, trial)
         for words in findings:
             swept.findings.append(f"{trial.point} ({trial.killed_at}): {words}")
@@ -124,10 +125,10 @@ class Sweep:
             swept.killed += 1
             swept.killed_by_kind[str(trial.point).partition(" #")[0]] += 1
             swept.finished += not findings
-            swept.steps_again += sum(task.again for task in trial.ending.played.values()) if trial.ending else 0
+            swept.steps_again += sum(task.again for task in trial.ending.transcripts.values()) if trial.ending else 0
 
     def _catch(self, reference: Ending) -> dict[str, bool]:
-        """Return for each broken variant whether it was detected at every point at which it must show."""
+        """Return for each broken variant whether it was detected at each of its points."""
         shown = [_Wanted(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
         caught = dict.fromkeys(VARIANTS, True)
         for _, wanted, trial in self._trials(shown):
@@ -136,7 +137,7 @@ class Sweep:
         return caught
 
     def _trials(self, wanted: Iterable["_Wanted"]) -> Iterator[tuple[int, "_Wanted", Trial]]:
-        """Execute runs, some at a time, and yield each one when it ends, with the number of ended runs."""
+        """Execute runs, some at the same time. Yield each ended run: its number, what was wanted, and its result."""
         waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_Wanted, Stage]](), 0
         try:
             while waiting or running:
@@ -178,7 +179,7 @@ def findings_of(reference: Ending, trial: Trial) -> list[str]:
 
 
 def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return the number of steps of each kind that all these runs have."""
+    """Return for each kind of step the lowest number of steps in these runs."""
     first = counted[0]
     return {
         role: {kind: min(each.get(role, {}).get(kind, 0) for each in counted) for kind in kinds}

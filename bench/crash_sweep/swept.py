@@ -17,7 +17,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Transaction
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
-# A git process that dies with its host dies within this time after its start.
+# If git dies with its host, it dies within this time after its start.
 _GIT_LIVES_SECONDS = 0.004
 # Commands of git that change nothing.
 _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "show", "diff"})
@@ -26,9 +26,9 @@ _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "sh
 class SweptBus(WrappedBus):
     """A bus whose commits and claims are steps. Reads are not."""
 
-    def __init__(self, bus: Bus, taken: Steps) -> None:
+    def __init__(self, bus: Bus, step_counter: Steps) -> None:
         super().__init__(bus)
-        self._steps = taken
+        self._steps = step_counter
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
@@ -39,7 +39,7 @@ class SweptBus(WrappedBus):
                 if words := _words(transaction):
                     self._steps.reach(steps.COMMIT_AFTER, words)
 
-            # First of all callbacks, before anything that waits for the commit begins.
+            # This callback comes before all others, so nothing that waits for the commit has begun.
             transaction.after_commit(committed)
             yield transaction
             if words := _words(transaction):
@@ -60,9 +60,9 @@ class SweptAgents(AgentClient):
     name = "swept"
     has_process = True
 
-    def __init__(self, client: AgentClient, taken: Steps) -> None:
+    def __init__(self, client: AgentClient, step_counter: Steps) -> None:
         self._client = client
-        self._steps = taken
+        self._steps = step_counter
 
     async def start(self, launch: Launch) -> Agent:
         """Start an agent."""
@@ -77,11 +77,11 @@ class SweptAgents(AgentClient):
 
 
 class _SweptAgent(Agent):
-    def __init__(self, agent: Agent, taken: Steps) -> None:
+    def __init__(self, agent: Agent, step_counter: Steps) -> None:
         self.session = agent.session
         self.pid = agent.pid
         self._agent = agent
-        self._steps = taken
+        self._steps = step_counter
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         self._steps.reach(steps.AGENT_BEFORE, "send")
@@ -100,16 +100,16 @@ class _SweptAgent(Agent):
         await self._agent.stop(grace)
         self._steps.reach(steps.AGENT_AFTER, "stop")
 
-    async def ended(self) -> str:
-        return await self._agent.ended()
+    async def wait_for_end(self) -> str:
+        return await self._agent.wait_for_end()
 
 
 class SweptLoop(asyncio.SelectorEventLoop):
-    """An event loop that takes a step before, at and after every program."""
+    """An event loop that counts a step before, during and after every program."""
 
-    def __init__(self, taken: Steps) -> None:
+    def __init__(self, step_counter: Steps) -> None:
         super().__init__()
-        self._steps = taken
+        self._steps = step_counter
 
     async def subprocess_exec(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], program: Any, *args: Any, **options: Any
@@ -147,9 +147,9 @@ def _words(transaction: Transaction) -> str:
         return ""
     handled = {delivery.position: delivery.envelope.type for delivery in transaction.held}
     done = [handled.get(position, "?") for position in changes.settlements]
-    said = [copy.envelope.type for copy in changes.copies.values()]
+    published = [copy.envelope.type for copy in changes.copies.values()]
     kept = [f"{kind} {put.record.state}" for (kind, _), put in changes.puts.items()]
-    return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*said, *kept])}"
+    return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*published, *kept])}"
 
 
 def _verb(program: Any, *args: Any) -> str:

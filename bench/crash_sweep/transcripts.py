@@ -14,11 +14,10 @@ from kingdom.soldiers.files.agent_files import AgentFile
 _STEP = re.compile(r"step(\d+)[ab]")
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
+class TaskTranscript(msgspec.Struct, frozen=True, kw_only=True):
     """The transcript of one Task: the step numbers in their order, and the number of answers.
 
-    `again` counts the steps that were done once more by whoever went on after a crash: an agent that is killed may not
-    know of the last one that it has done.
+    `again` counts the steps that were repeated after a crash: a killed agent may not have recorded its last step.
     """
 
     steps: list[int]
@@ -26,20 +25,20 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
 
 
-def played(sessions: Path, home: Path) -> dict[str, Played]:
-    """Return the transcript of each Task. `home` has the files of the agents themselves."""
-    told: dict[str, _Told] = {}
+def read_task_transcripts(sessions: Path, home: Path) -> dict[str, TaskTranscript]:
+    """Return the transcript of each Task. `home` is the HOME of the agents, with their own session files."""
+    builders: dict[str, _TaskTranscriptBuilder] = {}
     for transcript in sorted(sessions.glob("*.json")):
         entries = read_entries(transcript)
         for entry in [*entries, *_own_answers(entries, home)]:
             task, _, attempt = str(entry.get("prompt", "")).partition("#")
             if task and not task.endswith("-report"):
-                told.setdefault(task, _Told()).hear(entry, attempt)
-    return {task: each.played() for task, each in told.items()}
+                builders.setdefault(task, _TaskTranscriptBuilder()).add(entry, attempt)
+    return {task: each.result() for task, each in builders.items()}
 
 
-def cost_told(sessions: Path) -> float:
-    """Return the cost of all turns, each by its last message."""
+def read_transcript_cost(sessions: Path) -> float:
+    """Return the cost of all turns. The last entry about a turn counts."""
     turns: dict[tuple[str, str], float] = {}
     for transcript in sessions.glob("*.json"):
         for entry in read_entries(transcript):
@@ -48,7 +47,7 @@ def cost_told(sessions: Path) -> float:
     return sum(turns.values())
 
 
-class _Told:
+class _TaskTranscriptBuilder:
     """Collects the transcript of one Task."""
 
     def __init__(self) -> None:
@@ -56,12 +55,12 @@ class _Told:
         self._again = 0
         self._answered: list[str] = []
 
-    def hear(self, entry: TranscriptEntry, attempt: str) -> None:
+    def add(self, entry: TranscriptEntry, attempt: str) -> None:
         match entry:
             case {"step": int(number)}:
                 self._steps.append((number, attempt))
             case {"type": "output", "call": str(call), "isError": False} if found := _STEP.search(call):
-                self._do(int(found[1]), attempt)
+                self._add_step(int(found[1]), attempt)
             case {"own_answer": True}:
                 # Count an answered attempt only once.
                 if attempt not in self._answered:
@@ -69,11 +68,11 @@ class _Told:
             case {"answer": str()}:
                 self._answered.append(attempt)
 
-    def played(self) -> Played:
+    def result(self) -> TaskTranscript:
         steps = [number for number, _ in self._steps]
-        return Played(steps=steps, answers=len(self._answered), again=self._again)
+        return TaskTranscript(steps=steps, answers=len(self._answered), again=self._again)
 
-    def _do(self, number: int, attempt: str) -> None:
+    def _add_step(self, number: int, attempt: str) -> None:
         last, before = self._steps[-1] if self._steps else (0, "")
         if number == last and attempt != before:
             self._again += 1
@@ -82,7 +81,7 @@ class _Told:
 
 
 def _own_answers(entries: list[TranscriptEntry], home: Path) -> Iterator[TranscriptEntry]:
-    """Yield the answered prompts from the transcripts of Claude Code itself."""
+    """Yield the answered prompts according to the session files of Claude Code itself."""
     own: AgentFile | None = None
     for entry in entries:
         match entry:

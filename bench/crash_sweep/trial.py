@@ -23,7 +23,7 @@ _LOG_SHOWN = 1500
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one run. `killed_at` is the step at which the victim died, if it reached it."""
+    """The result of one run. `killed_at` is the step at which the victim died, or None if it did not die."""
 
     point: Point | None
     killed_at: str | None
@@ -124,7 +124,7 @@ class _Processes:
         return role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def _ends(self, seconds: float, of: Mapping[int, str] | None = None) -> Iterator[tuple[int, int]]:
-        """Yield each exit until none of these processes runs, or none of all."""
+        """Yield each exit until none of these processes runs. Without `of`, wait for all processes."""
         deadline = time.monotonic() + seconds
         while self._running.keys() & (self._running if of is None else of).keys() and time.monotonic() < deadline:
             pid, status = os.waitpid(-1, os.WNOHANG)

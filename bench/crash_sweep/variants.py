@@ -28,7 +28,7 @@ from kingdom.workflow.records import HOSTS
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A broken variant and the points at which it must show."""
+    """A broken variant and the points at which the sweep must detect it."""
 
     break_it: Callable[[], None]
     shows_at: tuple[Point, ...]
@@ -68,17 +68,17 @@ def forget_session() -> None:
     """Start a new session where an agent should continue its old one."""
     launch = command_handlers._launch
 
-    async def anew(
+    async def launch_new_session(
         context: HostContext, command_input: CommandInput[StartAgent], workplace: Workplace, stack: AsyncExitStack
     ) -> Launch:
         command = msgspec.structs.replace(command_input.command, session=None)
         return await launch(context, replace(command_input, command=command), workplace, stack)
 
-    put_in_place(command_handlers, "_launch", anew)
+    put_in_place(command_handlers, "_launch", launch_new_session)
 
 
 def prompt_again() -> None:
-    """Treat a prompt without a known end as one that never arrived."""
+    """Treat a prompt whose end is unknown as a prompt that never arrived."""
 
     async def inspect(_client: AgentClient, _launch: Launch, _prompt_id: str) -> Inspection:
         return Inspection(finding=TranscriptFinding.ABSENT)

@@ -74,7 +74,7 @@ def _measure(part: str, options: argparse.Namespace, figures: Figures) -> None:
             runs=options.runs or scale.runs,
             rounds=options.rounds or scale.rounds,
             with_dbos=not options.skip_dbos,
-            # A short turn on a busy machine says little, so it has a bound only on request.
+            # The speed of a quick run on a busy machine says little, so it has a bound only on request.
             bounded=not options.quick or options.demand is not None,
             say=say,
         )

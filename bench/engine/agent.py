@@ -45,7 +45,7 @@ class InstantAgent(Agent):
         del grace
         self._gone.set()
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait for the end."""
         await self._gone.wait()
         return "ended as asked"

@@ -1,6 +1,7 @@
-"""Statements and buffers per Task from the server, while finished runs accumulate.
+"""Count the statements and buffers per Task on the server, while finished runs accumulate.
 
-The runs come one after the other: how many events share a transaction depends on the moment, and one never does.
+The counted runs run one after another. If several ran at once, their events would share transactions, by chance more or
+fewer of them, and the counts would vary.
 """
 
 import tempfile
@@ -28,12 +29,13 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.workflow.records import KINDS, WORKFLOWS
 from kingdom.workflow.streams import TOPOLOGY
 
+# The bound: the cost with many stored runs, relative to the cost with few.
 GROWTH_LIMIT = 1.2
-# Vacuum before a measurement, never during one.
+# The bench vacuums before a measurement, so the server never does it during one.
 SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 _TEMPLATE = "engine_template"
 _MODELS = 10
-# These run by the clock, independent of Tasks, and so do empty claims.
+# These statements run periodically, whatever the Tasks do, and are not counted. Empty claims are not counted either.
 _IDLE = {"reap", "lowest_lease", "renew", "find_due"}
 _CLAIMS = {"claim", "claim_ordered"}
 
@@ -56,7 +58,7 @@ class CountingBus(ExplainedBus):
 
 
 class ScanningBus(CountingBus):
-    """Scans all runs at every step, although it knows the one that it needs."""
+    """Scans all runs at every step, although it knows which run it needs."""
 
     @asynccontextmanager
     async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:

@@ -1,6 +1,6 @@
-"""Run the product like a user: runs of 3 Works with 2 Tasks each, without checkouts, all started at once.
+"""Run the product as a user does: runs of 3 Works with 2 Tasks each, without checkouts, all started at once.
 
-`python -m bench.engine.kingdom DSN RUNS` runs them in this process and prints what that took.
+`python -m bench.engine.kingdom DSN RUNS` runs them in its own process and prints the time that this took.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from kingdom.workflow.timers import run_timers
 
 WORKS, TASKS = 3, 2
 TASKS_PER_RUN = WORKS * TASKS
-# Each is one command with its answer: start, a query per Task, checks, checkpoint.
+# A step is one command with its answer. Each Work has these: start, one query per Task, checks, checkpoint.
 STEPS_PER_RUN = WORKS * (TASKS + 3)
 CONNECTIONS = 8
 _ACTOR = "bench"
@@ -69,7 +69,7 @@ _TEMPLATE = WorkflowTemplate(
 @asynccontextmanager
 async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1000) -> AsyncIterator[None]:
     """Run an engine and a host in this process."""
-    earlier = await _furnish(bus)
+    earlier = await _store_template(bus)
     worker = Worker(bus, engine().dispatcher, ENGINE_STREAMS)
     host = SoldierHost(
         bus,
@@ -133,7 +133,7 @@ async def measure(dsn: str, runs: int) -> Turn:
             return Turn.now() - began
 
 
-async def _furnish(bus: Bus) -> int:
+async def _store_template(bus: Bus) -> int:
     """Store the template if needed, and return the last epoch of the host."""
     async with bus.transaction() as transaction:
         if await transaction.get(TEMPLATES.name, _TEMPLATE.id) is None:
@@ -145,7 +145,7 @@ async def _furnish(bus: Bus) -> int:
 
 
 async def _wait_for_host(dsn: str, earlier: int) -> None:
-    """Wait until the engine knows the host, because earlier runs would be placed twice."""
+    """Wait until the engine knows the host. Runs that start before that would be placed twice."""
     async with asyncio.timeout(_HOST_SECONDS), await _connect(dsn) as connection:
         while True:
             cursor = await connection.execute(_HOST_IS_THERE, (_HOST, earlier))

@@ -1,6 +1,6 @@
-"""dbos with the same load: workflows with the same number of steps, all started at once in one process.
+"""Give dbos the same load: workflows with the same number of steps, all started at once in one process.
 
-`python -m bench.engine.peer DSN RUNS` runs them and prints what that took.
+`python -m bench.engine.peer DSN RUNS` runs them and prints the time that this took.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from sqlalchemy import URL
 from bench.engine.kingdom import CONNECTIONS, STEPS_PER_RUN
 from bench.engine.turn import Turn
 
-# More threads make it slower, because they wait for each other.
+# More threads make dbos slower, because they wait for each other.
 _THREADS = 16
 
 
@@ -62,7 +62,7 @@ def main(dsn: str, runs: int) -> None:
     )
     DBOS.launch()
     print(asyncio.run(measure(runs)).to_json(), flush=True)
-    # Its threads end slowly, and there is nothing to save.
+    # The threads of dbos end slowly, and there is nothing to save.
     os._exit(0)
 
 

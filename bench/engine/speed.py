@@ -1,4 +1,4 @@
-"""Durable steps per second: the engine and dbos in turns on one PostgreSQL, each in one process."""
+"""Measure durable steps per second: the engine and dbos take turns on one PostgreSQL, each in one process."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 
+# The bound: the speed of the engine as a multiple of dbos.
 AHEAD_OF_DBOS = 1.0
 KINGDOM, DBOS = "kingdom", "dbos"
 _PROGRAMS = {KINGDOM: "bench.engine.kingdom", DBOS: "bench.engine.peer"}
@@ -42,9 +43,9 @@ def measure_speed(
     bounded: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Run both in every round. The bound applies to the median of the ratios of the rounds."""
+    """Run the engine and dbos in every round. The bound applies to the median of the ratios of the rounds."""
     found: dict[str, list[Pace]] = {}
-    # On busy processors, the side with more threads gets more of them.
+    # On a busy machine, the side with more threads gets more processor time, so the load belongs to the result.
     figures.facts["load before"] = round(os.getloadavg()[0], 1)
     for number in range(rounds):
         turns = [KINGDOM, DBOS] if with_dbos else [KINGDOM]
@@ -65,14 +66,14 @@ def measure_speed(
 
 
 def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> Pace:
-    """Run one of them in its own process and database."""
+    """Run the engine or dbos in its own process and database."""
     dsn = cluster.create_database(database)
     if who == KINGDOM:
         asyncio.run(migrate(dsn))
     server_began = _server_seconds(cluster)
     command = [sys.executable, "-m", _PROGRAMS[who], dsn, str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
-    # Dropping the database waits for its sessions, so that the server has counted them.
+    # Dropping the database waits until its sessions have ended. Only then has the server counted their processor time.
     cluster.drop_database(database)
     if done.returncode:
         raise RuntimeError(f"{who} did not run:\n{done.stderr[-4000:]}")

@@ -39,7 +39,7 @@ SELECT -a.id, gen_random_uuid(), a.stream, a.event_type, a.schema_version, a.occ
 
 
 def fill_with_finished_runs(connection: Connection, runs: int) -> None:
-    """Copy the finished runs of a store up to a number, then vacuum and analyze."""
+    """Copy the finished runs of a store until there are this many, then vacuum and analyze."""
     connection.execute(_MODELS)
     connection.execute(_COPIES, (runs,))
     for statement in (_RECORDS, _LOG, _ARCHIVE):

@@ -1,4 +1,4 @@
-"""The wall-clock and processor time of one turn of a contestant."""
+"""The wall-clock time and the processor time that the engine or dbos needs for one measurement."""
 
 import time
 from typing import Self
@@ -7,14 +7,14 @@ import msgspec
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Elapsed seconds, and the processor seconds of a process."""
+    """Two clocks, or the time between two readings of them: elapsed seconds, and processor seconds of this process."""
 
     seconds: float
     cpu_seconds: float
 
     @classmethod
     def now(cls) -> Self:
-        """Return the current clocks."""
+        """Read both clocks."""
         return cls(time.perf_counter(), time.process_time())
 
     def __sub__(self, began: "Turn") -> "Turn":

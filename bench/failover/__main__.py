@@ -1,4 +1,4 @@
-"""`python -m bench.failover`: exits 0 only if nothing was lost, stuck or stale against the promises."""
+"""`python -m bench.failover`: exits 0 only if every guarantee holds and failovers are fast enough."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.faults import to_its_end
+from bench.chaos.faults import run_to_end
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
 from kingdom.log_output import configure_logs
@@ -24,14 +24,14 @@ from kingdom.verify.history import read_history
 from kingdom.verify.trial import Trial, open_trial
 from kingdom.verify.violation import Violation
 
-# The limit of the median time from a promotion to the first handled event, in lengths of a lease.
+# The bound: the median time from a promotion to the first handled event, in lease durations.
 AT_MOST_LEASES = 1.0
 _LEASE = timedelta(seconds=5)
 _LOAD_SECONDS = 3.0
 _UNREPLICATED_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.25
-# The violations that concern the final store. The other kinds compare it with the acts of a lost server, which
-# transactions that are lost, and assigned numbers that were assigned again.
+# The kinds of violations that can be found in the final store alone. The other kinds compare it with the history. They
+# do not count if a server has lost transactions, because numbers of lost transactions are then assigned a second time.
 _OF_FINAL_STORE = frozenset(
     {
         ViolationKind.LOST,
@@ -96,7 +96,7 @@ async def _run(pair: Pair, options: argparse.Namespace) -> FailoverResult:
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
-        await trial.ready()
+        await trial.wait_until_ready()
         for number in range(options.kills):
             await asyncio.sleep(_LOAD_SECONDS)
             await _fail_over(pair, trial, losing=options.asynchronous or options.broken)
@@ -115,14 +115,14 @@ async def _run(pair: Pair, options: argparse.Namespace) -> FailoverResult:
 
 async def _fail_over(pair: Pair, trial: Trial, *, losing: bool) -> None:
     if losing:
-        await to_its_end(pair.detach)
+        await run_to_end(pair.detach)
         await asyncio.sleep(_UNREPLICATED_SECONDS)
     killed = time.monotonic_ns()
-    trial.history.write(FAILOVER, killed=killed, promoted=await to_its_end(pair.fail_over))
+    trial.history.write(FAILOVER, killed=killed, promoted=await run_to_end(pair.fail_over))
     async with asyncio.timeout(trial.plan.patience.total_seconds()):
         while not _is_handled(trial):  # noqa: ASYNC110 - other processes do it
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
-    await to_its_end(pair.replace_standby)
+    await run_to_end(pair.replace_standby)
 
 
 def _is_handled(trial: Trial) -> bool:
@@ -144,7 +144,7 @@ def _missed(outcome: FailoverResult, options: argparse.Namespace) -> Iterator[st
 
 
 def _violations(outcome: FailoverResult, *, asynchronous: bool) -> Iterator[Violation]:
-    """Return the findings that count. If the servers lose transactions, lost events and repeated calls do not count."""
+    """Yield the violations that count. With asynchronous replication, lost events and repeated calls do not count."""
     if not asynchronous:
         yield from outcome.report.violations
         return

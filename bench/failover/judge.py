@@ -36,9 +36,10 @@ class Failover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Acknowledged transactions that the servers lost: events, some of them published again, and settlements.
+    """What the servers have lost although they had acknowledged it.
 
-    An event that closes a lost call can never be handled.
+    `events` are lost, and some of them were `published_again`. `handled_again` events have lost a settlement.
+    `unclosable` events close a call that is lost, so they can never be handled.
     """
 
     events: frozenset[str]
@@ -48,7 +49,7 @@ class Losses:
 
 
 def failovers(history: Sequence[HistoryEntry]) -> Iterator[Failover]:
-    """Return every failover after which an event was handled."""
+    """Yield every failover after which an event was handled."""
     done = [(entry.facts["began"], entry.at) for entry in history if entry.what == "settled"]
     for entry in history:
         if entry.what == FAILOVER:

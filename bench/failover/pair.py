@@ -65,14 +65,15 @@ class Pair:
 
     def replace_standby(self) -> None:
         """Build a standby as a copy of the primary, and wait until it has every commit."""
-        # Set this only when the standby is there: without it no commit would end, and a copy must not inherit it.
+        # `synchronous_standby_names` is set only when the standby runs. Without a standby no commit would end, and the
+        # standby must not copy the setting.
         self._standby.follow(self._primary)
         if not self._synchronous:
             self._wait_for(_STREAMING)
             return
         self._primary.configure(_STANDBYS, "*")
         self._wait_for(_SYNCHRONOUS)
-        # A commit that waits for the standby comes after all earlier commits.
+        # When this commit has reached the standby, all earlier commits have too.
         self._primary.ask("SELECT txid_current()")
 
     def _wait_for(self, question: LiteralString) -> None:

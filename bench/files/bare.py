@@ -1,4 +1,4 @@
-"""The bare loop: the disk operations of the store, recorded once and repeated without bookkeeping."""
+"""The bare loop: it records the disk operations of the store once, and repeats them without any bookkeeping."""
 
 import os
 from collections import Counter
@@ -92,9 +92,9 @@ async def record(root: Path, sizes: Sequence[int]) -> Script:
 
 
 class Bare:
-    """Repeats a script below another root, encoding written messages and decoding read ones.
+    """Repeats a script below another root. It also encodes each written message and decodes each read message.
 
-    With `envelopes`, envelopes go in and come out as with the bus, else plain JSON objects.
+    With `envelopes` the messages are envelopes, as in the bus, otherwise plain JSON objects.
     """
 
     def __init__(self, root: Path, script: Script, *, envelopes: bool) -> None:
@@ -113,7 +113,7 @@ class Bare:
 
     def prepare(self, step: Step) -> Action:
         """Return a prepared step, so that only its execution is measured."""
-        # A claim moves files; an ended event is written once more, into the archive.
+        # A claim moves files and encodes nothing. A settlement encodes each event again, for the archive.
         messages = range(step.events if step.name != "claim" else 0)
         actions, to_json = self._actions(step.operations), self._to_json
 

@@ -19,7 +19,7 @@ from bench.files.variants import make_bus
 _FILL = 1000
 _MARK = "/kingdom-bench-mark"
 _PR_SET_PTRACER = 0x59616D61
-_ANYBODY = ctypes.c_ulong(-1)
+_ANY_PROCESS = ctypes.c_ulong(-1)
 
 
 async def measure_claims(
@@ -36,7 +36,7 @@ async def measure_claims(
         async with make_bus(root) as bus:
             for start in range(0, size, _FILL):
                 await bus.publish(*some_events(min(_FILL, size - start)))
-        log, cold_seconds = await asyncio.to_thread(_watch, root, claims, variant)
+        log, cold_seconds = await asyncio.to_thread(_trace, root, claims, variant)
         *calls, _ = calls_between_marks(log)
         *_, syncs = calls_between_marks(log, _SYNCS)
         counts.append(statistics.median(calls))
@@ -47,7 +47,7 @@ async def measure_claims(
     figures.note(f"syncs of a publish of {GROUP} events", syncs, at_most=SYNCS_OF_A_PUBLISH)
 
 
-def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
+def _trace(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
     """Return the calls of some claims and one publish, and the time of the first claim of a new process."""
     command = [sys.executable, "-m", "bench.files.claims", str(root), str(claims), *([variant] if variant else [])]
     log = root.with_suffix(".strace")
@@ -58,10 +58,12 @@ def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
         tracing = ["strace", "-f", "-p", str(claimer.pid), "-o", str(log)]
         with subprocess.Popen(tracing, stderr=subprocess.PIPE, text=True) as tracer:
             assert tracer.stderr
-            said = tracer.stderr.readline()
-            if "attached" not in said:
+            first_line = tracer.stderr.readline()
+            if "attached" not in first_line:
                 claimer.kill()
-                raise SystemExit(f"strace cannot attach to a process here, so calls cannot be counted: {said.strip()}")
+                raise SystemExit(
+                    f"strace cannot attach to a process here, so calls cannot be counted: {first_line.strip()}"
+                )
             claimer.stdin.write("go\n")
             claimer.stdin.close()
             claimer.wait()
@@ -69,8 +71,8 @@ def _watch(root: Path, claims: int, variant: str | None) -> tuple[str, float]:
     return log.read_text(errors="replace"), cold_seconds
 
 
-# "4711 openat(AT_FDCWD, …". A resumed call of another thread is not a new call.
-# Without futex: the scheduler decides how often two threads of Python wait for each other.
+# Matches a line such as "4711 openat(AT_FDCWD, …", but not the line of a resumed call, which is not a new call. Calls
+# of futex are not counted: the scheduler decides how often two threads of Python wait for each other.
 _CALLS = re.compile(r"\d+ +(?!futex\()[a-z_0-9]+\(")
 _SYNCS = re.compile(r"\d+ +(fsync|fdatasync|syncfs|sync|msync|sync_file_range)\(")
 
@@ -109,6 +111,6 @@ async def _claim(root: Path, claims: int, variant: str | None) -> None:
 
 if __name__ == "__main__":
     with suppress(AttributeError):
-        # If only parents may trace a process, allow the sibling strace.
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
+        # Some kernels let only a parent trace a process, but strace is a sibling of this process.
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY_PROCESS, 0, 0, 0)
     asyncio.run(_claim(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# The bounds of the bench: shares of a bare loop, multiples of a peer, and growth.
+# The bounds: the speed as a share of the bare loop and as a multiple of other queues, the growth of a claim, and the
+# latency of a wake-up as a multiple of a bare loop.
 SHARE_OF_BARE = 0.6
 AHEAD_OF_PEERS = 1.0
 CLAIM_GROWTH = 1.5
 WAKE_UP_MULTIPLE = 3.0
-# One more bound: a publish waits only for the journal.
+# A publish syncs only the journal.
 SYNCS_OF_A_PUBLISH = 1
 
 
@@ -39,8 +40,8 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figure for the report."""
-        told = {"name": self.name, "value": round(self.value, 3)}
-        return {**told, "bound": self.bound, "holds": self.complaint() is None} if self.bound else told
+        row = {"name": self.name, "value": round(self.value, 3)}
+        return {**row, "bound": self.bound, "holds": self.complaint() is None} if self.bound else row
 
 
 @dataclass(slots=True)

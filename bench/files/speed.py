@@ -1,4 +1,4 @@
-"""Publish and drain: the bus, a bare loop and the peers in turns on one disk."""
+"""Measure publishing and draining: the bus, a bare loop and other queues take turns on one disk."""
 
 import asyncio
 import gc
@@ -21,8 +21,8 @@ from kingdom.backends.files.bus import FilesBus
 from kingdom.bus import Delivery, Dispatcher, Envelope, Event, Transaction, Worker
 
 _BUS, _WORKER = "kingdom", "kingdom, a worker with reactions"
-# The same steps with the same envelopes; the same in a thread, for a caller whose event loop must not wait for the
-# disk; and with plain JSON in place of envelopes.
+# Three forms of the bare loop: with the envelopes of the bus; the same in a thread, for a caller whose event loop must
+# not wait for the disk; and with plain JSON instead of envelopes.
 _BARE, _THREADED, _BAREST = "bare loop", "bare loop in a thread", "bare loop of plain JSON"
 _NO_PEERS = {_BUS, _WORKER, _BARE, _THREADED, _BAREST}
 _ONE, _GROUP, _DRAIN = "publish 1", f"publish {GROUP}", "drain"
@@ -33,7 +33,7 @@ Rates = dict[tuple[str, str], float]
 
 
 class Clock:
-    """The time of every turn of one round, by contestant and phase."""
+    """The times of one round, by contestant and phase."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -43,7 +43,7 @@ class Clock:
         self._turns[who, phase].append(seconds / events)
 
     def rates(self) -> Rates:
-        """Return events per second by the lower quartile, because other load only makes a turn longer."""
+        """Return events per second, from the lower quartile of the times, because other load only adds time."""
         return {key: 1 / sorted(turns)[len(turns) // 4] for key, turns in self._turns.items()}
 
 
@@ -52,8 +52,8 @@ async def measure_speed(
 ) -> None:
     """Run all contestants in every round. The bounds apply to the medians of the ratios of the rounds.
 
-    A single publish is held against the loop in a thread, since the way there and back is most of what the bus adds to
-    it; if `strict`, against the bare loop like the rest.
+    A single publish is compared with the loop in a thread, because most of its extra cost is the switch to a thread and
+    back. With `strict` it is compared with the bare loop, as the other phases are.
     """
     script = await record(directory / "recorded", sizes)
     found: list[Rates] = []

@@ -1,4 +1,4 @@
-"""Wake-ups from process to process: `python -m bench.files.wakeups bus|bare DIRECTORY [VARIANT]` is who waits."""
+"""Measure how fast one process wakes another; `python -m bench.files.wakeups bus|bare DIRECTORY [VARIANT]` waits."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ _IDLE_SECONDS = 2.0
 
 
 async def measure_wake_ups(directory: Path, figures: Figures, *, samples: int, variant: str | None) -> None:
-    """Publish to one process through the bus, do the same by hand for another one, turn by turn."""
+    """Wake one process through the bus and another one by a plain file change, in turns, and compare the latencies."""
     script = await record(directory / "recorded", [1] * samples)
     bare = Bare(directory / "bare", script, envelopes=True)
     watched = directory / "watched"
@@ -42,8 +42,8 @@ async def measure_wake_ups(directory: Path, figures: Figures, *, samples: int, v
         _waiter("bus", directory / "bus", variant) as for_bus,
         _waiter("bare", watched, None) as for_bare,
     ):
-        await for_bus.awake(lambda: bus.publish(*some_events(1)))
-        await for_bare.awake(lambda: asyncio.to_thread(os.utime, bell))
+        await for_bus.wake_up(lambda: bus.publish(*some_events(1)))
+        await for_bare.wake_up(lambda: asyncio.to_thread(os.utime, bell))
         for step in script.steps[:samples]:
             write, (event,) = bare.prepare(step), some_events(1)
 
@@ -76,8 +76,8 @@ class Waiter:
             pass
         return (woken - started) / 1e9
 
-    async def awake(self, act: Callable[[], Awaitable[object]]) -> None:
-        """Act until the process wakes up for the first time: nobody can see when its watching has begun."""
+    async def wake_up(self, act: Callable[[], Awaitable[object]]) -> None:
+        """Act until the process wakes up for the first time, because it does not say when it has begun to watch."""
         for _ in range(round(_PATIENCE.total_seconds() / _FIRST_SECONDS)):
             await act()
             with suppress(TimeoutError):
@@ -86,12 +86,12 @@ class Waiter:
         raise AssertionError("a waiter never wakes up")
 
     async def line(self, at_most: float = _PATIENCE.total_seconds()) -> bytes:
-        """Return what the process says next."""
+        """Return the next output line of the process."""
         assert self._process.stdout
         return await asyncio.wait_for(self._process.stdout.readline(), at_most)
 
     async def idle_share(self) -> float:
-        """Return how much of a processor it takes while nothing happens."""
+        """Return how much of a processor the process uses while nothing happens."""
         process = psutil.Process(self._process.pid)
         process.cpu_percent()
         await asyncio.sleep(_IDLE_SECONDS)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import Any
 
+# The bounds: buffers of a claim, of a claim while many workers hold leases, and the growth of any statement.
 CLAIM_LIMIT = 450
 CROWDED_CLAIM_LIMIT = 700
 FLAT_RATIO = 1.5
@@ -12,7 +13,10 @@ FLAT_RATIO = 1.5
 
 @dataclass(slots=True)
 class Row:
-    """Buffers of one statement over growing sizes; `limit` bounds each, `flat` their growth."""
+    """The buffers of one statement by size. `limit` bounds every figure, `flat` bounds their growth.
+
+    `axis` says what grows.
+    """
 
     name: str
     axis: str
@@ -28,7 +32,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Return the largest ratio of a figure to that of a smaller size. A figure that falls has not grown."""
+        """Return the largest ratio of a figure to the figure of the same or a smaller size."""
         figures = [self.points[size] for size in sorted(self.points)]
         return max(later / max(earlier, 1) for earlier, later in combinations_with_replacement(figures, 2))
 

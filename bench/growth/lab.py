@@ -33,7 +33,10 @@ TOPOLOGY = Topology(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The sizes of a run."""
+    """The sizes of a run: events pending, events of a stream with a retrying key, and waiting events of ordered keys.
+
+    `pinned_events` are handled in some `phases` while a transaction stays open. `crowd` is a number of workers.
+    """
 
     pending: tuple[int, ...]
     retrying: tuple[int, ...]
@@ -112,7 +115,7 @@ class Lab:
 
 @contextmanager
 def pinned(dsn: str) -> Iterator[None]:
-    """Hold back xmin, like a forgotten session."""
+    """Keep a transaction open, so that the server cannot remove dead rows: xmin is pinned."""
     with psycopg.connect(dsn) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT FROM kingdom.outbox_event LIMIT 1")

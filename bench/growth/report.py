@@ -24,7 +24,7 @@ def print_table(figures: Figures) -> None:
 
 
 def draw_plot(figures: Figures, path: Path) -> None:
-    """Plot buffers over size, for growing tables and for a lasting pin."""
+    """Plot buffers over size, on the left for growing tables, on the right for events handled while xmin is pinned."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A Figure without pyplot needs no display.
     figure = Figure(figsize=(15, 8.5))
@@ -36,13 +36,13 @@ def draw_plot(figures: Figures, path: Path) -> None:
         for row in figures.rows.values():
             if row.axis.startswith("events") == pinned and row.points:
                 axes.plot(list(row.points), list(row.points.values()), marker="o", label=row.name)
-        _furnish(axes, title)
+        _label_axes(axes, title)
     left.set_xscale("log")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
 
-def _furnish(axes: Axes, title: str) -> None:
+def _label_axes(axes: Axes, title: str) -> None:
     axes.set_xlabel(title)
     axes.set_ylabel("shared buffers of the whole statement")
     axes.set_yscale("log")

@@ -14,7 +14,7 @@ from kingdom.bus import Envelope
 CLAIMS = 5
 LEASE_SIZE = 100
 RENEWED_AT_ONCE, NEIGHBOUR_LEASES = 32, 10
-# A bus searches for late commits at most once per second, and spends at most a twentieth of its time on it.
+# A bus also searches for events that were committed late: at most once per second, and for a twentieth of its time.
 SPACED = "at most 1 a second"
 PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
 # Every tenth row belongs to the retrying key. The events of other keys are spread, as in real use.
@@ -25,7 +25,7 @@ CASE WHEN g = 10 THEN now() + interval '1 hour' WHEN g % 10 <> 0 AND g <= {rows}
 
 
 async def measure_backlog(lab: Lab) -> None:
-    """Claims, settles, renewals and the reaper over growing backlogs, with as many finished events."""
+    """Measure claims, settlements, renewals and the reaper over growing backlogs, with as many finished events."""
     for size in lab.scale.pending:
         with lab.database() as (dsn, connection):
             lab.say(f"backlog: {size:,} pending, {size:,} archived")
@@ -72,7 +72,7 @@ async def _measure_crowd(lab: Lab, dsn: str, connection: Connection, size: int) 
 
 
 async def measure_streams(lab: Lab) -> None:
-    """Claims from four streams whose events are mixed in one table."""
+    """Measure claims from four streams whose events are mixed in one table."""
     row = lab.figures.row("claim, four streams", PENDING, limit=CLAIM_LIMIT)
     for size in lab.scale.pending:
         with lab.database() as (dsn, connection):
@@ -86,7 +86,7 @@ async def measure_streams(lab: Lab) -> None:
 
 
 async def measure_retrying_key(lab: Lab) -> None:
-    """Claims from an ordered stream in which one retrying key has every tenth event."""
+    """Measure claims from an ordered stream in which a key that is retried has every tenth event."""
     row = lab.figures.row("claim, ordered, a retrying key owns a tenth", ROWS, limit=CLAIM_LIMIT)
     for size in lab.scale.retrying:
         with lab.database() as (dsn, connection):
@@ -100,7 +100,7 @@ async def measure_retrying_key(lab: Lab) -> None:
 
 
 async def measure_idle(lab: Lab) -> None:
-    """Claims that find nothing in an ordered stream full of followers."""
+    """Measure claims that find nothing: the first event of each key is due later, and the others wait for it."""
     row = lab.figures.row("claim, ordered, idle", FOLLOWERS, limit=CLAIM_LIMIT)
     for size in lab.scale.followers:
         with lab.database() as (dsn, connection):
@@ -114,7 +114,7 @@ async def measure_idle(lab: Lab) -> None:
 
 
 async def measure_pinned(lab: Lab) -> None:
-    """Work through a backlog while xmin is pinned, so that dead rows are never removed."""
+    """Measure the statements of a worker while xmin is pinned, so that dead rows are never removed."""
     figures, scale = lab.figures, lab.scale
     claim = figures.row("claim, xmin pinned", PROCESSED, limit=CLAIM_LIMIT)
     look = figures.row(f"claim over everything, xmin pinned ({SPACED})", PROCESSED, flat=False)
@@ -136,7 +136,7 @@ async def measure_pinned(lab: Lab) -> None:
 
 
 async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
-    """Measure the reaper and the renewals of a second worker, whose leases the first one does not close."""
+    """Measure the reaper and the renewals of a second worker. The first worker does not end its leases."""
     held = [await neighbour.claim("stream-0", BATCH, "neighbour") for _ in range(NEIGHBOUR_LEASES)]
     await neighbour.reap()
     neighbour.take()
@@ -149,7 +149,7 @@ async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
 
 
 async def measure_pinned_key(lab: Lab) -> None:
-    """Publish to one hot key and settle its events while xmin is pinned."""
+    """Measure publishing to one busy key and settling its events while xmin is pinned."""
     figures, scale = lab.figures, lab.scale
     with lab.database() as (dsn, connection):
         lab.say(f"pinned xmin, one hot key: {scale.pinned_events:,} events")

@@ -58,13 +58,15 @@ _TRAVERSALS = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Requests to send in order, the allowed answers, and the events that must result."""
+    """Requests to send in order, the allowed answers, and the events that must result.
+
+    With `hangs_up` the client closes the connection after an incomplete request, for which the server would wait.
+    """
 
     kind: str
     requests: tuple[bytes, ...]
     statuses: frozenset[int]
     events: frozenset[str] = frozenset()
-    # After an incomplete request the client hangs up, because the server would wait for more.
     hangs_up: bool = False
 
 
@@ -160,9 +162,9 @@ def _bad_body(chance: random.Random, number: int) -> Input:
 
 
 def _doubled_keys(chance: random.Random, number: int) -> Input:
-    somebody = _dumped(webhook(number, requested_reviewer={"login": "somebody"}))
+    other = _dumped(webhook(number, requested_reviewer={"login": "another-user"}))
     first, second = b'"requested_reviewer": {"login": "%s"}' % US.encode(), b'"action": "labeled"'
-    body = b"{" + chance.choice([first + b", " + somebody[1:], somebody[1:-1] + b", " + second + b"}"])
+    body = b"{" + chance.choice([first + b", " + other[1:], other[1:-1] + b", " + second + b"}"])
     return Input("body: doubled keys", (request(body),), _UNDERSTOOD)
 
 
@@ -319,5 +321,5 @@ def inputs(count: int, seed: int) -> Iterator[Input]:
     chance = random.Random(seed)
     makers = [maker for maker, weight in _CLASSES for _ in range(weight)]
     for index in range(count):
-        # Two numbers for each input, because one class needs a second one.
+        # Each input gets an odd number, because `_replay` also uses the next number.
         yield (makers[index] if index < len(makers) else chance.choice(makers))(chance, 2 * index + 1)

@@ -63,22 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the tests of the unchanged product reach, by region and stage, and how long a stage may take."""
+    """The tests of each region and stage with what they reach, and the longest time that a stage may take."""
 
     stages: Mapping[Region, Mapping[str, Sequence[MeasuredTest]]]
     patience: float
 
 
 def _survey(bench: Bench, suite: Sequence[str] | None, console: Console) -> Survey:
-    """Test the unchanged product, which must pass. Tests of a region run once, also if regions share them."""
+    """Test the unchanged product, which must pass. Tests that several regions share run only once."""
     contract: dict[str, list[MeasuredTest]] = {}
     own: dict[tuple[str, ...], list[MeasuredTest]] = {}
     for region in REGIONS.values():
         if region.backend not in contract:
             contract[region.backend] = bench.survey(suite or SUITE, "-k", region.backend)
             console.print(f"{region.backend}, unchanged: {len(contract[region.backend])} tests of the contract passed")
-            if said := bench.judge(region).said:
-                sys.exit(f"the torment complains of the unchanged product: {said}")
+            if output := bench.judge(region).output:
+                sys.exit(f"fault injection failed on the unchanged product: {output}")
         if not suite and region.own_tests not in own:
             own[region.own_tests] = bench.survey(region.own_tests)
             console.print(f"{region.backend}, unchanged: {len(own[region.own_tests])} own tests passed")
@@ -91,7 +91,11 @@ def _survey(bench: Bench, suite: Sequence[str] | None, console: Console) -> Surv
 
 
 def _choose(survey: Survey, region: Region, mutant: Mutant) -> dict[str, list[str]]:
-    """Return the tests of each stage for a mutant. Own tests may reach it in a process that no survey sees."""
+    """Return the tests of each stage for a mutant.
+
+    Of the contract suite, only the tests that reach the mutant run. All own tests of the region run, because they may
+    reach the mutant in another process, which is not recorded.
+    """
     return {
         stage: choose_tests(tests, mutant, only_reaching=stage == "contract suite")
         for stage, tests in survey.stages[region].items()
@@ -123,7 +127,7 @@ def _try_all(
                 words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
                 console.print(words, markup=False, soft_wrap=True)
                 if verdict.killed_by:
-                    console.print(f"    {verdict.said}", markup=False, soft_wrap=True, style="dim")
+                    console.print(f"    {verdict.output}", markup=False, soft_wrap=True, style="dim")
                 yield verdict
         finally:
             # The pool would otherwise finish every mutant before it lets an interrupt through.
@@ -179,7 +183,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="how many mutants are tested at a time"
     )
-    parser.add_argument("--suite", nargs="+", help="run these tests before the torment, in place of all others")
+    parser.add_argument(
+        "--suite", nargs="+", help="run these tests before the fault injection, in place of all other tests"
+    )
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )

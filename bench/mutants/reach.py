@@ -1,4 +1,4 @@
-"""Which tests reach which statement or function: a pytest plugin that records it, and the choice of tests by it."""
+"""Record in a pytest plugin which statements and functions each test reaches, and choose the tests for a mutant."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from bench.mutants.mutant import Mutant
 from kingdom.backends.postgres import queries
 
-# The file to record into. The plugin does nothing without it.
+# This variable names the file to record into. Without it the plugin does nothing.
 RECORD = "KINGDOM_MUTANTS_REACH"
 _load_queries = queries.load_queries
 

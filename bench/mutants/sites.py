@@ -16,7 +16,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "kingdom"
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Files from which a number of mutants is drawn, the backend they are tested on, and the tests of these files."""
+    """Some files, the number of mutants that is drawn from them, and their backend and tests.
+
+    The mutants are tested on the `backend`; `own_tests` are the tests of these files.
+    """
 
     files: tuple[str, ...]
     share: int
@@ -59,7 +62,14 @@ REGIONS: Mapping[str, Region] = {
         ),
         16,
         "files",
-        _tests("files_recovery", "files_clock", "files_leases", "files_journal", "files_published_twice"),
+        _tests(
+            "files_recovery",
+            "files_clock",
+            "files_leases",
+            "files_journal",
+            "files_published_twice",
+            "files_unreadable",
+        ),
     ),
     "core": Region(
         tuple(

@@ -1,4 +1,4 @@
-"""Test one mutant: the contract suite's fast part, then the own tests of what is damaged, then fault injection."""
+"""Test one mutant: with the fast part of the contract suite, then with the tests of its region, then by faults."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ from bench.mutants.sites import SOURCE, Region
 from bench.postgres import PrivateCluster
 
 ROOT = Path(__file__).parents[2]
-TORMENT_SECONDS = 10
-# Without tests that start processes, since what those reach is not seen.
+FAULT_SECONDS = 10
+# The tests of this file start processes, and what those processes reach is not recorded.
 _LEFT_OUT = "test_processes.py"
 SUITE = tuple(
     str(file.relative_to(ROOT))
@@ -42,7 +42,7 @@ class Verdict:
 
     mutant: Mutant
     killed_by: str | None
-    said: str
+    output: str
     seconds: float
 
 
@@ -64,7 +64,7 @@ class Bench:
             record = Path(directory) / "reach.jsonl"
             complaint = self._run((*_PYTEST, *options, *suite), folder, **{RECORD: str(record)})
             if complaint is not None:
-                sys.exit(f"{' '.join(suite)} complains of the unchanged product: {complaint}")
+                sys.exit(f"{' '.join(suite)} failed on the unchanged product: {complaint}")
             return read_reach(record)
 
     def judge(
@@ -75,7 +75,7 @@ class Bench:
         A stage that exceeds the time limit also notices the mutant.
         """
         began = time.monotonic()
-        torment = (sys.executable, "-m", "bench.mutants.torment", region.backend, str(TORMENT_SECONDS))
+        inject_faults = (sys.executable, "-m", "bench.mutants.fault_injection", region.backend, str(FAULT_SECONDS))
         with _damaged(mutant) as folder:
             arguments = folder / "tests.txt"
             for stage, tests in stages.items():
@@ -83,8 +83,8 @@ class Bench:
                 complaint = self._run((*_PYTEST, f"@{arguments}"), folder) if tests else None
                 if complaint is not None:
                     return Verdict(mutant, stage, complaint, time.monotonic() - began)
-            complaint = self._run(torment, folder)
-        return Verdict(mutant, "torment" if complaint else None, complaint or "", time.monotonic() - began)
+            complaint = self._run(inject_faults, folder)
+        return Verdict(mutant, "fault injection" if complaint else None, complaint or "", time.monotonic() - began)
 
     def _run(self, command: Sequence[str], folder: Path, **variables: str) -> str | None:
         """Return the complaint of a stage, or None if it passes."""
@@ -138,7 +138,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _last_words(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
+def _last_words(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     telling = [line for line in lines if line.startswith(("FAILED", "ERROR", "finding"))]
     return (telling[0] if telling else lines[-1])[:200]

@@ -80,7 +80,7 @@ async def _main(role: str, dsn: str) -> None:
 async def _end_with_parent() -> None:
     """Send SIGTERM to this process when its parent dies."""
     parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells a process that its parent has died
+    while os.getppid() == parent:  # noqa: ASYNC110 - no event says that the parent has died
         await asyncio.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 

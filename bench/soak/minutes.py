@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
+# The minutes before this one warm up and are not compared.
 FIRST_FLAT_MINUTE = 3
+# The bounds: how much a size, the cost of an event, and the rate may vary.
 SIZE_RATIO = 1.5
 COST_RATIO = 1.5
 RATE_RATIO = 2.0
-# Vacuum needs the minute after a pin to clean up.
+# How many minutes vacuum needs to clean up after the pinned minute.
 RECOVERY_MINUTES = 1
 # Below this size, a few more pages do not count as growth.
 SMALL_BYTES = 4 * 1024 * 1024
@@ -34,10 +36,9 @@ class Minute:
 def complaints(minutes: Sequence[Minute], *, noise: float = 1.0) -> list[str]:
     """Describe what does not stay constant from the third minute on.
 
-    The rate counts in every minute, the pinned one too. Neither a size nor what an event costs the server may grow by
-    more than half from any minute to any later one. Exempt are the pinned minute, in which dead rows have to be walked
-    over, and the one after it: a file that grew meanwhile may stay large, as its space is used again, but it may not go
-    on growing. `noise` widens what is allowed.
+    The rate is compared over all these minutes. Sizes and the cost of an event may grow only by a ratio from one minute
+    to a later one, separately before and after the pin. The pinned minute and the next one are exempt, because dead
+    rows accumulate in them. After that, a file may stay large but may not grow further. `noise` widens the bounds.
     """
     flat = [minute for minute in minutes if minute.number >= FIRST_FLAT_MINUTE]
     pin = max((minute.number for minute in minutes if minute.pinned), default=0)

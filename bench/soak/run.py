@@ -85,7 +85,7 @@ class Soak:
             pinned=pinned,
             rate=rate,
             server_microseconds=cost,
-            # The size of a table swings between two vacuums, but its mean does not.
+            # The size of a table varies between two vacuums, so the mean is compared.
             sizes={name: round(fmean(sample[name] for sample in samples)) for name in samples[0]},
             dead={row["name"]: row["dead"] for row in rows},
         )
@@ -107,7 +107,7 @@ class Soak:
         return process
 
     def _server_seconds(self) -> float:
-        """Return the processor time of the whole server so far, which does not depend on other programs."""
+        """Return the processor time of the whole server so far. Unlike elapsed time, it ignores other programs."""
         if self._server is None:
             return 0.0
         own = self._server.cpu_times()

@@ -1,4 +1,4 @@
-"""The composition root: from a URL to an open bus. This is the only module that names a backend.
+"""The composition root: from a URL to an open bus. No other module imports a backend.
 
 `file:DIRECTORY` is a store of files, `postgresql://…` a database, and `embedded:DIRECTORY` a PostgreSQL server that
 Kingdom runs itself. A backend is imported only when it is needed, so a store of files needs no database driver.
@@ -34,7 +34,8 @@ _FILE_SCHEME = "file"
 _EMBEDDED_SCHEME = "embedded"
 _ACCOUNT = "account"
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
-_FORM = "use file:DIRECTORY, embedded:DIRECTORY or postgresql://user@host/database"
+_URL_FORMS = "use file:DIRECTORY, embedded:DIRECTORY or postgresql://user@host/database"
+# The store aborts a transaction that is idle for this long.
 _IDLE_LIMIT = timedelta(seconds=30)
 
 
@@ -53,8 +54,8 @@ async def open_bus(
 ) -> AsyncIterator[Bus]:
     """Open the bus of a URL. The record kinds of effects and daily sequences are always included.
 
-    With `create`, a missing store of files or embedded server is created, and an embedded server is migrated to this
-    version. A database needs `migrate` first.
+    With `create`, a store of files or an embedded server is created if it does not exist, and an embedded server is
+    migrated to this version. A database needs `migrate` first.
     """
     every = [EFFECTS, SEQUENCES, *kinds]
     bus: FilesBus | PostgresBus
@@ -112,7 +113,7 @@ def embedded_is_installed() -> bool:
 
 
 def inspect_embedded(url: str) -> "ServerInspection":
-    """Inspect an embedded server without starting it. Raises Misconfigured if it cannot exist."""
+    """Inspect an embedded server without starting it. Raises Misconfigured if the directory cannot have one."""
     from kingdom.backends.embedded.inspection import inspect_server
 
     return inspect_server(_server_directory(url))
@@ -151,7 +152,7 @@ def operations_of(bus: Bus) -> Operations:
 
 
 def transfer_of(bus: Bus) -> StoreTransfer:
-    """Return the export and import of the store of a bus."""
+    """Return the object that exports and imports the store of a bus."""
     if _is_files_bus(bus):
         from kingdom.backends.files import FilesTransfer
 
@@ -199,12 +200,12 @@ def generals_directory_of(settings: Settings, realm: "Realm") -> Path:
     """Return the directory of the Generals: as configured, else in the store of files, else next to kingdom.yaml."""
     if realm.generals:
         return Path(realm.generals)
-    return (directory_of(settings.database_url) or settings.beside) / "generals"
+    return (directory_of(settings.database_url) or settings.base_directory) / "generals"
 
 
 def data_directory_of(settings: Settings) -> Path:
     """Return the directory of logs and checkouts: the store of files, else `realm` next to kingdom.yaml."""
-    return directory_of(settings.database_url) or settings.beside / "realm"
+    return directory_of(settings.database_url) or settings.base_directory / "realm"
 
 
 def _required_directory(url: str) -> Path:
@@ -239,12 +240,12 @@ def _server_directory(url: str) -> "ServerDirectory":
 
 
 def _check_postgres(url: str) -> None:
-    """Raise Misconfigured unless a URL, or its `name=value` form, names a database and the driver is installed."""
+    """Raise Misconfigured unless the text is a PostgreSQL URL or `name=value` pairs, and the driver is installed."""
     scheme, found, _ = url.partition("://")
     if scheme not in _POSTGRES_SCHEMES if found else "=" not in url:
         # The URL may contain a password, so the message does not repeat it.
         kind = f"{scheme}://" if found else "this URL"
-        raise Misconfigured(f"{kind} is not a known kind of store: {_FORM}")
+        raise Misconfigured(f"{kind} is not a known kind of store: {_URL_FORMS}")
     try:
         from kingdom.backends.postgres import check_url
     except ModuleNotFoundError as error:
@@ -252,7 +253,7 @@ def _check_postgres(url: str) -> None:
     check_url(url)
 
 
-# These look at module names, because importing the classes would load both backends.
+# The next functions compare module names, because importing the classes would load both backends.
 def _is_files_bus(bus: Bus) -> "TypeGuard[FilesBus]":
     return _is_from("kingdom.backends.files.", bus)
 

@@ -29,7 +29,7 @@ class KingdomError(Exception):
 
 
 class Transient(KingdomError):
-    """Raised when the same call may succeed later."""
+    """Raised when the same call may succeed later. `after` is the time to wait, if it is known."""
 
     code = "transient"
 
@@ -45,7 +45,7 @@ class Conflict(Transient):
 
 
 class Unavailable(Transient):
-    """Raised by a backend when its store cannot be reached. This counts no attempt."""
+    """Raised by a backend when its store cannot be reached. It does not count as an attempt."""
 
     code = "unavailable"
 
@@ -82,7 +82,7 @@ class IllegalTransition(Permanent):
 
 
 class LeaseLost(KingdomError):
-    """Raised when a settlement comes too late. `positions` are the lost deliveries."""
+    """Raised when a lease ended before the result of its deliveries was stored. `positions` are these deliveries."""
 
     code = "lease_lost"
 

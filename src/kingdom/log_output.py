@@ -26,7 +26,7 @@ def configure_logs(*, json: bool, level: int = logging.INFO, also: Sequence[stru
         *also,
     ]
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="at")
-    # Exceptions become text first, because they may contain untrusted text.
+    # Exceptions are formatted first, so that their text is escaped too.
     last = [structlog.processors.JSONRenderer()] if json else [_escape_texts, console]
     final: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, *last]
     structlog.configure(
@@ -60,10 +60,10 @@ def _capture_standard_loggers(
 
 def _escape_texts(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Escape control characters and indent further lines. The renderer quotes values that are not text."""
-    return {name: _shown(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: _escape(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     return printable(text).replace("\n", "\n    ")
 
 

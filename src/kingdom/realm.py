@@ -1,4 +1,4 @@
-"""The file `kingdom.yaml`: all settings of a realm, read once, with errors that name the line."""
+"""The file `kingdom.yaml`: all settings of a realm, read once, with errors that show the line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -39,14 +39,14 @@ channel: kingdom
 #     bot_token: env:SLACK_BOT_TOKEN
 #     app_token: env:SLACK_APP_TOKEN
 """
-# Fields that may name the location of a secret instead: `env:NAME` or `file:PATH`.
+# Fields whose value can be a secret, or its location: `env:NAME` or `file:PATH`.
 SECRETS = frozenset({"token", "secret", "secrets", "bot_token", "app_token", "key"})
-# May contain a password. Here `file:` means a store of files.
+# A URL can contain a password. In this field `file:` means a store of files, not the location of a secret.
 _URL = "database_url"
 _ENVIRONMENT, _FILE, _EMBEDDED = "env:", "file:", "embedded:"
-# The sections of roles that send messages. Their default channel is that of the realm.
-_SPEAKERS = ("king", "envoy", "chamberlain")
-# A password in a URL, or in the `host=… password='…'` form that the driver accepts too.
+# The sections of roles that send messages. Their default channel is the channel of the realm.
+_MESSAGE_SENDERS = ("king", "envoy", "chamberlain")
+# A password in a URL, or in `host=… password='…'`, which the driver accepts too.
 _WORD = r"(?P<name>\bpassword\s*=\s*)(?P<word>'(?:[^'\\]|\\.)*'|[^&\s]+)"
 _PASSWORD = re.compile(rf"(?P<before>://[^:@/]*:)(?!\d+/).*(?=@)|{_WORD}", re.IGNORECASE)
 _MASK = "***"
@@ -55,7 +55,7 @@ _Path = tuple[str | int, ...]
 
 
 class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a realm: its store, its time zone, and those of each role."""
+    """The settings of a realm: its store, its time zone, and the settings of each role."""
 
     database_url: str = ""
     time_zone: str = "UTC"
@@ -79,14 +79,17 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ZoneInfo(self.time_zone)
 
 
-# The fields of a realm, with any content.
+# A realm whose fields can have any content. Reading a file as this type finds only unknown fields.
 _Outline = msgspec.defstruct(
     "_Outline", [(name, Any, None) for name in Realm.__struct_fields__], forbid_unknown_fields=True
 )
 
 
 def read_realm(file: Path | None, *, secrets: bool = True) -> Realm:
-    """Read the settings of a realm, with or without the secrets that they name. Without a file, return the defaults."""
+    """Read the settings of a realm. Without a file, return the defaults.
+
+    With `secrets`, each `env:NAME` or `file:PATH` is replaced by the secret at that location.
+    """
     if file is None:
         return Realm()
     text = _read_text(file)
@@ -101,11 +104,11 @@ def read_realm(file: Path | None, *, secrets: bool = True) -> Realm:
     values = yaml.safe_load(text)
     if secrets:
         values = _Secrets(text, file).insert(values)
-    return msgspec.convert(_complete(values, realm.channel, file.parent), Realm)
+    return msgspec.convert(_with_derived_defaults(values, realm.channel, file.parent), Realm)
 
 
 def read_part(file: Path | None, name: str, *, secrets: bool = False) -> Realm:
-    """Read only one field of a file. All other fields have their defaults, even if the file has errors there."""
+    """Read only one field of a file. All other fields have their defaults, even if they are invalid in the file."""
     if file is None:
         return Realm()
     text = _read_text(file)
@@ -119,12 +122,12 @@ def read_part(file: Path | None, name: str, *, secrets: bool = False) -> Realm:
         return Realm()
     if secrets:
         values = _Secrets(text, file).insert(values)
-    return msgspec.convert(_complete(values, Realm().channel, file.parent), Realm)
+    return msgspec.convert(_with_derived_defaults(values, Realm().channel, file.parent), Realm)
 
 
 def mask_secrets(realm: Realm) -> dict[str, Any]:
     """Return all settings with masked secrets."""
-    document: dict[str, Any] = _masked(msgspec.to_builtins(realm))
+    document: dict[str, Any] = _mask(msgspec.to_builtins(realm))
     return document
 
 
@@ -157,10 +160,10 @@ def _nested_types(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
                 yield from _nested_types(each, f"{path}.{field.encode_name}".lstrip("."))
 
 
-def _complete(values: Mapping[str, Any], channel: str, beside: Path) -> dict[str, Any]:
+def _with_derived_defaults(values: Mapping[str, Any], channel: str, folder: Path) -> dict[str, Any]:
     """Return the settings with derived defaults: absolute paths, channels and shared values."""
     document = dict(values)
-    for part in _SPEAKERS:
+    for part in _MESSAGE_SENDERS:
         document[part] = {"channel": channel, **document.get(part, {})}
     chamberlain = document["chamberlain"]
     # The King uses the budget limits of the Chamberlain.
@@ -171,12 +174,12 @@ def _complete(values: Mapping[str, Any], channel: str, beside: Path) -> dict[str
         }
         document["sentinel"] = sources
     if url := document.get(_URL):
-        document[_URL] = _resolve_url(url, beside)
+        document[_URL] = _resolve_url(url, folder)
     if generals := document.get("generals"):
-        document["generals"] = _resolve_path(beside, generals)
+        document["generals"] = _resolve_path(folder, generals)
     soldiers = document.get("soldiers") or {}
     named = {name: soldiers[name] for name in ("directory", "files", "agents", "path") if soldiers.get(name)}
-    document["soldiers"] = {**soldiers, **{name: _resolve_path(beside, place) for name, place in named.items()}}
+    document["soldiers"] = {**soldiers, **{name: _resolve_path(folder, place) for name, place in named.items()}}
     return document
 
 
@@ -186,24 +189,24 @@ def _resolve_path(folder: Path, place: str | list[str]) -> str | list[str]:
     return [str(folder / Path(each).expanduser()) for each in place]
 
 
-def _resolve_url(url: str, beside: Path) -> str:
-    """Return the URL of a store with a relative directory resolved against the directory of the file."""
+def _resolve_url(url: str, folder: Path) -> str:
+    """Return the URL of a store. A relative directory in it is resolved against the folder of the file."""
     if url.startswith(_EMBEDDED) and not url.startswith(f"{_EMBEDDED}//"):
-        return f"{_EMBEDDED}{_resolve_path(beside, url.removeprefix(_EMBEDDED))}"
+        return f"{_EMBEDDED}{_resolve_path(folder, url.removeprefix(_EMBEDDED))}"
     path = _THIS_HOST.sub("", url.removeprefix(_FILE))
-    # A URL with another host stays as it is, and is refused when it is opened.
-    return f"{_FILE}{_resolve_path(beside, path)}" if url.startswith(_FILE) and not path.startswith("//") else url
+    # A URL with another host is not changed here. Opening it fails.
+    return f"{_FILE}{_resolve_path(folder, path)}" if url.startswith(_FILE) and not path.startswith("//") else url
 
 
 @dataclass(frozen=True, slots=True)
 class _Secrets:
-    """Reads the secrets that a file names. Its errors name the line, never a secret."""
+    """Replaces the locations of secrets in a file by the secrets. Its errors show the line, never a secret."""
 
     text: str
     file: Path
 
     def insert(self, value: Any, path: _Path = ()) -> Any:
-        """Return the document with every secret inserted."""
+        """Return the document with each location of a secret replaced by the secret."""
         name = next((step for step in reversed(path) if isinstance(step, str)), "")
         match value:
             case Mapping():
@@ -257,12 +260,12 @@ def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
             yield value
 
 
-def _masked(value: Any, name: str = "") -> Any:
+def _mask(value: Any, name: str = "") -> Any:
     match value:
         case Mapping():
-            return {key: _masked(each, key) for key, each in value.items()}
+            return {key: _mask(each, key) for key, each in value.items()}
         case list() | tuple():
-            return [_masked(each, name) for each in value]
+            return [_mask(each, name) for each in value]
         case str() if name in SECRETS and value:
             return _MASK
         case str() if name == _URL:

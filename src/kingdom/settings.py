@@ -19,12 +19,15 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of a process from its command line and environment. No module reads them at import time."""
+    """The settings of a process from its command line and environment. No module reads them at import time.
+
+    `application` is the MODULE:OBJECT that declares streams and handlers; `actor` is the user's name in the log.
+    """
 
     database_url: str
     # The kingdom.yaml that applies, if there is one.
     file: Path | None = None
-    # False if neither an option nor KINGDOM_DATABASE_URL names the store, so that kingdom.yaml may name it.
+    # False if neither an option nor KINGDOM_DATABASE_URL names the store. Then kingdom.yaml may name it.
     store_is_named: bool = True
     schema: str = DEFAULT_SCHEMA
     through_pgbouncer: bool = False
@@ -38,7 +41,7 @@ class Settings:
         return self.database_url.lower().startswith("file:")
 
     @property
-    def beside(self) -> Path:
+    def base_directory(self) -> Path:
         """Return the directory where relative paths in kingdom.yaml start."""
         return self.file.parent if self.file else Path()
 
@@ -91,7 +94,7 @@ def read_environment(name: str) -> str | None:
 
 
 def environment_of_children(settings: Settings) -> dict[str, str]:
-    """Return the environment for a child process on the same store. A command line would show the password."""
+    """Return the environment of a child process on the same store. Options would show the password to other users."""
     return {**os.environ, "KINGDOM_DATABASE_URL": settings.database_url, "KINGDOM_SCHEMA": settings.schema}
 
 

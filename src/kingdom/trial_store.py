@@ -1,6 +1,6 @@
 """The port of `kingdom bus verify`: a store that the verification creates, damages, inspects and removes.
 
-It is not in `kingdom.verify`, because the backends implement it and import nothing above the bus.
+The port is not in `kingdom.verify`, because the backends implement it, and they must not import that package.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from kingdom.bus.port import Bus, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """The state of one event. `token` is the token that settled it, which is certain only for a DONE event."""
+    """The state of one event. If the event is DONE, `token` is the token that settled it."""
 
     event_id: str
     stream: str
@@ -29,13 +29,14 @@ class StoredEvent:
 class TrialStore(ABC):
     """A store that the verification creates, damages and removes. The processes under test open `url` and `schema`."""
 
-    # True if one process at a time writes: then its lock holder can be stopped. Otherwise connections can be cut.
+    # True if only one process at a time can write. The verification then stops the process that holds the lock, and
+    # otherwise cuts connections.
     has_one_writer: ClassVar[bool]
-    # The shortest lease that a running worker can still renew after any fault of the store itself.
+    # A running worker can renew a lease of this length in time, despite every fault of the store itself.
     shortest_lease: ClassVar[timedelta]
 
     url: str
-    # The URL for observers. It gets no faults.
+    # The URL of the same store for observers. Their connections are never cut.
     safe_url: str
     schema: str
 
@@ -61,7 +62,7 @@ class TrialStore(ABC):
 
     @abstractmethod
     async def broken_invariants(self) -> list[str]:
-        """Return the internal invariants of the store that do not hold now."""
+        """Return a description of each internal invariant of the store that does not hold now."""
 
     @abstractmethod
     async def events(self) -> list[StoredEvent]:
@@ -72,5 +73,5 @@ class TrialStore(ABC):
         """Return the data of all log entries of a type, in transaction order."""
 
     @abstractmethod
-    def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction that stays open for a while after its writes. It is rolled back unless `keep` is true."""
+    def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction that stays open for some seconds after the block. Roll it back unless `keep` is true."""

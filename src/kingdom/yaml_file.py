@@ -1,4 +1,4 @@
-"""Read YAML files into types, with errors that name the line and the field, and write YAML for people."""
+"""Read YAML files into types, with errors that show the line and the field, and write YAML for people."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,21 +34,22 @@ _SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def read_yaml(text: str, source: str, kind: type[_T], under: Mapping[str, type[msgspec.Struct]]) -> _T:
-    """Read a file as a type. `source` names the file in errors; `under` gives the types of nested blocks.
+def read_yaml(text: str, source: str, kind: type[_T], block_types: Mapping[str, type[msgspec.Struct]]) -> _T:
+    """Read a file as a type. `source` is the name of the file in errors.
 
-    `under` names a block by its path, as in `envoy.webhook`, or by its name alone if that has one meaning everywhere.
+    `block_types` has the type of each nested block, by its path, such as `envoy.webhook`, or by its name alone if every
+    block with this name has the same type.
     """
-    root, document = _parsed(text, source)
+    root, document = _parse(text, source)
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise Misconfigured(_explained(str(error), root, source, {**under, "": kind})) from error
+        raise Misconfigured(_explain(str(error), root, source, {**block_types, "": kind})) from error
 
 
 def place_in(text: str, source: str, path: Sequence[str | int]) -> str:
     """Return the file and line of a field."""
-    root, _ = _parsed(text, source)
+    root, _ = _parse(text, source)
     return f"{source}:{_line(root, list(path))}"
 
 
@@ -58,7 +59,7 @@ def write_yaml(document: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks."""
+    """Writes each text of several lines as a YAML block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -104,7 +105,7 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, str(error), node.start_mark) from error
 
 
-def _parsed(text: str, source: str) -> tuple[yaml.Node | None, object]:
+def _parse(text: str, source: str) -> tuple[yaml.Node | None, object]:
     """Return the single YAML document of a text, as nodes with line numbers and as values."""
     try:
         loader = _Loader(text)
@@ -147,7 +148,7 @@ def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
             waiting += node.value
 
 
-def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[str, type[msgspec.Struct]]) -> str:
+def _explain(words: str, root: yaml.Node | None, source: str, block_types: Mapping[str, type[msgspec.Struct]]) -> str:
     """Return an error message with the line and the path of the field."""
     place = _PLACE.search(words)
     message = words[: place.start()] if place else words
@@ -155,7 +156,7 @@ def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[s
     steps = [step["field"] or int(step["index"]) for step in _STEP.finditer(path)]
     if unknown := _UNKNOWN_FIELD.fullmatch(message):
         fields = [step for step in steps if isinstance(step, str)]
-        entry = under.get(".".join(fields)) or under[fields[-1] if fields else ""]
+        entry = block_types.get(".".join(fields)) or block_types[fields[-1] if fields else ""]
         steps.append(unknown["field"])
         path += f".{unknown['field']}"
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(entry))
@@ -167,7 +168,7 @@ def _explained(words: str, root: yaml.Node | None, source: str, under: Mapping[s
 
 
 def _line(node: yaml.Node | None, steps: list[str | int]) -> int:
-    """Return the line of a path, or of the last part of it that exists."""
+    """Return the line of a field, or of the nearest enclosing block if the field is missing."""
     line = node.start_mark.line if node else 0
     for step in steps:
         if isinstance(node, yaml.MappingNode):

@@ -22,7 +22,7 @@ from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import receive_event, save
 from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow import lifecycle, templates
 from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
@@ -82,7 +82,7 @@ class Typist:
 
 def furnish(realm: Path) -> Front:
     """Make the store."""
-    application = declared(Realm())
+    application = declare_application(Realm())
 
     async def make() -> Front:
         async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
@@ -136,7 +136,7 @@ def ask_more(realm: Path) -> None:
     """Let somebody else ask, too."""
 
     async def ask() -> None:
-        application = declared(Realm())
+        application = declare_application(Realm())
         async with (
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,

@@ -26,7 +26,7 @@ from kingdom.court.petitions.records import save_petition
 from kingdom.court.questions import QUESTIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, WORKFLOWS
 from tests.acceptance.front import AGAIN, ENDED, PETITION, TASK, Front, Typist, ask_more
 from tests.acceptance.terminal import CTRL_C, Terminal
@@ -303,7 +303,7 @@ def test_what_somebody_has_spoilt_is_told_of_and_hides_nothing_else(
 
 async def spoil(realm: Path, run: str) -> None:
     """Make the older run one that cannot be read any more, which asked for something first; and so one of each."""
-    application, began = declared(Realm()), utc_now() - timedelta(days=2)
+    application, began = declare_application(Realm()), utc_now() - timedelta(days=2)
     async with (
         open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
         bus.transaction() as transaction,

@@ -12,7 +12,7 @@ from kingdom.cli.framework.workflow_ids import find_workflow
 from kingdom.clock import utc_now
 from kingdom.ids import first_id
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow import templates
 from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
@@ -96,7 +96,7 @@ def a_minute_apart(since: datetime, *, court_first: bool) -> list[tuple[str, dat
 
 async def newest(realm: Path, runs: Sequence[tuple[str, datetime]], *, ended: bool) -> str:
     """Make runs, and return the one that `last` names."""
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
         template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
         for run, made in runs:

@@ -93,7 +93,7 @@ def test_a_repository_is_looked_at_as_a_host_would(
     create = ("git", "create", "app", f"{house}app.git")
     refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
     assert refused.code == 1
-    assert f"a host reads them from {realm}/.gitconfig" in refused.err
+    assert f"a host reads credentials from {realm}/.gitconfig" in refused.err
     realm.mkdir(exist_ok=True)
     (realm / ".gitconfig").write_text(mine)
     assert laptop.run(*create).code == 0

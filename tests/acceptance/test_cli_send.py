@@ -27,7 +27,7 @@ from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import CURRENT, load, receive_event, save
 from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from tests.acceptance.front import Typist
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -47,7 +47,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 @asynccontextmanager
 async def opened(directory: Path) -> AsyncIterator[Bus]:
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(f"file:{directory / 'realm'}", application.topology, application.kinds) as bus:
         yield bus
 

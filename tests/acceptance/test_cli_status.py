@@ -15,13 +15,13 @@ from kingdom.clock import utc_now
 from kingdom.court.chamberlain.health import HealthLevel, HealthState
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter
-from kingdom.court.king.admission import absent_owner
+from kingdom.court.king.admission import missing_general_owner
 from kingdom.court.king.waiting_queue import HELD, READY, WaitingEntry, add_entry
 from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
 from kingdom.court.records import CURRENT, save
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.front import Typist
@@ -37,7 +37,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
     async def run() -> None:
-        application = declared(Realm())
+        application = declare_application(Realm())
         async with (
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,
@@ -74,7 +74,7 @@ async def fill(transaction: Transaction) -> None:
     await add_entry(transaction, place("evt-a-2", Priority.HIGH), READY)
     await add_entry(transaction, place("evt-a-3", Priority.LOW), HELD)
     gone = place("evt-a-4", Priority.NORMAL, "gen-gone", "there is no General gen-gone now")
-    await add_entry(transaction, gone, absent_owner("gen-gone"))
+    await add_entry(transaction, gone, missing_general_owner("gen-gone"))
     for number, status in enumerate((AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN), start=1):
         given: dict[str, Any] = {"event_id": "evt-a-0", "target_general": "gen-a", "type": "t", "payload": {}}
         assignment = Assignment(id=f"task-{number}", priority=Priority.LOW, created_at=now, status=status, **given)

@@ -103,7 +103,7 @@ def test_a_paused_run_goes_on_in_its_session_and_looking_away_does_not_disturb_i
         assert looking.ends() == 128 + signal.SIGINT
 
     asked = runs.run("pause", workflow_id)
-    assert f"{workflow_id} is RUNNING and about to pause (somebody paused it)" in asked.out
+    assert f"{workflow_id} is RUNNING and about to pause (a person paused it)" in asked.out
     # The turn may end before the agent is stopped.
     (runs.tree(workflow_id) / "go").touch()
     paused = runs.reaches(workflow_id, "PAUSED")

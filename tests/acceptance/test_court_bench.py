@@ -23,7 +23,7 @@ BURST = {
     "webhooks of both bursts not answered 202 as they should be",
     "events of the burst lost, doubled or not routed",
 }
-EVENT = review_asked(7).happening.event
+EVENT = review_asked(7).activity.event
 PLACE = "01-evt"
 
 
@@ -91,7 +91,7 @@ async def test_an_event_costs_as_many_system_calls_whatever_is_stored(tmp_path: 
 
 
 def growths(*counted: str) -> set[str]:
-    return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a look by the clock")}
+    return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a periodic check")}
 
 
 def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:

@@ -18,7 +18,7 @@ from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from bench.crash_sweep.sweep import in_turn
-from bench.crash_sweep.transcripts import Played, cost_told, played
+from bench.crash_sweep.transcripts import TaskTranscript, read_task_transcripts, read_transcript_cost
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.agents.transcript import append_entry
 
@@ -53,14 +53,16 @@ REFERENCE = Ending(
     checkpoints={"w1": {"app": "4b825dc"}},
     reports={"w1-t1": "# Report\n"},
     events=[PLACED, SENT, ANSWERED, REPORTED, DONE, STOPPED, ENDED],
-    played={"w1-t1": Played(steps=[1, 2, 3], answers=1)},
+    transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 3], answers=1)},
     cost_usd=0.02,
-    cost_told_usd=0.02,
-    rests=[],
+    transcript_cost_usd=0.02,
+    leftovers=[],
 )
 RECOVERED_EVENTS = [PLACED, SENT, LOST, PLACED_AGAIN, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, ENDED]
 RECOVERED = msgspec.structs.replace(REFERENCE, events=RECOVERED_EVENTS)
-DONE_AGAIN = msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=1)})
+DONE_AGAIN = msgspec.structs.replace(
+    RECOVERED, transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 3], answers=1, again=1)}
+)
 FORGIVEN_EVENTS = [PLACED, SENT, GONE, RETRIED, LOOKED_UP, SENT_AGAIN, ANSWERED_LATER, REPORTED, DONE, STOPPED, ENDED]
 
 
@@ -161,7 +163,7 @@ def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
         pytest.param(with_more(LATE_BILL), AT_HOST, id="killed host, a cost told later"),
         pytest.param(DONE_AGAIN, AT_HOST, id="killed host, its last step done again"),
         pytest.param(
-            msgspec.structs.replace(RECOVERED, cost_usd=0.03, cost_told_usd=0.03),
+            msgspec.structs.replace(RECOVERED, cost_usd=0.03, transcript_cost_usd=0.03),
             AT_HOST,
             id="killed host, one response asked for again",
         ),
@@ -178,22 +180,25 @@ def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: 
         pytest.param(msgspec.structs.replace(RECOVERED, trees={"app": "another"}), id="another tree"),
         pytest.param(msgspec.structs.replace(RECOVERED, checkpoints={}), id="no checkpoint"),
         pytest.param(msgspec.structs.replace(RECOVERED, reports={"w1-t1": "another"}), id="another report"),
-        pytest.param(msgspec.structs.replace(RECOVERED, rests=["process 7 still runs"]), id="something left"),
+        pytest.param(msgspec.structs.replace(RECOVERED, leftovers=["process 7 still runs"]), id="something left"),
         pytest.param(
-            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 1, 2, 3], answers=1)}),
+            msgspec.structs.replace(RECOVERED, transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 1, 2, 3], answers=1)}),
             id="a step done twice",
         ),
         pytest.param(
-            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=2)}),
+            msgspec.structs.replace(RECOVERED, transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 3], answers=2)}),
             id="two answers",
         ),
         pytest.param(
-            msgspec.structs.replace(RECOVERED, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=2)}),
+            msgspec.structs.replace(
+                RECOVERED, transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 3], answers=1, again=2)}
+            ),
             id="two steps done again",
         ),
-        pytest.param(msgspec.structs.replace(RECOVERED, cost_told_usd=0.03), id="a cost that nobody booked"),
+        pytest.param(msgspec.structs.replace(RECOVERED, transcript_cost_usd=0.03), id="a cost that nobody booked"),
         pytest.param(
-            msgspec.structs.replace(RECOVERED, cost_usd=0.04, cost_told_usd=0.04), id="more than one response repeated"
+            msgspec.structs.replace(RECOVERED, cost_usd=0.04, transcript_cost_usd=0.04),
+            id="more than one response repeated",
         ),
         pytest.param(without(DONE), id="a missing event"),
         pytest.param(without(ANSWERED_LATER), id="a query without an answer"),
@@ -225,10 +230,12 @@ def test_a_killed_engine_may_leave_no_trace_in_the_events() -> None:
     "ending",
     [
         pytest.param(
-            msgspec.structs.replace(REFERENCE, played={"w1-t1": Played(steps=[1, 2, 3], answers=1, again=1)}),
+            msgspec.structs.replace(
+                REFERENCE, transcripts={"w1-t1": TaskTranscript(steps=[1, 2, 3], answers=1, again=1)}
+            ),
             id="a step done again",
         ),
-        pytest.param(msgspec.structs.replace(REFERENCE, cost_usd=0.03, cost_told_usd=0.03), id="another cost"),
+        pytest.param(msgspec.structs.replace(REFERENCE, cost_usd=0.03, transcript_cost_usd=0.03), id="another cost"),
     ],
 )
 def test_a_killed_engine_may_leave_no_trace_in_transcripts(ending: Ending) -> None:
@@ -246,35 +253,35 @@ def answered(attempt: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        pytest.param([did(1, 3), did(1, 4), answered(1)], Played(steps=[3, 4], answers=1), id="in one attempt"),
+        pytest.param([did(1, 3), did(1, 4), answered(1)], TaskTranscript(steps=[3, 4], answers=1), id="in one attempt"),
         pytest.param(
             [did(1, 3), did(2, 3), did(2, 4), answered(2)],
-            Played(steps=[3, 4], answers=1, again=1),
+            TaskTranscript(steps=[3, 4], answers=1, again=1),
             id="gone on with the last step",
         ),
         pytest.param(
             [did(1, 3), did(1, 4), did(2, 3), did(2, 4)],
-            Played(steps=[3, 4, 3, 4], answers=0),
+            TaskTranscript(steps=[3, 4, 3, 4], answers=0),
             id="begun anew",
         ),
-        pytest.param([did(1, 3), did(1, 3)], Played(steps=[3, 3], answers=0), id="twice in one attempt"),
-        pytest.param([did(1, 3, fails=True), did(1, 3)], Played(steps=[3], answers=0), id="refused at first"),
-        pytest.param([answered(1), answered(2)], Played(steps=[], answers=2), id="answered twice"),
+        pytest.param([did(1, 3), did(1, 3)], TaskTranscript(steps=[3, 3], answers=0), id="twice in one attempt"),
+        pytest.param([did(1, 3, fails=True), did(1, 3)], TaskTranscript(steps=[3], answers=0), id="refused at first"),
+        pytest.param([answered(1), answered(2)], TaskTranscript(steps=[], answers=2), id="answered twice"),
     ],
 )
 def test_transcripts_tell_which_steps_were_done_and_how_often_a_query_was_answered(
-    tmp_path: Path, entries: list[dict[str, Any]], expected: Played
+    tmp_path: Path, entries: list[dict[str, Any]], expected: TaskTranscript
 ) -> None:
     for entry in entries:
         append_entry(tmp_path / "soldier-1.json", entry)
-    assert played(tmp_path, tmp_path / "home") == {"w1-t1": expected}
+    assert read_task_transcripts(tmp_path, tmp_path / "home") == {"w1-t1": expected}
 
 
 def test_each_turn_has_cost_what_it_told_last(tmp_path: Path) -> None:
     for attempt, cost in ((1, 0.01), (1, 0.02), (2, 0.01)):
         entry = {"type": "spent", "prompt": f"w1-t1#{attempt}", "costUsd": cost}
         append_entry(tmp_path / "soldier-1.json", entry)
-    assert cost_told(tmp_path) == pytest.approx(0.03)
+    assert read_transcript_cost(tmp_path) == pytest.approx(0.03)
 
 
 def test_a_killed_agent_may_not_cost_the_placement_of_its_run() -> None:

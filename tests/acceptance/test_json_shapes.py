@@ -26,7 +26,7 @@ from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import save
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.acceptance import limits
@@ -292,7 +292,7 @@ def _event(desk: Desk, directory: Path) -> str:
 async def _furnish(realm: Path) -> None:
     """Let there be an assignment that asks, one petition that was performed, and one that awaits a person."""
     now = utc_now()
-    application = declared(Realm())
+    application = declare_application(Realm())
     whose: dict[str, Any] = {"general": "gen-pr", "workflow_id": f"wf-{TASK}"}
     assignment = Assignment(
         id=TASK,

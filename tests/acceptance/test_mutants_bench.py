@@ -19,14 +19,14 @@ from tests.patience import PATIENCE_SECONDS
 MUTANT = "backends/postgres/sql/record.sql find_by_kind: turns ORDER BY id around"
 
 
-def tests_run(process: psutil.Process) -> bool:
+def has_started_tests(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return any("pytest" in child.cmdline() for child in process.children(recursive=True))
     return False
 
 
 def verdicts(*, killed: int, survived: int) -> list[Verdict]:
-    dead = Verdict(AS_IT_IS, "torment", "finding", 1.0)
+    dead = Verdict(AS_IT_IS, "fault injection", "finding", 1.0)
     alive = Verdict(Mutant("a.sql", "take", "drops a lock", 1, 0, 0, ""), None, "", 1.0)
     return [dead] * killed + [alive] * survived
 
@@ -64,7 +64,7 @@ def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant
         # The survey of both backends is over, so the next processes are those of the mutant.
         assert any("files, unchanged" in line for line in running.stderr)
         own = psutil.Process(running.pid)
-        while not tests_run(own):
+        while not has_started_tests(own):
             assert running.poll() is None
         children = own.children(recursive=True)
         running.send_signal(signal.SIGTERM)

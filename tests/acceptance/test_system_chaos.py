@@ -9,7 +9,7 @@ import pytest
 
 from bench.chaos.__main__ import main
 from bench.court.judge import CourtCounts, judge
-from bench.court.variants import caught
+from bench.court.variants import is_caught
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
 
@@ -116,4 +116,4 @@ def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ["blind_effects", "lose_events"])
 async def test_every_broken_court_is_found_out(variant: str) -> None:
-    assert await caught(variant)
+    assert await is_caught(variant)

@@ -137,7 +137,7 @@ class PostgresBackend(BackendUnderTest):
         bus = PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit)
         with pytest.MonkeyPatch.context() as patch:
             # A renewal that has to wait, for a lock or for the processor, must not give up.
-            patch.setattr(postgres_bus, "_RENEWAL_PATIENCE", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
+            patch.setattr(postgres_bus, "_RENEWAL_TIMEOUT", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
             patch.setattr(postgres_bus, "_RENEWAL_ANSWER_SECONDS", PATIENCE_SECONDS)
             patch.setattr(postgres_bus, "_ANSWER_SECONDS", PATIENCE_SECONDS)
             async with bus:

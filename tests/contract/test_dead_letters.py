@@ -79,6 +79,16 @@ async def test_a_patch_replaces_the_payload_and_keeps_the_original(scene: Scene)
     assert (await scene.claim_one("free")).envelope.payload == {"number": 3}
 
 
+async def test_a_patch_leaves_the_other_dead_letters_of_the_stream_alone(scene: Scene) -> None:
+    patched, other = ping(1), ping(2)
+    await scene.bus.publish(patched, other)
+    await scene.settle(Dead("broken"), *await scene.claim("free"))
+    await scene.operations.patch(patched.event_id, "free", {"number": 3}, actor="ann")
+    letters = {letter.event_id: letter for letter in await scene.dead()}
+    assert letters[other.event_id].envelope["payload"] == {"number": 2}
+    assert not letters[other.event_id].history
+
+
 async def test_only_a_dead_letter_can_be_patched(scene: Scene) -> None:
     event = ping(1)
     await scene.bus.publish(event)

@@ -114,6 +114,19 @@ async def test_a_transaction_holds_only_the_deliveries_that_are_still_ours(scene
         assert transaction.held == (ours,)
 
 
+async def test_a_lease_ends_with_its_last_event_though_a_settlement_failed_before(scene: Scene) -> None:
+    await scene.bus.publish(ping(1), ping(2))
+    first, second = await scene.claim("free")
+    await scene.settle(Done(), first)
+    with pytest.raises(LeaseLost) as lost:
+        await scene.settle(Done(), first, second)
+    assert lost.value.positions == {first.position}
+    await scene.settle(Done(), second)
+    # A claim also closes the leases that are settled.
+    assert await scene.claim("free") == []
+    assert first.token not in scene.picture.leases
+
+
 async def test_the_renewal_of_a_lost_lease_says_so_and_changes_nothing(scene: Scene) -> None:
     await scene.bus.publish(ping())
     stale = await scene.claim_one("free")

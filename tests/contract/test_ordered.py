@@ -20,6 +20,20 @@ async def publish_steps(scene: Scene, count: int, key: str = "k") -> list[Envelo
     return events
 
 
+async def test_a_rest_of_a_run_that_is_released_with_the_settlement_of_its_head_can_be_claimed_by_another_process(
+    scene: Scene,
+) -> None:
+    head, follower = step(), step(number=1)
+    await scene.bus.publish(head, follower)
+    first, second = await scene.claim("line")
+    async with scene.bus.transaction() as transaction:
+        await transaction.settle(first, Done())
+        await transaction.settle(second, Release())
+    async with scene.second() as other:
+        claimed = await other.claim("line", 10, "other")
+    assert [delivery.envelope.event_id for delivery in claimed] == [follower.event_id]
+
+
 async def test_the_events_of_a_key_come_in_the_order_of_their_publishing(scene: Scene) -> None:
     events = [step(number=number) for number in range(12)]
     await scene.bus.publish(*events[:4])

@@ -167,6 +167,12 @@ async def test_it_is_quarantined(scene: Scene) -> None:
     )
 
 
+async def test_a_dead_event_waits_for_no_other_event_of_its_key(scene: Scene) -> None:
+    await scene.bus.publish(*(skip(number=number) for number in range(2)))
+    dead = await scene.kill_next("skipping")
+    assert (await scene.situation(dead)).ahead_event_id is None
+
+
 async def test_it_is_dead(scene: Scene) -> None:
     await scene.bus.publish(ping())
     await scene.settle(Retry(NO_WAIT), await scene.claim_one("free"))

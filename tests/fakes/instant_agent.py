@@ -56,7 +56,7 @@ class InstantAgent(Agent):
         self.pid = None
         self._session = session
         self._body = ScriptedContext(
-            work_space=launch.work_space, environment=launch.environment, crash=_crash, go_deaf=_refuse_to_go_deaf
+            work_space=launch.work_space, environment=launch.environment, crash=_crash, block_forever=_refuse_to_block
         )
         self._prompt_id: str | None = None
         self._turn: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class InstantAgent(Agent):
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         if self._stopping:
-            raise AgentGone(await self.ended())
+            raise AgentGone(await self.wait_for_end())
         if self._prompt_id is not None:
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}")
         heard: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
@@ -100,14 +100,14 @@ class InstantAgent(Agent):
                 await asyncio.wait([self._turn])
         self._end(describe_exit(0))
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         await self._gone.wait()
         return self._why
 
     async def _play(self, prompt: Prompt, heard: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
         turn = ScriptedTurn(self._session, self._body, prompt)
         try:
-            async for update in turn.play():
+            async for update in turn.execute():
                 heard.put_nowait(update)
         except AgentFailed as failure:
             heard.put_nowait(failure)
@@ -134,5 +134,5 @@ def _crash(code: int) -> NoReturn:
     raise _Crashed(code)
 
 
-def _refuse_to_go_deaf() -> NoReturn:
+def _refuse_to_block() -> NoReturn:
     raise AgentFailed("an agent without a process of its own cannot go deaf")

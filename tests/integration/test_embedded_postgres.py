@@ -163,7 +163,7 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
 async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kingdom.cli.completion.live_ids._PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("kingdom.cli.completion.live_ids._TIMEOUT_SECONDS", PATIENCE_SECONDS)
     url = f"embedded:{place}"
 
     def offered() -> list[str]:
@@ -208,7 +208,7 @@ async def test_a_long_name_gets_a_short_socket_and_what_was_in_files_moves_in(tm
     async with open_bus(f"file:{tmp_path}", STREAMS) as old, open_bus(f"embedded:{place}", STREAMS) as new:
         await old.publish(Envelope(type="Job", payload={"n": 7}))
         async with transfer_of(old).snapshot() as snapshot:
-            census = await transfer_of(new).take_in(snapshot.items, snapshot.manifest)
+            census = await transfer_of(new).import_items(snapshot.items, snapshot.manifest)
         assert (census.open_events, census) == (1, snapshot.manifest.census)
         short = (place / "socket").readlink()
         assert (len(str(short)) < 60, stat.S_IMODE(short.stat().st_mode)) == (True, 0o700)

@@ -44,7 +44,7 @@ async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -
 async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "SETTLED_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", PATIENCE_SECONDS)
     async with staffed_desk(realm) as at:
         path = at.box / "evt-slow.json"
         path.write_text('{"id": "evt-slow", ')
@@ -60,7 +60,7 @@ async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is
 async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "SETTLED_SECONDS", 0.2)
+    monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", 0.2)
     dropped = {
         "broken.json": ('{"id": ', "not a JSON object"),
         "list.json": ("[1]", "not a JSON object"),
@@ -290,7 +290,7 @@ NASTY_CONTENTS: list[bytes] = [
 def test_thousands_of_malformed_files_stop_nothing_and_are_all_accounted_for(
     realm: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "SETTLED_SECONDS", 0.2)
+    monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", 0.2)
     # Generated before the worker runs, because Hypothesis must be the only user of its random numbers.
     inputs = _nasty_inputs(count)
     assert asyncio.run(_account(realm, inputs)) == count == len(inputs)

@@ -85,7 +85,7 @@ async def export(store: StoreTransfer, file: Path) -> Manifest:
 
 
 async def bring_in(store: StoreTransfer, file: Path) -> ItemCounts:
-    return await store.take_in(each(read_items(file)), read_header(file).manifest)
+    return await store.import_items(each(read_items(file)), read_header(file).manifest)
 
 
 async def each(items: Iterator[AnyItem] | list[AnyItem]) -> AsyncIterator[AnyItem]:
@@ -169,7 +169,7 @@ async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
 
 async def test_positions_and_tokens_go_on_behind_the_highest_ever_given(new: Scene) -> None:
     gone = Manifest(census=ItemCounts(), last_position=5_000, last_token=7_000)
-    await transfer_of(new.bus).take_in(each([]), gone)
+    await transfer_of(new.bus).import_items(each([]), gone)
     await new.bus.publish(ping())
     delivery = await new.claim_one("free")
     assert delivery.position > 5_000
@@ -222,7 +222,7 @@ async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene
     manifest = read_header(file).manifest
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(Permanent, match="ends too early"):
-        await transfer_of(new.bus).take_in(each(read_items(file)), manifest)
+        await transfer_of(new.bus).import_items(each(read_items(file)), manifest)
     assert await contents(new) == {}
 
 
@@ -259,7 +259,7 @@ async def test_what_contradicts_itself_is_refused_and_nothing_is_kept(
     new: Scene, items: list[AnyItem], census: ItemCounts, words: str
 ) -> None:
     with pytest.raises(Permanent, match=words):
-        await transfer_of(new.bus).take_in(each(items), Manifest(census=census, last_position=2, last_token=0))
+        await transfer_of(new.bus).import_items(each(items), Manifest(census=census, last_position=2, last_token=0))
     assert await contents(new) == {}
 
 
@@ -278,7 +278,7 @@ async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene,
 
     publishing: list[asyncio.Task[Any]] = []
     manifest = read_header(file).manifest
-    await transfer_of(new.bus).take_in(interrupted(each(read_items(file))), manifest)
+    await transfer_of(new.bus).import_items(interrupted(each(read_items(file))), manifest)
     await publishing[0]
     assert new.picture.of(late.event_id).position > manifest.last_position
 
@@ -291,7 +291,7 @@ async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happe
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         store = PostgresTransfer(bus)
         manifest = Manifest(census=ItemCounts(log_entries=2), last_position=0, last_token=0)
-        await store.take_in(each([told, untold]), manifest)
+        await store.import_items(each([told, untold]), manifest)
         async with store.snapshot() as snapshot:
             assert [item async for item in snapshot.items] == [told, msgspec.structs.replace(told, logged_at=LONG_AGO)]
 

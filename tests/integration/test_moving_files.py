@@ -95,17 +95,17 @@ async def test_a_failed_import_removes_what_it_wrote_and_no_file_of_anybody_else
         dropped.write_text("{}")
 
     with pytest.raises(Permanent, match="the count after the import is wrong"):
-        await FilesTransfer(bus).take_in(interrupted(), msgspec.structs.replace(manifest, census=ItemCounts()))
+        await FilesTransfer(bus).import_items(interrupted(), msgspec.structs.replace(manifest, census=ItemCounts()))
     assert files(realm) == before | {dropped}
     dropped.unlink()
-    assert (await FilesTransfer(bus).take_in(each(items), manifest)) == manifest.census
+    assert (await FilesTransfer(bus).import_items(each(items), manifest)) == manifest.census
 
 
 async def test_an_import_that_fails_in_its_second_batch_removes_the_first(bus: FilesBus, realm: Path) -> None:
     before = files(realm)
     items: list[AnyItem] = [letter(f"letter-{number}") for number in range(1500)]
     with pytest.raises(Permanent, match="this twice: record letter-0"):
-        await FilesTransfer(bus).take_in(each([*items, letter("letter-0")]), NOTHING)
+        await FilesTransfer(bus).import_items(each([*items, letter("letter-0")]), NOTHING)
     assert files(realm) == before
 
 
@@ -117,7 +117,7 @@ async def test_a_file_in_the_way_of_a_record_is_not_overwritten(bus: FilesBus, r
         yield letter("mine")
 
     with pytest.raises(Permanent, match=r"needs the path .*letters/new/mine\.json, which exists: move that file"):
-        await FilesTransfer(bus).take_in(in_the_way(), NOTHING)
+        await FilesTransfer(bus).import_items(in_the_way(), NOTHING)
     assert dropped.read_text() == '{"dear": "king"}'
 
 
@@ -133,7 +133,7 @@ async def items():
 
 async def main():
     async with FilesBus(sys.argv[1], TOPOLOGY, (LETTER,)) as bus:
-        await FilesTransfer(bus).take_in(items(), NOTHING)
+        await FilesTransfer(bus).import_items(items(), NOTHING)
 
 asyncio.run(main())
 """
@@ -159,7 +159,7 @@ async def test_an_import_that_is_cancelled_leaves_nothing(bus: FilesBus, realm: 
         waiting.set()
         await asyncio.Event().wait()
 
-    importing = asyncio.create_task(FilesTransfer(bus).take_in(endless(), NOTHING))
+    importing = asyncio.create_task(FilesTransfer(bus).import_items(endless(), NOTHING))
     await waiting.wait()
     importing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -172,7 +172,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: 
     somebody = Store(str(realm), {})
     somebody.open()
     with somebody.exclusive():
-        importing = asyncio.create_task(FilesTransfer(bus).take_in(each([]), NOTHING))
+        importing = asyncio.create_task(FilesTransfer(bus).import_items(each([]), NOTHING))
         await eventually(lambda: any("kingdom-moving" in each.name for each in threading.enumerate()), "it waits")
         importing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -197,7 +197,7 @@ async def test_what_the_same_bus_publishes_meanwhile_waits_for_the_end_of_the_mo
             yield item
         assert not late[0].done()
 
-    assert await FilesTransfer(bus).take_in(interrupted(), manifest) == manifest.census
+    assert await FilesTransfer(bus).import_items(interrupted(), manifest) == manifest.census
     await late[0]
     assert (await everything(bus))[0].census.open_events == manifest.census.open_events + 1
 

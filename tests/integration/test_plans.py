@@ -257,7 +257,7 @@ CASES = {
     "publish_stage": Case(publishing("stream-0", 1000), 16_000, {ONCE}, {"outbox_staged"}),
     "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
     "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),
-    "done_ordered": Case(settling("line", 50, Done()), 900, {EVENT, KEY, LEASES, LINE_INDEX}),
+    "done_ordered": Case(settling("line", 50, Done()), 630, {EVENT, KEY, LEASES, LINE_INDEX}),
     "dead": Case(settling("stream-0", 1, Dead("never")), 40, {EVENT, LEASES}),
     "dead_ordered": Case(settling("line", 1, Dead("never")), 80, {EVENT, KEY, LEASES, LINE_INDEX}),
     "reschedule": Case(settling("stream-0", 1, Retry()), 40, {EVENT, LEASES}),

@@ -26,7 +26,7 @@ from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter, Heartbeat
 from kingdom.court.records import CURRENT
 from kingdom.errors import Misconfigured
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.supervisor.processes import ProcessState, RoleProcess, RoleProcesses, hold_realm
 from kingdom.supervisor.silent_roles import SilentRoleRestarter
 from tests.patience import PATIENCE_SECONDS
@@ -182,7 +182,10 @@ async def test_a_silent_role_is_ended_and_started_again_and_that_is_logged(realm
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, chamberlain=STUBBORN), Hours()
     king, chamberlain = FileHeartbeatWriter(realm, "king"), FileHeartbeatWriter(realm, "chamberlain")
-    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+    async with (
+        open_bus(f"file:{realm}", declare_application(Realm()).topology, declare_application(Realm()).kinds) as bus,
+        playing(scene),
+    ):
         silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         await hours.pass_by(silence, 100, king)
         assert scene.child("chamberlain").restarts == 0
@@ -199,7 +202,10 @@ async def test_a_silent_role_is_ended_and_started_again_and_that_is_logged(realm
 async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN), Hours()
-    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+    async with (
+        open_bus(f"file:{realm}", declare_application(Realm()).topology, declare_application(Realm()).kinds) as bus,
+        playing(scene),
+    ):
         silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         await hours.pass_by(silence, 3600, step=3600)
         await hours.pass_by(silence, 100)
@@ -211,7 +217,10 @@ async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path
 async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN), Hours()
-    async with open_bus(f"file:{realm}", declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+    async with (
+        open_bus(f"file:{realm}", declare_application(Realm()).topology, declare_application(Realm()).kinds) as bus,
+        playing(scene),
+    ):
         await scene.until(lambda: scene.said)
         silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         scene.processes.stop()
@@ -223,7 +232,10 @@ async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path)
 async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_a_silent_one_here(dsn: str) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN, envoy=STUBBORN), Hours()
-    async with open_bus(dsn, declared(Realm()).topology, declared(Realm()).kinds) as bus, playing(scene):
+    async with (
+        open_bus(dsn, declare_application(Realm()).topology, declare_application(Realm()).kinds) as bus,
+        playing(scene),
+    ):
         silence = SilentRoleRestarter(bus, scene.processes, settings, store=None, clock=lambda: hours.now)
         async with bus.transaction() as transaction:
             await transaction.put(Record(kind="heartbeat", id="future", state=CURRENT, doc={"of": "king"}))

@@ -100,7 +100,7 @@ async def test_only_connections_of_the_processes_under_test_are_cut(
 async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
     store: PostgresTrialStore, bus: PostgresBus, *, keep: bool
 ) -> None:
-    async with store.lingering(bus, seconds=0, keep=keep) as transaction:
+    async with store.slow_transaction(bus, seconds=0, keep=keep) as transaction:
         await transaction.publish(Envelope(type="Job", stream=ANY))
         assert await store.unfinished() == 0
     assert await store.unfinished() == int(keep)

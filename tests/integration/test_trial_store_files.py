@@ -168,7 +168,7 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
 async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
     store: FilesTrialStore, bus: FilesBus, *, keep: bool
 ) -> None:
-    async with store.lingering(bus, seconds=0, keep=keep) as transaction:
+    async with store.slow_transaction(bus, seconds=0, keep=keep) as transaction:
         await transaction.publish(Envelope(type="Job", stream=ANY))
         assert await store.unfinished() == 0
     assert await store.unfinished() == int(keep)

@@ -4,7 +4,21 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 
-from kingdom.bus import Acked, Attempt, CallResult, Dispatcher, Envelope, Event, LogEntry, RetryPolicy, Transaction
+from prometheus_client import CollectorRegistry
+
+from kingdom.bus import (
+    Acked,
+    Attempt,
+    CallResult,
+    Dispatcher,
+    Envelope,
+    Event,
+    LogEntry,
+    RetryPolicy,
+    Throttled,
+    Transaction,
+)
+from kingdom.bus.metrics import WorkerMetrics
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, numbered, open_bus, rows, stream, until_all
 
@@ -68,6 +82,23 @@ async def test_reactions_and_effects_of_one_key_keep_their_order(dsn: str) -> No
         async with at_work(bus, dispatcher):
             await until_all(bus, "DONE", 60)
     assert order == {key: list(range(20)) for key in KEYS}
+
+
+async def test_the_rest_of_a_run_is_not_tried_after_a_retry_of_its_head(dsn: str) -> None:
+    dispatcher, calls, registry = Dispatcher(), list[int](), CollectorRegistry()
+
+    async def call(attempt: Attempt) -> CallResult:
+        calls.append(attempt.request["n"])
+        return Throttled(timedelta(milliseconds=20)) if len(calls) == 1 else Acked()
+
+    dispatcher.effect("Call", LocalEffect(call))
+    async with open_bus(dsn, stream("steps", "Call", ordered=True)) as bus:
+        await bus.publish(*line("Call", 3, "a"))
+        async with at_work(bus, dispatcher, metrics=WorkerMetrics(registry)):
+            await until_all(bus, "DONE", 3)
+    assert calls == [0, 0, 1, 2]
+    # The worker released the rest itself, so it must not count it as lost.
+    assert not registry.get_sample_value("kingdom_outbox_lease_lost_total", {"stream": "steps"})
 
 
 async def test_two_workers_of_one_ordered_stream_keep_the_order_of_every_key(dsn: str) -> None:

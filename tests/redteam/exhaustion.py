@@ -50,7 +50,7 @@ _FILLS = {
 @EXHAUSTION.stopped_by(_QUOTA, _FILLS)
 async def fill_the_disk_with(ground: Ground, program: str) -> str:
     """Run a program that fills a folder and waits: the quota ends it."""
-    ground.patch.setattr(disk_quota, "_EVERY_SECONDS", 0.02)
+    ground.patch.setattr(disk_quota, "_PAUSE_SECONDS", 0.02)
     ground.patch.setattr(disk_quota, "FILES_MAX", 200)
     space = ground.folder / "space"
     space.mkdir()
@@ -187,7 +187,7 @@ async def have_the_host_wait_for_a_pipe(ground: Ground) -> str:
 
 @EXHAUSTION.stopped_by("the size of .worktreeinclude is limited")
 async def a_list_of_files_without_end(ground: Ground) -> str:
-    ground.remove(worktree_include, "_TEXT_MAX", 1 << 26)
+    ground.remove(worktree_include, "_TEXT_BYTES_MAX", 1 << 26)
     (ground.folder / ".worktreeinclude").write_text("**/x\n" * 50_000)
     try:
         return f"{len(read_patterns(ground.folder))} patterns"

@@ -107,7 +107,7 @@ async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dic
     {"the head": {"head": "main"}, "the commit": {"head_sha": "0123abcd"}},
 )
 async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, str]) -> str:
-    ground.remove(GithubPullRequest, "filled", lambda self, _: self)
+    ground.remove(GithubPullRequest, "with_defaults", lambda self, _: self)
     body = read_body(
         "github.pull_request", {"repo": "acme/rocket", "title": "Mine", **raw}, AssignmentSubject(repo="acme/rocket")
     )
@@ -141,7 +141,7 @@ class _Unchecked(PetitionBody, frozen=True, kw_only=True):
     title: str = ""
     base: str = ""
 
-    def filled(self, _: AssignmentSubject) -> PetitionBody:
+    def with_defaults(self, _: AssignmentSubject) -> PetitionBody:
         return self
 
 

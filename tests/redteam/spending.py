@@ -139,7 +139,7 @@ class _Liar(Agent):
 
     async def stop(self, grace: timedelta) -> None: ...
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         return ""
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 
 class Hints:
-    """Wakes the waiters of one process. A hint is only a reason to look at the stream."""
+    """Wakes the tasks of this process that wait for work. After a hint, the task must still look at the stream."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
@@ -17,7 +17,7 @@ class Hints:
         for event, wanted in self._waiting.items():
             if not wanted.isdisjoint(streams):
                 event.set()
-        # Keep a hint that comes while the worker is claiming, since the claim may have been too early to see the event.
+        # Keep a hint for which no task waits: a worker may be claiming just now, too early to see the event.
         self._missed |= set(streams).difference(*self._waiting.values())
 
     def notify_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The durable event bus: one transaction for all writes, and delivery that survives crashes. It knows no backend."""
+"""The durable event bus: one transaction for all writes, and delivery that survives crashes. It imports no backend."""
 
 from kingdom.bus.app import Application
 from kingdom.bus.delivery import Delivery

@@ -11,7 +11,7 @@ from kingdom.bus.worker.dispatcher import Dispatcher
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Streams, handlers, record kinds and retention. `kingdom bus work MODULE:OBJECT` runs it."""
+    """Streams, handlers, record kinds and retention. `kingdom bus work MODULE:OBJECT` runs an application."""
 
     topology: Topology
     dispatcher: Dispatcher

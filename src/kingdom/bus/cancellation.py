@@ -1,4 +1,4 @@
-"""Tell a requested cancellation from one that leaked out of awaited code."""
+"""Distinguish a cancellation of this task from a CancelledError that awaited code raised."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ from kingdom.errors import Transient
 
 @contextmanager
 def fail_on_stray_cancellation(what: str) -> Iterator[None]:
-    """Turn a CancelledError into a failure if this task was not cancelled itself, but something that it awaited.
+    """Turn a CancelledError into a Transient error, unless this task itself was cancelled.
 
-    A deadline, an operator, a stop and a lost lease all cancel the task itself.
+    A deadline, an operator, a stop and a lost lease cancel this task itself. Any other CancelledError comes from a task
+    that this task awaits.
     """
     try:
         yield

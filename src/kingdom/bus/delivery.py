@@ -7,14 +7,16 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.outcome import Dead
 
-# A lease that held several events makes each of them a suspect. Only a lease that held one event counts against it.
+# An event ends DEAD after this many lost leases that held only this event. A lost lease with several events does not
+# count, because any of them may be the cause.
 LOST_ALONE_LIMIT = 3
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One envelope that one worker owns, as long as `token` is the newest for its `position`.
+    """One envelope that a worker has claimed. The worker owns it while `token` is the newest token of its `position`.
 
-    `run` lists the positions of one key that were claimed together. The worker handles them in this order.
+    `run` lists the positions of the same key that were claimed together. The worker handles them in this order.
+    `crash_count` grows when the lease of the event is lost.
     """
 
     stream: str
@@ -31,12 +33,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def suspect(self) -> bool:
-        """Return whether a worker died or stalled while it held this event. Such an event must run alone."""
+        """Return whether a worker died or stalled while it held this event. A suspect event must run alone."""
         return self.crash_count > 0
 
     @property
     def lost_alone(self) -> int:
-        """Return how often a lease on this event alone was lost."""
+        """Return how many lost leases held only this event."""
         return max(self.crash_count - 1, 0)
 
     @property

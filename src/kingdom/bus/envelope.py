@@ -13,14 +13,14 @@ from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
 from kingdom.ids import FreshId, new_event_id, new_trace_id
 
-# Under this key a store of files keeps its own fields in each document.
+# A store of files keeps its own fields under this key of each document.
 STORE_KEY = "_kingdom"
-# The event that the current handler handles.
+# The event that is being handled now.
 current_cause: "ContextVar[Envelope | None]" = ContextVar("kingdom_cause", default=None)
 
 
 def current_trace_id() -> str:
-    """Return the trace id of the event being handled, or a new one. Follow-up events share it."""
+    """Return the trace id of the event that is being handled, or a new trace id."""
     cause = current_cause.get()
     return cause.trace_id if cause else new_trace_id()
 
@@ -28,7 +28,8 @@ def current_trace_id() -> str:
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel"):
     """One event: what happened, to which aggregate, and how to trace it.
 
-    With a `stream` it goes only there. Otherwise every stream that subscribes to its type gets a copy.
+    If `stream` is given, only this stream gets the event. Otherwise every stream that subscribes to its type gets a
+    copy.
     """
 
     type: str
@@ -49,14 +50,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
             raise MalformedEvent("an envelope needs a type, such as 'OrderPlaced'")
         if self.attributes and (clash := self.attributes.keys() & _WIRE_NAMES):
             raise MalformedEvent(f"attribute names {sorted(clash)} are reserved for the envelope: rename them")
-        # One check of all headers together, since this runs for every event and almost none is wrong.
+        # Check all headers together, because this runs for every event and almost every event is valid.
         ids = f"{self.trace_id}{self.owner_id}{self.aggregate_type}{self.aggregate_id}"
         if self.attributes or "\x00" in f"{self.type}{self.stream}{self.partition_key}{ids}":
             self._refuse_nul()
 
     @property
     def event_id_given(self) -> bool:
-        """Return whether the publisher chose the id. Such an id is also compared with finished events."""
+        """Return whether the publisher chose the id. If so, the bus also looks for duplicates among ended events."""
         return not isinstance(self.event_id, FreshId)
 
     def _refuse_nul(self) -> None:
@@ -108,5 +109,5 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
             raise MalformedEvent(f"not a valid event envelope: {error}") from error
 
 
-# Without "attributes", since they stand next to the headers.
+# The wire format has no field "attributes": each attribute is a field next to the headers.
 _WIRE_NAMES = frozenset({*Envelope.__struct_encode_fields__, STORE_KEY} - {"attributes"})

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """One received event. `fence` grows with every delivery; pass it to targets that enforce fences."""
+    """One received event. `fence` grows with every delivery, so that a target can refuse calls of an older delivery."""
 
     payload: T
     envelope: Envelope

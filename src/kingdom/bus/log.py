@@ -1,4 +1,4 @@
-"""The log: an append-only sequence of entries, read by cursor."""
+"""The log: an append-only sequence of entries. Readers continue at a cursor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from typing import Any
 from kingdom.bus.envelope import current_trace_id
 from kingdom.clock import utc_now
 
-# The aggregate id of entries that report a server which lost confirmed transactions.
+# The aggregate id of log entries about a database server that lost confirmed transactions.
 LOST_TRANSACTIONS = "lost-transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One entry, as it is written."""
+    """One entry as a transaction writes it."""
 
     type: str
     actor: str
@@ -27,7 +27,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogCursor:
-    """The position of a reader. `epoch` orders transactions, `sequence` the entries within one."""
+    """The position of a reader. `epoch` orders transactions, and `sequence` orders the entries of a transaction."""
 
     epoch: int = 0
     sequence: int = 0
@@ -44,7 +44,7 @@ class LogCursor:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEntry:
-    """One entry as it is read, with its cursor."""
+    """One entry as a reader gets it, with its cursor."""
 
     cursor: LogCursor
     entry: LogEntry

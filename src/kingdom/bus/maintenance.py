@@ -35,9 +35,9 @@ async def serving_metrics(
     port: int | None,
     every: timedelta = REFRESH_EVERY,
 ) -> AsyncIterator[str]:
-    """Serve the metrics of this process over HTTP from a thread, refresh them, and yield the address.
+    """Serve the metrics of this process over HTTP in a thread, refresh them regularly, and yield the address.
 
-    Port 0 selects a free port. Without a port, nothing is served or refreshed.
+    Port 0 selects a free port. If `port` is None, nothing is served or refreshed.
     """
     if port is None:
         yield ""
@@ -68,5 +68,5 @@ async def _repeat(what: str, act: Callable[[], Awaitable[None]], every: timedelt
             _log.warning("maintenance failed, trying again", what=what, error=str(error))
         except Exception:  # noqa: BLE001 - no error may end the loop
             _log.exception("maintenance failed, trying again", what=what)
-        # Jitter, so that many workers do not run at the same moment.
+        # The random factor keeps many workers from doing this at the same moment.
         await asyncio.sleep(every.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, no secret

@@ -1,4 +1,4 @@
-"""The metrics of the bus. They never count a large table."""
+"""The metrics of the bus. Reading them never counts all rows of a large table."""
 
 from collections.abc import Collection, Mapping
 
@@ -36,9 +36,10 @@ class WorkerMetrics:
         )
         self._results: dict[tuple[str, type[Outcome]], Counter] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
+        # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
 
-    def handled(self, delivery: Delivery, seconds: float) -> None:
+    def record_handled(self, delivery: Delivery, seconds: float) -> None:
         """Record how long one handler took."""
         labels = (delivery.stream, delivery.envelope.type)
         histogram = self._durations.get(labels)
@@ -48,7 +49,7 @@ class WorkerMetrics:
         known = self.seconds_per_event.get(delivery.stream, seconds)
         self.seconds_per_event[delivery.stream] = known + (seconds - known) / 8
 
-    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+    def count_settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """Count a settled delivery."""
         labels = (delivery.stream, type(outcome))
         counter = self._results.get(labels)
@@ -56,23 +57,23 @@ class WorkerMetrics:
             counter = self._results[labels] = self._processed.labels(delivery.stream, type(outcome).__name__.lower())
         counter.inc()
 
-    def lost(self, delivery: Delivery) -> None:
+    def count_lost(self, delivery: Delivery) -> None:
         """Count a delivery that another worker took over."""
         self._lost.labels(delivery.stream).inc()
 
-    def no_handler(self, delivery: Delivery) -> None:
+    def count_no_handler(self, delivery: Delivery) -> None:
         """Count an event without a handler in this process."""
         self._no_handler.labels(delivery.stream, delivery.envelope.type).inc()
 
 
 class Gauges:
-    """Gauges of a current state. A label that is missing at the next refresh is removed."""
+    """Gauges of the current state. If a refresh has no value for a label, the label is removed."""
 
     def __init__(self) -> None:
         self._shown: dict[Gauge, frozenset[str]] = {}
 
     def _show(self, gauge: Gauge, values: Mapping[str, float]) -> None:
-        """Remove missing labels and set the others. The gauge is never empty between two steps."""
+        """Set the values of a gauge, and remove the labels that have no value. The gauge is not empty in between."""
         for gone in self._shown.get(gauge, frozenset()) - values.keys():
             gauge.remove(gone)
         for label, value in values.items():
@@ -97,7 +98,7 @@ class BacklogMetrics(Gauges):
         self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
 
     async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
-        """Read the store once. The streams in `streams` are also shown when they are empty."""
+        """Read the store once and set all gauges. Each of `streams` is shown even if it is empty."""
         stats, pins = await operations.stats(), await operations.pins()
         busy = {row.stream for row in stats}
         idle = [

@@ -1,4 +1,4 @@
-"""The port for operators: inspect, pause and repair. It is never on the hot path."""
+"""The port for operators, who inspect, pause and repair streams. The delivery of events does not use it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from uuid import UUID
 
 from kingdom.bus.log import LogCursor, LoggedEntry
 
-# Counting stops here, so that no command reads a whole backlog. Shown as "10000+".
+# Counting stops at this number, so that no command reads a whole backlog. The number is then shown as "10000+".
 COUNT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """The state of one stream now; counts stop at COUNT_LIMIT."""
+    """The current state of one stream. `paused` is the reason for a pause. Counts stop at COUNT_LIMIT."""
 
     stream: str
     pending: int
@@ -27,7 +27,11 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The facts that decide whether one event runs now in one stream."""
+    """The facts that decide whether an event can run now in one stream.
+
+    `ahead_event_id` is the event of the same key that must run first. `blocked_by_event_id` is the dead event that
+    blocks the key.
+    """
 
     event_id: UUID
     stream: str
@@ -73,7 +77,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadFilter:
-    """Selects dead letters. Every given field must match; `after` pages by position."""
+    """Selects dead letters. Every given field must match. `after` is the last position of the previous page."""
 
     stream: str | None = None
     type: str | None = None
@@ -84,7 +88,7 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long finished events and log entries are kept."""
+    """How long ended events and log entries are kept, and for how many days partitions are created in advance."""
 
     archive: timedelta = timedelta(days=7)
     log: timedelta = timedelta(days=90)
@@ -93,7 +97,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionReport:
-    """What a retention run did."""
+    """What one application of the retention has created and removed."""
 
     partitions_made: int
     partitions_dropped: int
@@ -111,10 +115,10 @@ class Pin:
 
 
 class Operations(ABC):
-    """Everything that an operator can ask of a bus and do to it. Every change is recorded in the log.
+    """Everything that an operator can ask a bus or change in it. Every change is recorded in the log.
 
-    A backend writes all of these methods. `redrive_all` with its slow start, `why`, the backlog metrics and the
-    periodic retention are built on them and come free.
+    A backend implements all of these methods. `redrive_all`, `why`, the backlog metrics and the periodic retention use
+    them and work with every backend.
     """
 
     @abstractmethod
@@ -123,11 +127,11 @@ class Operations(ABC):
 
     @abstractmethod
     async def situations(self, event_id: UUID) -> list[Situation]:
-        """Return the situation of an event in each stream that has or had it."""
+        """Return the situation of an event in each stream that contains it or its archived copy."""
 
     @abstractmethod
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
-        """Stop claims of a stream on all hosts immediately. Events in flight finish."""
+        """Refuse new claims from a stream on all hosts. Events that are already claimed continue."""
 
     @abstractmethod
     async def resume(self, stream: str, *, actor: str) -> bool:
@@ -143,30 +147,30 @@ class Operations(ABC):
 
     @abstractmethod
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
-        """Make dead letters due again, with the same id and order, and return the redriven events."""
+        """Make dead letters due again with the same ids and order. Return the ids of the redriven events."""
 
     @abstractmethod
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
-        """End dead letters permanently. A key that one of them blocked continues."""
+        """Archive dead letters as discarded. If a dead letter blocked its key, the later events of the key continue."""
 
     @abstractmethod
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
-        """End a waiting event as DEAD, or ask the worker of a running event, which learns of it at its next renewal."""
+        """End a waiting event as DEAD. If the event is running, its worker cancels it at the next lease renewal."""
 
     @abstractmethod
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        """Return the entries after the cursor. With `about`, return only those of this aggregate id.
+        """Return the entries after the cursor. If `about` is given, return only the entries of this aggregate id.
 
-        No entry is missed or repeated, whatever the order in which transactions commit.
+        A reader never misses or repeats an entry, even if transactions commit in another order than they began.
         """
 
     @abstractmethod
     async def log_end(self) -> LogCursor:
-        """Return the cursor of the newest readable entry."""
+        """Return the cursor of the newest entry that readers can see."""
 
     @abstractmethod
     async def retain(self, retention: Retention) -> RetentionReport:
-        """Create partitions ahead, and remove what is older than the retention."""
+        """Create partitions for the next days, and remove everything that is older than the retention."""
 
     @abstractmethod
     async def pins(self) -> list[Pin]:

@@ -11,7 +11,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The event failed. Deliver it again after a wait; without one, the stream's policy decides. Counts an attempt."""
+    """The event failed. Deliver it again after a wait and count the attempt.
+
+    If `after` is None, the retry policy of the stream decides how long to wait.
+    """
 
     after: timedelta | None = None
     code: str = "retry"
@@ -20,9 +23,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """The event cannot be handled yet. Deliver it again at `until`, or after a wait by the clock of the store.
+    """The event cannot be handled yet. Deliver it again at `until`, or after the wait `after` if `until` is None.
 
-    Counts no attempt. `kingdom bus why` shows the reason.
+    The attempt does not count. `kingdom bus why` shows the reason.
     """
 
     until: datetime | None
@@ -37,7 +40,7 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The event can never be handled as it is. Keep it for a person."""
+    """The event cannot be handled in its present form. It is kept until a person decides."""
 
     message: str
     code: str = "dead"
@@ -45,7 +48,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The event did not run. Return it without counting the attempt. Only the Worker uses this."""
+    """The event did not run. Return it to its stream without counting the attempt. Only the Worker uses this."""
 
 
 Outcome = Done | Retry | Defer | Dead

@@ -15,9 +15,9 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType(Generic[T]):
-    """A type of event: its name on the wire, the class of its payload, and upcasts from older versions.
+    """A type of event: its name, the class of its payload, and functions that convert payloads of older versions.
 
-    `upcasts[n]` turns a payload of version n into one of version n + 1.
+    `upcasts[n]` converts a payload of version n to version n + 1.
     """
 
     name: str
@@ -33,12 +33,12 @@ class EventType(Generic[T]):
             )
 
     def envelope(self, payload: T, **headers: Any) -> Envelope:
-        """Return an envelope of the current version with a payload."""
+        """Return an envelope with this payload and the current schema version."""
         fields = msgspec.to_builtins(payload)
         return Envelope(type=self.name, schema_version=self.version, payload=fields, **headers)
 
     def decode(self, envelope: Envelope) -> T:
-        """Return the payload of an envelope as the current class."""
+        """Return the payload of an envelope, converted to the current version."""
         payload = dict(envelope.payload)
         try:
             for version in range(envelope.schema_version, self.version):

@@ -19,12 +19,13 @@ from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import add_trace_context
 from kingdom.errors import Conflict, Misconfigured
 
+# The longest error text that is stored, in characters.
 _TEXT_MAX = 4000
 _log = structlog.get_logger("kingdom.bus")
 
 
 class EventCopy(msgspec.Struct, frozen=True):
-    """The copy of an envelope for one stream, deliverable from `at` on."""
+    """The copy of an envelope for one stream. It is not delivered before the time `at`."""
 
     stream: Stream
     envelope: Envelope
@@ -32,7 +33,7 @@ class EventCopy(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """The outcome of one delivery, as a transaction writes it. A Retry always has its wait here."""
+    """The outcome of one delivery as a transaction writes it. The wait of a Retry is always set."""
 
     stream: Stream
     position: int
@@ -43,7 +44,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A record to store, and the version that the store must still have."""
+    """A record to store. `expected` is the version that the stored record must still have."""
 
     record: Record
     expected: int
@@ -51,14 +52,14 @@ class Put:
 
 @dataclass(slots=True)
 class TransactionChanges:
-    """Everything that one transaction writes. It is collected first, then applied in one fixed order."""
+    """Everything that one transaction writes. `duplicates` are copies that their stream already has."""
 
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
     copies: dict[tuple[str, str], EventCopy] = field(default_factory=dict)
     settlements: dict[int, Settlement] = field(default_factory=dict)
     entries: list[LogEntry] = field(default_factory=list)
     duplicates: list[EventCopy] = field(default_factory=list)
-    # The earlier put of each record that was put again, so that a rollback can restore it.
+    # For each put: its key, and the earlier put that it replaced. A rollback restores the earlier put.
     replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
 
@@ -74,7 +75,7 @@ class TransactionChanges:
         )
 
     def roll_back_to(self, savepoint: "Savepoint") -> None:
-        """Remove everything that was collected since the savepoint."""
+        """Remove everything that was collected after the savepoint."""
         while len(self.replaced) > savepoint.replaced:
             key, earlier = self.replaced.pop()
             if earlier is None:
@@ -91,7 +92,7 @@ class TransactionChanges:
 
 
 class Savepoint(NamedTuple):
-    """How much a TransactionChanges held at some moment."""
+    """The length of each collection of a TransactionChanges at some moment."""
 
     copies: int
     settlements: int
@@ -102,34 +103,34 @@ class Savepoint(NamedTuple):
 
 
 class Transaction(ABC):
-    """Records, events, settlements, dedup keys and log entries, written all or nothing.
+    """A transaction over records, events, settlements, dedup keys and log entries.
 
-    Writes are collected in `changes` and applied at the end of the block in one fixed order, so they do not deadlock on
-    each other. Reads see what the block has put. Only `once` acts immediately, so a caller that takes several keys must
-    always take them in the same order.
+    Writes are collected in `changes` and applied at the end of the block. The order is always the same, so that
+    transactions do not deadlock. Reads return what the block has put. Only `once` acts immediately: a caller that takes
+    several keys must always take them in the same order.
 
-    A backend writes four methods: `_read`, `_read_many`, `_search` and `_take_key`. At the end of the block it applies
-    `changes` and calls `run_after_commit`. Validation, routing, retry waits, versions, reading back what the block has
-    put, and rollback to a savepoint are done here.
+    A backend implements `_read`, `_read_many`, `_search` and `_take_key`. At the end of the block, the backend applies
+    `changes` and calls `run_after_commit`. This class does everything else.
     """
 
     def __init__(self, topology: Topology, kinds: Mapping[str, RecordKind], held: Sequence[Delivery]) -> None:
         self.held = tuple(held)
-        # The time at which `held` was read, by the clock of the store, which all hosts share.
+        # The time at which `held` was read. It is the time of the store, so it is comparable between hosts.
         self.held_at: datetime | None = None
         self.changes = TransactionChanges()
         self.dedup_keys_taken = 0
+        # Records that `read_ahead` has read; None for a record that does not exist.
         self._read_ahead: dict[tuple[str, str], Record | None] = {}
         self._topology = topology
         self._kinds = kinds
 
     @property
     def duplicates(self) -> tuple[EventCopy, ...]:
-        """Return the published copies that their stream already had. The list is complete once the block has ended."""
+        """Return the published copies that were already in their stream. The list is complete only after the block."""
         return tuple(self.changes.duplicates)
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
-        """Enqueue each envelope on every stream that it goes to, deliverable from `at` on."""
+        """Enqueue each envelope in every stream that gets it. If `at` is given, no stream delivers it earlier."""
         for envelope in map(add_trace_context, envelopes):
             refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
             if envelope.attributes:
@@ -143,7 +144,7 @@ class Transaction(ABC):
                     self.changes.copies[key] = copy
 
     async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
-        """Set the outcome of a delivery. Unless that is Done, the rest of its run is released."""
+        """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of its run."""
         stream = self._topology.stream(delivery.stream)
         resolved = _resolve_outcome(stream, delivery, outcome)
         key, token = delivery.ordering_key, delivery.token
@@ -154,7 +155,7 @@ class Transaction(ABC):
                     self.changes.settlements[position] = Settlement(stream, position, token, key, Release())
 
     async def get(self, kind: str, record_id: str) -> Record | None:
-        """Return a record as this transaction sees it."""
+        """Return a record, including what this transaction has put."""
         put = self.changes.puts.get((kind, record_id))
         if put:
             return put.record
@@ -163,12 +164,12 @@ class Transaction(ABC):
         return await self._read(kind, record_id)
 
     async def read_ahead(self, keys: Collection[tuple[str, str]]) -> None:
-        """Read several records in one step. A later `get` of one of them returns what was read now."""
+        """Read several records in one step. A later `get` of these records does not read them again."""
         found = await self._read_many(list(keys))
         self._read_ahead |= dict.fromkeys(keys) | {(record.kind, record.id): record for record in found}
 
     async def put(self, record: Record) -> Record:
-        """Store a record if it still has the version that was read, and return it with its new version."""
+        """Store a record and return it with its new version. The commit fails if the stored version has changed."""
         kind = self._kinds.get(record.kind)
         if kind is None:
             raise Misconfigured(f"record kind {record.kind!r} is not declared; declared: {sorted(self._kinds)}")
@@ -189,7 +190,7 @@ class Transaction(ABC):
         return stored
 
     async def find(self, query: RecordQuery) -> list[Record]:
-        """Return matching records as this transaction sees them."""
+        """Return matching records, including what this transaction has put."""
         puts = [put.record for (kind, _), put in self.changes.puts.items() if kind == query.kind]
         changed = {record.id for record in puts}
         wider = replace(query, limit=query.limit + len(changed)) if changed else query
@@ -212,14 +213,15 @@ class Transaction(ABC):
         self.changes.entries.extend(entries)
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Call a function in this process after the commit. It is not called if the process dies before.
+        """Call a function in this process after the commit, unless the process dies before.
 
-        It is never called for a transaction that joined the caller's own: only the caller knows when that commits.
+        The function is not called if this transaction is part of the caller's own database transaction, because only
+        the caller knows when that one commits.
         """
         self.changes.after_commit.append(call)
 
     def run_after_commit(self) -> None:
-        """Run the functions given to `after_commit`. A backend calls this once it has committed."""
+        """Call the functions that were given to `after_commit`. A backend calls this method after the commit."""
         for call in self.changes.after_commit:
             try:
                 call()
@@ -236,15 +238,15 @@ class Transaction(ABC):
 
     @abstractmethod
     async def _search(self, query: RecordQuery) -> list[Record]:
-        """Return the stored records that match a query, in its order and up to its limit."""
+        """Return the stored records that match a query, in the order of the query and up to its limit."""
 
     @abstractmethod
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
-        """Take a dedup key immediately. Return False if it is taken. A rollback gives it back."""
+        """Take a dedup key immediately. Return False if it was already taken. A rollback frees the key."""
 
 
 def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
-    """Give a Retry its wait, or turn it into Dead if no attempt is left; make all texts storable."""
+    """Set the wait of a Retry, or turn it into Dead if no attempt is left. Make all texts storable."""
     match outcome:
         case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:
             wait = stream.retry.delay(delivery.attempt) if after is None else after
@@ -259,34 +261,34 @@ def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) ->
 
 
 def _storable_text(text: str) -> str:
-    """Shorten and clean an error's text. Refusing it would hide the first error behind a second one."""
+    """Return an error text without characters that cannot be stored, shortened if it is too long."""
     return str(to_storable(text[:_TEXT_MAX]))
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewal:
-    """The result of a renewal: the leases still held, and the positions whose cancellation was requested."""
+    """The result of a renewal: the tokens of the leases that are still held, and the positions to cancel."""
 
     alive: frozenset[int]
     cancelled: frozenset[int]
 
 
 class Bus(ABC):
-    """Durable delivery: at least once, under leases that only their newest holder can settle.
+    """Durable delivery, at least once. Events are delivered under leases, and only the newest holder can settle them.
 
-    A backend writes `transaction`, `claim`, `renew`, `reap`, `wait` and `close`, and sets the five attributes below.
-    `publish`, the worker, retries, effects, redrive, metrics and the daily sequences are built on these and come free.
+    A backend implements the abstract methods and sets the five attributes below. `publish`, the worker, retries,
+    effects, redrive, metrics and the daily sequences use only these, so they work with every backend.
     """
 
-    # True if `transaction` can also cover the caller's own tables.
+    # True if a transaction of the bus can be part of the caller's own database transaction.
     joins_callers_transaction: bool
     # True if workers on several hosts can share the store.
     spans_hosts: bool
-    # True if a document that a person drops into a directory becomes a record, as the `adoption` of its kind says.
+    # True if a document that a person drops into a directory becomes a record; see `Adoption`.
     adopts_dropped_files: bool
-    # True if commits are serialized. An open transaction then locks nothing and detects conflicts when it ends.
+    # True if commits are serialized. An open transaction then holds no locks, and detects conflicts at its commit.
     has_one_writer: bool
-    # The store aborts a transaction that is idle for this long.
+    # How long a transaction may be idle before the store aborts it.
     idle_limit: timedelta
 
     def __init__(self, topology: Topology, kinds: Sequence[RecordKind]) -> None:
@@ -295,7 +297,7 @@ class Bus(ABC):
 
     @abstractmethod
     def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction. It first locks the deliveries in `hold`; `held` then lists those still leased."""
+        """Open a transaction and lock the deliveries in `hold`. Its `held` lists those that are still leased."""
 
     @abstractmethod
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
@@ -303,22 +305,22 @@ class Bus(ABC):
 
     @abstractmethod
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
-        """Extend each lease by its length. This call blocks: it runs in a thread that no handler can starve."""
+        """Extend the lease of each token by a duration. This call blocks, so the worker uses a separate thread."""
 
     @abstractmethod
     async def reap(self) -> int:
-        """Return the events of expired leases to their streams, and say how many there were."""
+        """Requeue the events of expired leases, and return how many they were."""
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait until one of the streams may have work, or for `at_most`. This is only a hint."""
+        """Wait until one of the streams may have due events, but no longer than `at_most`."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close every connection and file. Closing again has no effect."""
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
-        """Publish in a transaction of its own, and return the copies that their stream already had."""
+        """Publish envelopes in one transaction. Return the copies that were already in their stream."""
         async with self.transaction() as transaction:
             await transaction.publish(*envelopes, at=at)
         return transaction.duplicates

@@ -14,9 +14,9 @@ from kingdom.errors import MalformedEvent, Misconfigured, Unreadable
 
 _T = TypeVar("_T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# From here on a float is written with an exponent and without a fraction. A store may return it as an int.
+# A float of this size or more is written without a fraction, so a store may return it as an int.
 _FLOAT_END = 1e16
-# Python refuses to convert longer numbers.
+# Python refuses to convert numbers with more than 4300 digits to or from text.
 _INT_END = 10**4000
 # The place in a document that cannot be stored, and the reason.
 Flaw = tuple[str, str]
@@ -26,7 +26,10 @@ OnUnreadable = Callable[[str, Unreadable], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One durable object. `version` is the version that was read; it is 0 for a record that does not exist yet."""
+    """One durable object. `version` is the version that was read, or 0 for a record that is not stored yet.
+
+    Records can be found by `owner` and by `due_at`. Each kind defines what they mean.
+    """
 
     kind: str
     id: str
@@ -38,7 +41,7 @@ class Record:
 
 
 def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:
-    """Return a stored document as its type, or raise Unreadable."""
+    """Return a stored document as an object of the class `kind`, or raise Unreadable."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -50,13 +53,13 @@ def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:
 
 
 def ignore_unreadable(_record_id: str, _error: Unreadable) -> None:
-    """Skip an unreadable record silently."""
+    """Ignore an unreadable record."""
 
 
 def read_documents(
     records: Iterable[Record], kind: type[_T], on_unreadable: OnUnreadable = ignore_unreadable
 ) -> Iterator[_T]:
-    """Yield the documents of records. Unreadable ones are reported to `on_unreadable` and skipped."""
+    """Yield the documents of records. Unreadable records are reported to `on_unreadable` and skipped."""
     for record in records:
         try:
             yield read_document(record.doc, kind)
@@ -65,7 +68,7 @@ def read_documents(
 
 
 def to_storable(value: Any) -> Any:
-    """Return a text or document from outside with the characters replaced that a store cannot keep."""
+    """Return a text or document in which the characters that a store cannot keep are replaced."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -77,7 +80,7 @@ def to_storable(value: Any) -> Any:
 
 
 def refuse_unstorable(what: str, document: Mapping[str, Any]) -> None:
-    """Raise MalformedEvent if some store would not return the document unchanged."""
+    """Raise MalformedEvent if a document contains something that not every store returns unchanged."""
     try:
         flaw = _CHECKS.get(type(document), _other_flaw)(document)
     except RecursionError:
@@ -100,7 +103,7 @@ def _int_flaw(number: int) -> Flaw | None:
 
 
 def _float_flaw(number: float) -> Flaw | None:
-    # This is also false for NaN.
+    # The comparison is also false for NaN.
     if -_FLOAT_END < number < _FLOAT_END:
         return None
     return "", f"not every store returns {number} unchanged; send a number below 1e16, an int, or text"
@@ -130,7 +133,7 @@ def _other_flaw(value: Any) -> Flaw | None:
     return "", f"{type(value).__name__} is not a JSON type; convert it first, for instance with msgspec.to_builtins"
 
 
-# A tuple is returned as a list, an Enum as its value.
+# A store may return a tuple as a list, and an Enum as its value.
 _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
     str: _text_flaw,
     int: _int_flaw,
@@ -145,10 +148,10 @@ _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """How a document that a person drops into a directory becomes a record, in a store of files.
+    """How a store of files turns a document that a person dropped into a directory into a record.
 
-    `read` checks a document and returns it as a new record in `state`, or raises MalformedEvent with a reason for the
-    person. `announce` returns the event that announces the record. Neither does any I/O.
+    `read` returns the document as a new record in `state`, or raises MalformedEvent with a reason for the person.
+    `announce` returns the event that announces the record. Neither function does any I/O.
     """
 
     state: str
@@ -160,9 +163,10 @@ class Adoption:
 class RecordKind:
     """A kind of record: its states, the directory of each state in a store of files, and its retention.
 
-    `directories` maps every allowed state to a directory. The retention starts in a state of `final`, if the document
-    also has all fields of `final_when`. While an event listed in the document's field `kept_for` is open or dead, the
-    record stays.
+    `directories` maps every allowed state to a directory. A record is finished if its state is in `final` and its
+    document contains the fields and values of `final_when`. It is removed when it has been finished for `retention`.
+    `kept_for` is the name of a document field with event ids: while one of these events is open or dead, the record
+    stays.
     """
 
     name: str
@@ -180,7 +184,10 @@ class RecordKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Selects records, ordered by due time if `due_by` is given, else by id. `after` pages by id."""
+    """Selects records. They are ordered by due time if `due_by` is given, else by id.
+
+    `after` is the last id of the previous page.
+    """
 
     kind: str
     state: str | None = None

@@ -1,4 +1,4 @@
-"""Redrive many dead letters carefully: with a slow start, a rate limit, and a stop when they die again."""
+"""Redrive many dead letters with a slow start and a rate limit. Stop if they end DEAD again."""
 
 import asyncio
 from collections import deque
@@ -9,15 +9,15 @@ from uuid import UUID
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
 _PAGE = 100
-# The first letters go slowly, so that an immediate death is noticed before many follow.
+# The pause after the first letter. Each later pause is half as long, so that an early failure stops most letters.
 _FIRST_PAUSE_SECONDS = 1.0
-# How many redriven letters to check after each redrive: each is checked several times, at little cost.
-_LOOKS = 5
+# How many of the redriven letters are checked after each redrive.
+_CHECKS_PER_REDRIVE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """How to redrive: the rate, and how many letters may die again before it stops."""
+    """How to redrive. After `stop_after_failures` letters have died again, the redrive stops; None means no limit."""
 
     per_second: float = 50.0
     stop_after_failures: int | None = 1
@@ -25,7 +25,7 @@ class RedrivePlan:
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """Progress: the letter just redriven and the counts so far. `letter` is None if too many died again."""
+    """Progress: the letter that was just redriven, and the counts so far. `letter` is None if too many died again."""
 
     letter: DeadLetter | None
     redriven: int
@@ -35,7 +35,7 @@ class RedriveStep:
 async def find_dead_letters(
     operations: Operations, which: DeadFilter, limit: int | None = None, last: int | None = None
 ) -> AsyncIterator[DeadLetter]:
-    """Yield all matching dead letters, page by page, up to the position `last` if given."""
+    """Yield matching dead letters, at most `limit` of them, and none after the position `last`."""
     seen = 0
     while limit is None or seen < limit:
         page = await operations.dead_letters(which, min(_PAGE, limit - seen) if limit else _PAGE)
@@ -71,9 +71,9 @@ async def redrive_all(
 
 
 async def _died_again(operations: Operations, watched: deque[tuple[UUID, str]]) -> int:
-    """Check some of the redriven letters in turn until each has ended, and return how many ended DEAD."""
+    """Check some of the redriven letters and return how many died again. Open letters stay in `watched`."""
     died = 0
-    for _ in range(min(_LOOKS, len(watched))):
+    for _ in range(min(_CHECKS_PER_REDRIVE, len(watched))):
         event_id, stream = watched.popleft()
         situations = await operations.situations(event_id)
         status = next((each.status for each in situations if each.stream == stream), "DISCARDED")

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and when to give up."""
+"""The retry policy: how long to wait before the next attempt, and when to give up."""
 
 import random
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class RetryPolicy:
     max_attempts: int = 10
 
     def delay(self, attempt: int, *, chance: float | None = None) -> timedelta:
-        """Return the wait after the given attempt, where 1 is the first. `chance` in [0, 1) fixes the jitter."""
-        # Seconds and a bounded exponent, so that a huge attempt number cannot overflow.
+        """Return the wait after an attempt; the first attempt is 1. `chance` replaces the random number in [0, 1)."""
+        # The exponent has a limit, so that a large attempt number causes no overflow.
         growth = self.factor ** min(max(attempt, 1) - 1, 64)
         plain = min(self.base.total_seconds() * growth, self.cap.total_seconds())
         spread = random.random() if chance is None else chance  # noqa: S311 - jitter is no secret

@@ -16,8 +16,9 @@ from kingdom.errors import Misconfigured
 class Stream:
     """A logical topic with one consumer.
 
-    `{placeholder}` in the name declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
-    `on_dead` says whether a DEAD event in an ordered stream blocks the later events of its key.
+    A name with a `{placeholder}` declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
+    In an ordered stream, `on_dead` decides whether a DEAD event blocks the later events of its key. `deadline` is the
+    longest time that a handler may take.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Stream:
 
 
 class Topology:
-    """All declared streams. It knows where an envelope goes and how a stream behaves."""
+    """All declared streams, and the routes of envelopes to streams."""
 
     def __init__(self, streams: Iterable[Stream]) -> None:
         self._streams: dict[str, Stream] = {}
@@ -50,32 +51,33 @@ class Topology:
         for stream in self._streams.values():
             for event_type in stream.subscribes:
                 self._subscribers[event_type] = (*self._subscribers.get(event_type, ()), stream.name)
-        self._concrete: dict[str, Stream] = {}
+        # The members of families that were used so far.
+        self._members: dict[str, Stream] = {}
 
     def stream(self, name: str) -> Stream:
-        """Return the declaration of a stream, or that of its family."""
-        known = self._streams.get(name) or self._concrete.get(name)
+        """Return the declaration of a stream. A member of a family has the settings of the family."""
+        known = self._streams.get(name) or self._members.get(name)
         if known is None:
             family = next((stream for pattern, stream in self._families if pattern.fullmatch(name)), None)
             if family is None:
                 known_names = ", ".join(sorted(self._streams)) or "none"
                 raise Misconfigured(f"stream {name!r} is not declared; declared: {known_names}")
-            known = self._concrete[name] = replace(family, name=name)
+            known = self._members[name] = replace(family, name=name)
         return known
 
     def route(self, envelope: Envelope) -> tuple[str, ...]:
-        """Return the streams that get a copy: the named one, or all that subscribe to the type."""
+        """Return the streams that get a copy: the stream in the envelope, or all streams that subscribe to its type."""
         if envelope.stream is not None:
             return (self.stream(envelope.stream).name,)
         return self._subscribers.get(envelope.type, ())
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all declared streams, with families as declared."""
+        """Return the names of all declared streams. A family has its name with the placeholder."""
         return tuple(self._streams)
 
 
 class OpenTopology(Topology):
-    """Accepts every stream name, with the settings of `like`. For operators without the application."""
+    """Accepts every stream name, with the settings of `like`. Operators use it if the application is not available."""
 
     def __init__(self, like: Stream) -> None:
         super().__init__(())

@@ -26,7 +26,7 @@ def _opentelemetry() -> tuple[Any, Any] | None:
 
 
 def add_trace_context(envelope: Envelope) -> Envelope:
-    """Return the envelope with the context of the active span, if there is one."""
+    """Return the envelope with the trace context of the active span. Without a span, return it unchanged."""
     found = _opentelemetry()
     if found is None:
         return envelope
@@ -39,7 +39,7 @@ def add_trace_context(envelope: Envelope) -> Envelope:
 
 
 def handler_span(delivery: Delivery) -> AbstractContextManager[object]:
-    """Return a span for a handler. It links to the publisher's span, because a queue is not a call stack."""
+    """Return a span for a handler, with a link to the span of the publisher."""
     found = _opentelemetry()
     if found is None:
         return _NO_SPAN

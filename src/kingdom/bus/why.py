@@ -7,50 +7,53 @@ from kingdom.bus.operations import Situation
 
 
 def why(situation: Situation) -> str:
-    """Return the reason, and what a person can do about it."""
+    """Return why an event is not running, and what a person can do about it."""
     s = situation
     match s.status:
         case "DONE":
-            return f"It has been done since {_at(s.processed_at)}, after {_times(s.attempt)}."
+            return f"It has been done since {_time(s.processed_at)}, after {_attempts(s.attempt)}."
         case "DISCARDED":
-            return f"It was discarded at {_at(s.processed_at)}; its last error was {_error(s)}."
+            return f"It was discarded at {_time(s.processed_at)}; its last error was {_error(s)}."
         case "DEAD":
             return (
-                f"It has been dead since {_at(s.processed_at)}, after {_times(s.attempt)}, because of {_error(s)}."
+                f"It has been dead since {_time(s.processed_at)}, after {_attempts(s.attempt)}, because of {_error(s)}."
                 f" Redrive it: kingdom bus redrive {s.event_id}"
             )
         case "PROCESSING":
-            return _running(s)
+            return _explain_running(s)
         case "PENDING":
-            return _waiting(s)
+            return _explain_waiting(s)
 
 
-def _running(s: Situation) -> str:
+def _explain_running(s: Situation) -> str:
     if s.worker is None or s.lease_until is None:
         return "Its lease has just ended; a reaper is returning it to its stream."
     if s.lease_until < s.now:
-        return f"It was leased by {s.worker}; the lease expired at {_at(s.lease_until)}, and a reaper returns it soon."
+        return (
+            f"It was leased by {s.worker}; the lease expired at {_time(s.lease_until)}, and a reaper returns it soon."
+        )
     asked = " Its cancellation was requested; the worker sees that at its next renewal." if s.cancel_requested else ""
-    return f"It is running: leased by {s.worker} until {_at(s.lease_until)}, {_times(s.attempt)} so far.{asked}"
+    return f"It is running: leased by {s.worker} until {_time(s.lease_until)}, {_attempts(s.attempt)} so far.{asked}"
 
 
-def _waiting(s: Situation) -> str:
+def _explain_waiting(s: Situation) -> str:
     if s.paused_since is not None:
         return (
-            f"Stream {s.stream} has been paused by {s.paused_by} since {_at(s.paused_since)}: {s.paused_reason}."
+            f"Stream {s.stream} has been paused by {s.paused_by} since {_time(s.paused_since)}: {s.paused_reason}."
             f" Resume it: kingdom bus resume {s.stream}"
         )
     if s.due_at is None:
-        return _in_line(s)
+        return _explain_turn(s)
     if s.due_at > s.now:
-        return _later(s)
+        return _explain_due_later(s)
     if s.crash_count > LOST_ALONE_LIMIT:
         return "It is quarantined, because its worker died or stalled too often: the next claim ends it as dead."
     suspect = " It runs alone, because a worker died or stalled while holding it." if s.crash_count else ""
-    return f"It has been due since {_at(s.due_at)} and waits for a free worker of stream {s.stream}.{suspect}"
+    return f"It has been due since {_time(s.due_at)} and waits for a free worker of stream {s.stream}.{suspect}"
 
 
-def _in_line(s: Situation) -> str:
+def _explain_turn(s: Situation) -> str:
+    """Explain why an event waits for another event of its key."""
     if s.blocked_by_event_id is not None:
         return (
             f"Its key {s.partition_key!r} is blocked by the dead event {s.blocked_by_event_id}."
@@ -61,14 +64,13 @@ def _in_line(s: Situation) -> str:
     return f"It waits for its turn within key {s.partition_key!r}."
 
 
-def _later(s: Situation) -> str:
-    when = _at(s.due_at)
+def _explain_due_later(s: Situation) -> str:
+    when = _time(s.due_at)
     if s.error_code == "deferred":
         return f"It is deferred until {when}. Reason: {s.error_message}."
     if s.error_code:
-        return (
-            f"It will be tried again at {when}, after {_times(s.attempt)} of {s.max_attempts}; last error: {_error(s)}."
-        )
+        tried = f"{_attempts(s.attempt)} of {s.max_attempts}"
+        return f"It will be tried again at {when}, after {tried}; last error: {_error(s)}."
     return f"It is not due before {when}."
 
 
@@ -76,9 +78,9 @@ def _error(s: Situation) -> str:
     return f"{s.error_code or 'no recorded error'}{f' ({s.error_message})' if s.error_message else ''}"
 
 
-def _times(attempts: int) -> str:
+def _attempts(attempts: int) -> str:
     return f"{attempts} attempt{'' if attempts == 1 else 's'}"
 
 
-def _at(moment: datetime | None) -> str:
+def _time(moment: datetime | None) -> str:
     return moment.astimezone().isoformat(sep=" ", timespec="seconds") if moment else "an unknown time"

@@ -44,7 +44,7 @@ def to_log_entry(event: InternalEvent, actor: str, at: datetime) -> LogEntry:
 
 
 def read_log_entry(entry: LogEntry) -> InternalEvent | None:
-    """Return the internal event of a log entry; None for another kind of entry or another version."""
+    """Return the internal event of a log entry. Return None for another kind of entry and for an unknown version."""
     kind = CATALOG.get(entry.type)
     try:
         return msgspec.convert(entry.data, kind) if kind else None

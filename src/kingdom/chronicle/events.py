@@ -1,15 +1,15 @@
-"""Every internal event with its type and its data. Each is logged in the transaction that causes it."""
+"""Every internal event with its type and its data."""
 
 from typing import ClassVar
 
 import msgspec
 
-# The log keeps the names of the source document, where an assignment is a task.
+# The documented format of the log calls an assignment a task.
 _WIRE_NAMES = {"assignment_id": "task_id", "original_assignment_id": "original_task_id"}
 
 
 class InternalEvent(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES):
-    """An observation of the system; `subject_field` names the field with the id of its subject."""
+    """An observation of the system. `subject_field` is the name of the field that has the id of its subject."""
 
     type: ClassVar[str]
     actor: ClassVar[str]

@@ -7,40 +7,44 @@ from typing import Any
 from kingdom.cli.nouns import ALIASES, WORDS
 from kingdom.text import plain
 
-# Printed instead of candidates where the shell should complete file names.
+# This is printed instead of candidates if the shell should complete file names.
 FILES = ":files"
+# Options about the store, and the names of their values in a CommandCall.
 _SHARED = {"--config": "config", "--database-url": "database_url", "--schema": "schema", "--app": "application"}
-_OF_FILES = frozenset({"FILE", "DIR", "DIRECTORY", "DOCUMENT", "--config", "--directory", "--rules", "--html"})
-# These verbs take a new name, so existing names are no candidates.
+_FILE_PARAMETERS = frozenset({"FILE", "DIR", "DIRECTORY", "DOCUMENT", "--config", "--directory", "--rules", "--html"})
+# These verbs need a new name, so existing names are not offered.
 _CREATING_VERBS = frozenset({"create", "from-workflow"})
 _Candidate = tuple[str, str]
 
 
 def print_candidates(words: Sequence[str]) -> None:
-    """Print one candidate with its meaning per line, or nothing if anything fails."""
-    *before, begun = words or [""]
-    option, equals, value = begun.partition("=")
+    """Print one candidate with its meaning per line. Print nothing if an error occurs."""
+    *before, typed = words or [""]
+    option, equals, value = typed.partition("=")
     # The shell passes --option=value as one word.
     joined = f"{option}{equals}" if equals and option.startswith("--") else ""
     if joined:
-        before, begun = [*before, option], value
+        before, typed = [*before, option], value
     try:
-        found = list(candidates(before, begun))
+        found = list(candidates(before, typed))
     except Exception:  # noqa: BLE001 - an error must not appear while a person types
         return
     for word, meaning in found:
         # Text from the store is untrusted, and a newline would start another candidate.
-        if word.isprintable() and (word.startswith(begun) or word == FILES):
+        if word.isprintable() and (word.startswith(typed) or word == FILES):
             shown = plain(meaning)
             sys.stdout.write(f"{joined}{word}\t{shown}\n" if shown else f"{joined}{word}\n")
 
 
-def candidates(before: Sequence[str], begun: str) -> Iterable[_Candidate]:
-    """Return the candidates after the words before the cursor; `begun` is the start of the word under it."""
+def candidates(before: Sequence[str], typed: str) -> Iterable[_Candidate]:
+    """Return the candidates for the word under the cursor.
+
+    `before` has the words before the cursor; `typed` is the part of the word that is already typed.
+    """
     if not before:
         return [*WORDS.items(), ("--help", "Show the help."), ("--version", "Show the version.")]
     if before[0] == "help":
-        return candidates(before[1:], begun)
+        return candidates(before[1:], typed)
     noun, *rest = [*ALIASES.get(before[0], (before[0],)), *before[1:]]
     from kingdom.cli.dispatch import command_of
 
@@ -51,14 +55,16 @@ def candidates(before: Sequence[str], begun: str) -> Iterable[_Candidate]:
             return [(name, each.get_short_help_str(80)) for name, each in verbs.items()]
         verb = rest.pop(0)
         command = verbs[verb]
-    return _of_command(noun, verb, command.params, rest, begun)
+    return _command_candidates(noun, verb, command.params, rest, typed)
 
 
-def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str], begun: str) -> Iterable[_Candidate]:
-    """Return the options of a command, or the values of the argument or option under the cursor."""
+def _command_candidates(
+    noun: str, verb: str, parameters: Sequence[Any], words: list[str], typed: str
+) -> Iterable[_Candidate]:
+    """Return the options of a command, or the values for the argument or option under the cursor."""
     options = {flag: each for each in parameters for flag in (*each.opts, *each.secondary_opts) if flag[0] == "-"}
-    open_option, given, shared = _given(words, options)
-    if open_option is None and begun.startswith("-"):
+    open_option, given, shared = _parse_words(words, options)
+    if open_option is None and typed.startswith("-"):
         return [*_flags(options, words), ("--help", "Show the help.")]
     parameter = open_option or _argument(parameters, len(given))
     if parameter is None:
@@ -67,17 +73,17 @@ def _of_command(noun: str, verb: str, parameters: Sequence[Any], words: list[str
         return [(choice, "") for choice in choices]
     metavar = (parameter.metavar or "").strip("[].")
     named = {metavar, *parameter.opts}
-    if named & _OF_FILES:
+    if named & _FILE_PARAMETERS:
         return [(FILES, "")]
     if verb in _CREATING_VERBS and metavar == "NAME":
         return []
     from kingdom.cli.completion.live_ids import live_ids
 
-    return live_ids(noun, named, given, begun, shared)
+    return live_ids(noun, named, given, typed, shared)
 
 
-def _given(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
-    """Return the option that still needs its value, the arguments so far, and the options about the store."""
+def _parse_words(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
+    """Return the option whose value comes next, the arguments so far, and the options about the store."""
     waiting, arguments, shared = "", [], {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -96,11 +102,11 @@ def _given(words: Iterable[str], options: dict[str, Any]) -> tuple[Any, list[str
 
 
 def _argument(parameters: Iterable[Any], number: int) -> Any:
-    """Return the parameter of an argument by its position; the last one can be variadic."""
-    there = [each for each in parameters if each.param_type_name == "argument"]
-    if number < len(there):
-        return there[number]
-    return there[-1] if there and there[-1].nargs < 0 else None
+    """Return the parameter of the argument at a position; the last parameter can accept several arguments."""
+    arguments = [each for each in parameters if each.param_type_name == "argument"]
+    if number < len(arguments):
+        return arguments[number]
+    return arguments[-1] if arguments and arguments[-1].nargs < 0 else None
 
 
 def _flags(options: dict[str, Any], words: Sequence[str]) -> Iterator[_Candidate]:

@@ -28,7 +28,7 @@ def command_of(noun: str) -> Any:
 
 
 def run(words: Sequence[str], note: str = "") -> int:
-    """Run a command and return its exit code; help shows `note` first."""
+    """Run a command and return its exit code. `note` is printed before its help."""
     try:
         return _run(words, note)
     except Unavailable as error:
@@ -46,7 +46,7 @@ def run(words: Sequence[str], note: str = "") -> int:
 
 
 def refuse_word(word: str) -> int:
-    """Say that there is no such command, and suggest similar ones."""
+    """Print that there is no such command, and suggest similar commands."""
     if word.startswith("-"):
         return _say(f"there is no option {word}; options come after a command: `kingdom --help`", exit_code.USAGE)
     return _say(f"there is no command {word!r}; {_suggestion(word, WORDS)}`kingdom --help` shows all", exit_code.USAGE)
@@ -73,7 +73,7 @@ def _run(words: Sequence[str], note: str) -> int:
         path.append(rest.pop(0))
     name = " ".join(path)
     if not set(_HELP).isdisjoint(rest):
-        # Typer itself keeps bold and dim text even with NO_COLOR.
+        # With NO_COLOR, Typer alone would still print bold and dim text.
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None if read_environment("NO_COLOR") else "auto"

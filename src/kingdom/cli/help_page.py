@@ -15,10 +15,11 @@ _MORE = (
         " 4 a run waits for a person."
     ),
 )
+# Widths in characters: of a pipe, of a terminal that reports none, and the limits for every page.
 _PIPE_WIDTH = 100
-_USUAL_WIDTH = 80
-_NARROW = 40
-_WIDE = 120
+_TERMINAL_WIDTH = 80
+_WIDTH_MIN = 40
+_WIDTH_MAX = 120
 _BOLD, _CYAN = "1", "36"
 
 
@@ -59,11 +60,11 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def print_help() -> None:
     """Print the help, formatted for the terminal or pipe on standard output."""
-    # COLUMNS has priority, since not every terminal reports its width.
-    usual = _USUAL_WIDTH if sys.stdout.isatty() else _PIPE_WIDTH
+    # The variable COLUMNS has priority, because not every terminal reports its width.
+    usual = _TERMINAL_WIDTH if sys.stdout.isatty() else _PIPE_WIDTH
     width = shutil.get_terminal_size((usual, 0)).columns
     colored = sys.stdout.isatty() and _may_use_color()
-    sys.stdout.write(f"{help_page(min(max(width, _NARROW), _WIDE), colored=colored)}\n")
+    sys.stdout.write(f"{help_page(min(max(width, _WIDTH_MIN), _WIDTH_MAX), colored=colored)}\n")
 
 
 def _may_use_color() -> bool:

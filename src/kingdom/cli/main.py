@@ -7,15 +7,16 @@ from io import TextIOWrapper
 
 from kingdom.cli.nouns import WORDS, expand_alias
 
-# The completion scripts of `kingdom completion` call this.
+# The scripts that `kingdom completion` prints call `kingdom --complete`.
 _COMPLETE = "--complete"
 _HELP = ("--help", "-h", "help")
+# The usual exit code after Ctrl-C: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line."""
-    # Loading modules creates no garbage, and collecting during it costs a tenth of a short command's time.
+    # Loading modules creates no garbage, and garbage collection would take a tenth of a short command's time.
     gc.disable()
     # Files of this process and its children are readable by this account only.
     os.umask(0o077)

@@ -1,6 +1,6 @@
 """The first words of the command line as plain data, so that help and completion load nothing else."""
 
-# `loading.py` has the module of each word that is not an alias.
+# The first words by group. `loading.py` imports the module of each word that is not an alias.
 GROUPS: dict[str, dict[str, str]] = {
     "Start here": {
         "demo": "See Kingdom work in two minutes, in a temporary directory: a review, a question, kills, recovery.",

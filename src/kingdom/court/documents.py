@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": 
     """One General that an event goes to, and the rule that selected it.
 
     `assignment_id` is set once the event is assigned. Until then, `waiting` is the id of its entry in the waiting
-    queue. Both are empty if a newer event superseded it.
+    queue. Both fields are empty if a newer event superseded the event.
     """
 
     general: str
@@ -134,7 +134,10 @@ class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The work that the King hands to a General because of an event. A resumed assignment names its `root`."""
+    """The work that the King hands to a General because of an event.
+
+    `root` is the id of the first assignment, if this one continues it with a person's answer.
+    """
 
     id: str
     event_id: str
@@ -146,7 +149,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: AssignmentStatus
     repo: str | None = None
     root: str = ""
-    # The id of the event, if `event_id` names the schedule that fired it.
+    # The id of the event, if `event_id` is the schedule that created the event.
     cause: str = ""
     workflow_id: str = ""
     retries: int = 0
@@ -165,13 +168,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cause_id(self) -> str:
-        """Return the id of the event, even if a schedule fired it."""
+        """Return the id of the event, even if a schedule created it."""
         return self.cause or self.event_id
 
     @property
-    def turn(self) -> tuple[datetime, bool, str]:
-        """Return the sort key among the assignments of one root. The current one sorts last."""
-        # Ids do not sort by age: the thousandth of a day would come before the second.
+    def sort_key(self) -> tuple[datetime, bool, str]:
+        """Return the sort key of the assignments of one root. The current assignment sorts last."""
+        # Ids do not sort by age: number 1000 of a day sorts before number 002.
         return self.created_at, self.root != "", self.id
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats: each role writes them from its own thread, and readers see how long each role has been silent.
+"""Heartbeats: each role writes them from a separate thread, and readers see how long each role has been silent.
 
 In a file store, a heartbeat is the modification time of `state/{role}/heartbeat`. Otherwise it is one record per
 process. Readers compare times of several machines, so clocks must agree within a few seconds.
@@ -33,7 +33,8 @@ EVERY = timedelta(seconds=10)
 # An event loop that runs nothing for this long counts as dead.
 STUCK_AFTER = timedelta(minutes=10)
 # How long a stopping process waits for a store that is unavailable.
-_LAST_SIGN_SECONDS = 10.0
+_LAST_HEARTBEAT_SECONDS = 10.0
+# The record of a process that died is ended after this time.
 _FORGOTTEN_AFTER = timedelta(days=1)
 HEARTBEATS = RecordKind(
     name="heartbeat",
@@ -123,7 +124,7 @@ def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyn
 def heartbeats_in_records(
     open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str
 ) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
-    """Return a factory for writers to records. Each opens its own bus, because a bus belongs to one event loop."""
+    """Return a factory for writers to records. Each writer opens its own bus, since a bus belongs to one event loop."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[HeartbeatWriter]:
@@ -134,7 +135,7 @@ def heartbeats_in_records(
 
 
 class HeartbeatThread:
-    """Writes heartbeats from its own thread while the block runs, so that a busy event loop does not look dead.
+    """Writes heartbeats from its own thread while its context is open, so that a busy event loop does not look dead.
 
     No heartbeat is written while the loop is closed or has not responded for `stuck_after`.
     """
@@ -152,7 +153,7 @@ class HeartbeatThread:
         self._stuck_seconds = stuck_after.total_seconds()
         self._clock = clock
         self._stopped = threading.Event()
-        self._answered_at = 0.0
+        self._responded_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="kingdom-heart", daemon=True)
@@ -160,7 +161,7 @@ class HeartbeatThread:
     async def __aenter__(self) -> Self:
         """Start the thread."""
         self._loop = asyncio.get_running_loop()
-        self._answer()
+        self._note_response()
         self._thread.start()
         return self
 
@@ -170,10 +171,10 @@ class HeartbeatThread:
         # The thread may not be waiting yet, or may have ended.
         with suppress(RuntimeError):
             self._wake()
-        await asyncio.to_thread(self._thread.join, _LAST_SIGN_SECONDS)
+        await asyncio.to_thread(self._thread.join, _LAST_HEARTBEAT_SECONDS)
 
-    def _answer(self) -> None:
-        self._answered_at = time.monotonic()
+    def _note_response(self) -> None:
+        self._responded_at = time.monotonic()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -200,8 +201,8 @@ class HeartbeatThread:
         if self._loop is None or self._loop.is_closed():
             return False
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._answer)
-        return time.monotonic() - self._answered_at < self._stuck_seconds
+            self._loop.call_soon_threadsafe(self._note_response)
+        return time.monotonic() - self._responded_at < self._stuck_seconds
 
 
 async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
@@ -235,7 +236,7 @@ def _file(directory: Path, role: str) -> Path:
 def _file_heartbeats(directory: Path) -> list[tuple[str, datetime]]:
     found = []
     for path in (directory / "state").glob("*/heartbeat"):
-        # The role may stop at this moment.
+        # The role may stop and delete its file at this moment.
         with suppress(FileNotFoundError):
             found.append((path.parent.name, datetime.fromtimestamp(path.stat().st_mtime, UTC)))
     return found

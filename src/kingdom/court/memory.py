@@ -5,8 +5,8 @@
     memory/patterns.md                   promoted by a person to all repositories, at most 5 KB
     memory/decisions.md                  decisions promoted by a person, at most 3 KB
 
-When a file is full, its oldest lines are removed. Reports of agents may contain text of strangers. So each report stays
-on one line with its origin, and only agents of the same repository see it until a person promotes it.
+When a file is full, its oldest lines are removed. What agents report may contain text of strangers. So each report
+stays on one line with its origin, and only agents in the same repository see it until a person promotes it.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ class MemoryUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One remembered line; `origin` names the repository, the run and the day."""
+    """One remembered line, and its repository, run and day as `origin`. `everywhere` means in all repositories."""
 
     text: str
     origin: str
@@ -71,8 +71,9 @@ def load_memory(directory: Path | str, repo: str, files: Sequence[str] = ()) -> 
 def apply_memory_updates(directory: Path | str, updates: object, repo: str = "", source: str = "") -> tuple[str, ...]:
     """Store what an agent learned, and return why some updates were refused.
 
-    An update is a text, or `{about: patterns | repo | decisions, text}`. Whatever its `about`, it is stored for `repo`
-    together with the `source`. A known line becomes the newest one, so applying the same updates twice is safe.
+    An update is a text, or `{about: patterns | repo | decisions, text}`. It is stored for `repo` together with the
+    `source`, even if it is about patterns or decisions. A known line becomes the newest line, so the same updates may
+    be applied twice.
     """
     if not isinstance(updates, list | tuple):
         return (f"memory updates must be a list, not {one_line(updates)[:_UPDATE_LENGTH_MAX]}",)
@@ -93,27 +94,27 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "",
             lines.append(f"- {text} [{_origin(learned.about, repo, source)}]")
     if lines:
         directory = Path(directory)
-        with _locked(_inside(directory, _FOLDER)):
+        with _locked(_path_inside(directory, _FOLDER)):
             _append(directory, _section_of(repo), repo, lines)
     return tuple(refused)
 
 
 def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
-    """Return the per-repository files of an earlier version, except `files` that the package names itself."""
+    """Return the files that an earlier version wrote for each repository, except the `files` that the package lists."""
     found = sorted((directory / _FOLDER).glob("repo-*.md"))
     return [file for file in found if str(file.relative_to(directory)) not in files]
 
 
 def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
     """Prepend a file of an earlier version to the memory of a repository, and delete the file."""
-    with _locked(_inside(directory, _FOLDER)):
+    with _locked(_path_inside(directory, _FOLDER)):
         # A file that cannot be read must not be deleted below.
-        text = _inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
+        text = _path_inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
         kept = _read_section(directory, _REPO, repo).splitlines()
         known = {_text_of(line) for line in kept}
         lines = [*(line for line in text.splitlines() if _text_of(line) not in known), *kept]
         write_atomically(
-            _inside(directory, _FOLDER) / _file(directory, _REPO, repo).name,
+            _path_inside(directory, _FOLDER) / _file(directory, _REPO, repo).name,
             newest_lines("".join(f"{line}\n" for line in lines), _BYTES_MAX[_REPO]),
         )
         file.unlink(missing_ok=True)
@@ -122,7 +123,9 @@ def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
 def list_memory(directory: Path | str) -> list[MemoryLine]:
     """Return every remembered line, lines for all repositories first."""
     directory = Path(directory)
-    files = sorted(_inside(directory, _FOLDER).rglob("*.md"), key=lambda file: (file.stem not in _EVERYWHERE, file))
+    files = sorted(
+        _path_inside(directory, _FOLDER).rglob("*.md"), key=lambda file: (file.stem not in _EVERYWHERE, file)
+    )
     return [
         MemoryLine(
             text=_text_of(line),
@@ -137,9 +140,9 @@ def list_memory(directory: Path | str) -> list[MemoryLine]:
 
 
 def promote_line(directory: Path | str, words: str) -> MemoryLine:
-    """Make the one line that contains these words count for every repository, and return it."""
+    """Move the one line that contains these words to the memory of all repositories, and return it."""
     directory = Path(directory)
-    with _locked(_inside(directory, _FOLDER)):
+    with _locked(_path_inside(directory, _FOLDER)):
         kept = [each for each in list_memory(directory) if not each.everywhere]
         fitting = [each for each in kept if words.strip().lower() in each.text.lower()]
         if not words.strip() or not fitting:
@@ -153,7 +156,7 @@ def promote_line(directory: Path | str, words: str) -> MemoryLine:
         for file in {each.file for each in fitting}:
             lines = _read_text(directory, file, LOADED_BYTES_MAX).splitlines()
             left = "".join(f"{line}\n" for line in lines if _text_of(line) != chosen.text)
-            write_atomically(_inside(directory, file), left)
+            write_atomically(_path_inside(directory, file), left)
     return chosen
 
 
@@ -174,7 +177,7 @@ def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     by_text = {_text_of(line): line for line in added}
     old = [line for line in _read_section(directory, about, repo).splitlines() if _text_of(line) not in by_text]
     text = "".join(f"{line}\n" for line in [*old, *by_text.values()])
-    file = _inside(directory, _FOLDER) / _file(directory, about, repo).name
+    file = _path_inside(directory, _FOLDER) / _file(directory, about, repo).name
     write_atomically(file, newest_lines(text, _BYTES_MAX[about]))
 
 
@@ -189,13 +192,14 @@ def _file(directory: Path, about: str, repo: str) -> Path:
 def _read_text(directory: Path, name: str, bytes_max: int) -> str:
     """Return the newest lines of a file, or an empty text if it does not exist."""
     try:
-        text = _inside(directory, name).read_text(encoding="utf-8", errors="replace")
+        text = _path_inside(directory, name).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     return newest_lines(text, bytes_max)
 
 
-def _inside(directory: Path, name: str) -> Path:
+def _path_inside(directory: Path, name: str) -> Path:
+    """Return the path of a file in the package, or raise Misconfigured if a link leads outside."""
     path = (directory / name).resolve()
     if not path.is_relative_to(directory.resolve()):
         raise Misconfigured(f"{directory / name} points outside the package: keep memory files inside it")

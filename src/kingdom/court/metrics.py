@@ -24,13 +24,13 @@ class CourtMetrics(Gauges):
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             made = Gauge(f"kingdom_court_{name}", text, labels, registry=registry)
             if not labels:
-                # It would start as 0, which looks healthy.
+                # A new gauge is 0, which looks healthy.
                 made.set(nan)
             return made
 
         self._troubles = gauge("troubles", "Problems that need a person")
         self._seen = gauge("seen_timestamp_seconds", "When the status was last read; 0 is never")
-        # 0 and not NaN, so that an alert on its age fires.
+        # Start with 0 instead of NaN, so that an alert on the age of the status fires.
         self._seen.set(0)
         self._health = gauge("health", "The health: 0 green, 1 yellow, 2 orange, 3 red")
         self._silent = gauge("role_silent_seconds", "Time since the last heartbeat of a running role", "role")
@@ -44,9 +44,9 @@ class CourtMetrics(Gauges):
         self._hosts = gauge("hosts", "Machines that run agents", "status")
         self._parked = gauge("parked", "Runs that wait until the usage limit of their model provider ends")
 
-    async def refresh(self, look: Callable[[], Awaitable[CourtStatus]]) -> None:
+    async def refresh(self, read: Callable[[], Awaitable[CourtStatus]]) -> None:
         """Read the status once and show it."""
-        self.show(await look())
+        self.show(await read())
 
     def show(self, court_status: CourtStatus) -> None:
         """Set every metric from a status."""

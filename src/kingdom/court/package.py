@@ -19,14 +19,14 @@ _Count = Annotated[int, Meta(ge=1)]
 REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
-_CAREFUL_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
+_DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
 _CRON_FIELDS = 5
-# A check whether a cron expression ever matches can start at any day.
-_SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
+# A cron expression must match some date after this day. Any day would do.
+_CRON_CHECK_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
 # The event fields that a subscription can test, besides any field of the payload.
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
 _FIELD = re.compile(r"\{([^{}]*)\}")
-# Matches if the value equals it or one of its elements. Texts are globs.
+# A pattern matches a value that equals the pattern or one of its elements. Texts are globs.
 FieldPattern = str | int | bool | list[str | int | bool]
 
 
@@ -35,10 +35,11 @@ class PackageSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Subscription(PackageSection, frozen=True, kw_only=True):
-    """The events that a General wants. `type`, `repos` and texts under `where` are globs; `where` names fields by path.
+    """The events that a General wants.
 
-    The first General with a matching subscription gets an event. Each General whose matching subscription says `also`
-    gets it too.
+    `where` has patterns by field path. `type`, `repos` and all texts in `where` are globs.
+    The first General with a matching subscription gets an event. A General with `also` in its matching subscription
+    gets the event too.
     """
 
     type: _Words
@@ -46,9 +47,10 @@ class Subscription(PackageSection, frozen=True, kw_only=True):
     where: dict[str, FieldPattern] = {}
     also: bool = False
     priority: Priority | None = None
-    # The subject of an event, such as "{repo}#{payload.number}". A newer event replaces a waiting one about it.
+    # The subject of an event, such as "{repo}#{payload.number}". A waiting event is replaced by a newer one with
+    # the same subject.
     supersedes: str = ""
-    # How long an event is held back in case a newer one follows.
+    # How long an event is held back in case a newer event follows.
     debounce_seconds: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class Subscription(PackageSection, frozen=True, kw_only=True):
 
 
 class Schedule(PackageSection, frozen=True, kw_only=True):
-    """When a General starts work by itself. `catch_up` says which missed times are made up for."""
+    """When a General starts work by itself. `catch_up` says how many missed times start work later."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
     cron: _Words
@@ -80,10 +82,10 @@ class Schedule(PackageSection, frozen=True, kw_only=True):
         if len(self.cron.split()) != _CRON_FIELDS:
             raise ValueError(f"cron {self.cron!r} must have five fields, such as '0 9 * * 1-5'")
         try:
-            comes = next(CronSim(self.cron, _SOME_DAY), None)
+            first_match = next(CronSim(self.cron, _CRON_CHECK_DAY), None)
         except CronSimError as error:
             raise ValueError(f"cron {self.cron!r} is not valid, write it such as '0 9 * * 1-5': {error}") from error
-        if comes is None:
+        if first_match is None:
             raise ValueError(f"cron {self.cron!r} never matches a date")
         if self.time_zone:
             _refuse_unknown_zone(self.time_zone)
@@ -104,11 +106,11 @@ class PetitionRule(PackageSection, frozen=True, kw_only=True):
     # A petition that could not be performed within this time is dropped.
     expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
     approval: bool = False
-    events: tuple[ReviewEvent, ...] = _CAREFUL_EVENTS
+    events: tuple[ReviewEvent, ...] = _DEFAULT_REVIEW_EVENTS
     commands: tuple[Annotated[str, Meta(pattern="^[/@].")], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind != REVIEW and self.events != _CAREFUL_EVENTS:
+        if self.kind != REVIEW and self.events != _DEFAULT_REVIEW_EVENTS:
             raise ValueError(f"events are allowed for {REVIEW} only, and this rule is for {self.kind}")
 
 
@@ -117,7 +119,7 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
 
     retries: Annotated[int, Meta(ge=0)] = 2
     retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
-    # Reserved for each assignment and the limit of its run. At the limit, a person is asked for the same amount again.
+    # This amount is reserved for each assignment and limits its run. At the limit, a person may grant it again.
     budget_usd: Annotated[float, Meta(gt=0)] | None = None
     over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None
@@ -125,12 +127,12 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     # A question without an answer gets the default answer after this time, or fails its assignment.
     ask_deadline_hours: Annotated[float, Meta(gt=0)] = 168
     ask_default: str = ""
-    # Who may answer, by their names in Slack or on the command line. Empty means everyone.
+    # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
 
 
 class General(PackageSection, frozen=True, kw_only=True):
-    """The file `general.yaml` of a package."""
+    """The file `general.yaml` of a package. Generals with a lower `order` are offered an event first."""
 
     name: _Name
     description: _Words
@@ -146,8 +148,8 @@ class General(PackageSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         names = [schedule.name for schedule in self.schedules]
-        if twins := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"several schedules are named {', '.join(twins)}: give each its own name")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"several schedules are named {', '.join(duplicates)}: give each its own name")
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):

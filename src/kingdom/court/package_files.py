@@ -23,7 +23,8 @@ _PREFIX = "gen-"
 # The prefix of all GitHub event types.
 _GITHUB = "github."
 _PROMPT_FILE = re.compile(r"prompts/\S+")
-_UNDER: dict[str, type[msgspec.Struct]] = {
+# The types of the blocks in general.yaml, for errors that say what a block may contain.
+_BLOCK_TYPES: dict[str, type[msgspec.Struct]] = {
     "subscribes": Subscription,
     "schedules": Schedule,
     "policy": GeneralPolicy,
@@ -64,7 +65,7 @@ def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
     """Read one package, or raise Misconfigured."""
     source = folder / GENERAL_FILE
     text = _read(folder, GENERAL_FILE)
-    general = read_yaml(text, str(source), General, _UNDER)
+    general = read_yaml(text, str(source), General, _BLOCK_TYPES)
     if general.name != folder.absolute().name:
         raise Misconfigured(f"{source}: name is {general.name!r}: give its folder the same name, or change the name")
     if accepts_strangers:
@@ -87,28 +88,28 @@ def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
 def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
     """Copy a package into a directory of packages atomically. The memory of a replaced package is kept."""
     package = load_package(source)
-    target, aside = directory / package.name, directory / f".{package.name}.replaced"
+    target, backup = directory / package.name, directory / f".{package.name}.replaced"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if aside.exists() and not target.exists():
+        if backup.exists() and not target.exists():
             # An earlier installation was killed between its two renames.
-            aside.rename(target)
+            backup.rename(target)
         _refuse_install(package, source, target, replace=replace)
-        with TemporaryDirectory(prefix=".installing-", dir=directory) as room:
-            copy = Path(room) / package.name
+        with TemporaryDirectory(prefix=".installing-", dir=directory) as temporary:
+            copy = Path(temporary) / package.name
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
             if (target / MEMORY).is_dir():
                 shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
             make_private(copy)
             load_package(copy)
-            _put_in_place(copy, target, aside)
+            _put_in_place(copy, target, backup)
     except OSError as error:
         raise Misconfigured(f"cannot install {package.name} in {directory}: {error}") from error
     return load_package(target)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its contents inaccessible to other accounts. Copied files keep their original permissions."""
+    """Make a folder and its contents inaccessible to other accounts, since copied files keep their permissions."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & stat.S_IRWXU)
@@ -120,7 +121,7 @@ def find_shipped_package(name: str) -> Path | None:
 
 
 def _refuse_every_repository(general: General, text: str, source: Path) -> None:
-    """Refuse a GitHub subscription without `repos`, which would serve every repository that mentions us."""
+    """Refuse a GitHub subscription without `repos`, which would accept events of every repository on GitHub."""
     for number, subscription in enumerate(general.subscribes):
         if subscription.may_match_type(_GITHUB) and not subscription.repos:
             place = place_in(text, str(source), ("subscribes", number))
@@ -145,17 +146,17 @@ def _refuse_install(package: Package, source: Path, target: Path, *, replace: bo
         raise Misconfigured(broken.reason)
 
 
-def _put_in_place(copy: Path, target: Path, aside: Path) -> None:
-    shutil.rmtree(aside, ignore_errors=True)
+def _put_in_place(copy: Path, target: Path, backup: Path) -> None:
+    shutil.rmtree(backup, ignore_errors=True)
     if target.exists():
-        target.rename(aside)
+        target.rename(backup)
     try:
         copy.rename(target)
     except OSError:
-        if aside.exists():
-            aside.rename(target)
+        if backup.exists():
+            backup.rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(backup, ignore_errors=True)
 
 
 def _folders(directory: Path) -> Iterator[Path]:
@@ -164,7 +165,7 @@ def _folders(directory: Path) -> Iterator[Path]:
 
 
 def _without_duplicate_schedules(packages: list[Package], broken: list[BrokenPackage]) -> LoadedPackages:
-    """Return the packages, without those that use the name of another package's schedule."""
+    """Return the packages. A package with the schedule name of an earlier package counts as broken."""
     owners: dict[str, str] = {}
     kept: list[Package] = []
     for package in packages:
@@ -230,7 +231,7 @@ def _refuse_outside(folder: Path, name: str, source: Path) -> None:
     try:
         inside = (folder / name).resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
-        # A loop of links.
+        # The links of the path form a loop.
         inside = False
     if not inside:
         raise Misconfigured(f"{source}: {name} points outside the package: keep the files of a package inside it")

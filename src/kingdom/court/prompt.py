@@ -4,8 +4,8 @@ r"""Render prompts with the values of an event. Values are untrusted text and st
     {{ quote payload.body }}     alone on its line: a text of many lines, each after `> `
     {{ json payload.number }}    the value as JSON, for scripts
 
-Placeholders inside a value are not rendered. `{{ git }}` is the id of the event repository's Git. `\{{` writes two
-braces.
+Placeholders inside a value are not rendered. `{{ git }}` is the id of the Git resource for the event's repository.
+`\{{` writes two braces.
 """
 
 import json
@@ -48,7 +48,7 @@ _FENCE = re.compile(r"(?P<fence>`{3,})(?P<kind>\w*)")
 # Markup that turns a line into more than text: headings and fences.
 _MARKUP = re.compile(r"[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*(?=#|~~~|===|---|```)")
 _BREAKS = re.compile(r"\s+")
-# Invisible characters that several scripts and emoji need.
+# Invisible characters that some writing systems and emoji need.
 _JOINERS = "\u200c\u200d"
 
 
@@ -189,6 +189,7 @@ def _rendered_line(line: str, context: PromptContext) -> str:
     rendered = _BRACES.sub(filled, line)
     markup = _MARKUP.match(rendered)
     if markup and not _MARKUP.match(before):
+        # A value must not turn the line into a heading or a fence.
         return f"{rendered[: markup.end()]}\\{rendered[markup.end() :]}"
     return rendered
 
@@ -238,7 +239,7 @@ def _as_text(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    # An unpaired surrogate cannot be encoded.
+    # Replace unpaired surrogates, which UTF-8 cannot encode.
     whole = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")
     return json.dumps(json.loads(whole))
 
@@ -248,7 +249,7 @@ def _quoted(value: object, indent: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text without invisible characters that control, reorder or hide others."""
+    """Return a text without the invisible characters that control, reorder or hide other characters."""
 
     def shown(character: str) -> str:
         match unicodedata.category(character):
@@ -274,7 +275,7 @@ def _git_of_event(repo: str, template: WorkflowTemplate, git_of: Callable[[str],
 
 
 def _with_event_repo(refs: tuple[GitRef, ...], context: PromptContext) -> tuple[GitRef, ...]:
-    """Return references with `event-repo` replaced by the id of the Git. A reference that already names it is kept."""
+    """Return references with the event's Git in place of `event-repo`, unless they already contain that Git."""
     named = {ref.git_id for ref in refs}
     return tuple(
         GitRef(git_id=context.git, base_branch=_render_branch(ref.base_branch, context))

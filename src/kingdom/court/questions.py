@@ -1,4 +1,4 @@
-"""Questions to people: one open at a time for each root assignment and petition. The first valid answer counts."""
+"""Questions to people. A root assignment or petition has at most one open question. The first valid answer counts."""
 
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -12,8 +12,9 @@ from kingdom.court.records import queue_message
 
 # People are reminded once after this time without an answer.
 REMINDED_AFTER = timedelta(hours=24)
-# And warned once, more prominently, after this time.
+# People are warned once, more prominently, after this time without an answer.
 WARNED_AFTER = timedelta(days=7)
+# How long a closed question is stored.
 _KEPT = timedelta(days=7)
 # The choices of a yes-or-no question.
 APPROVE, REJECT = "approve", "reject"
@@ -36,10 +37,10 @@ class HumanQuestion(
     omit_defaults=True,
     rename={"assignment_id": "task_id", "text": "question"},
 ):
-    """One question. Its id is the root assignment; `assignment_id` is the assignment that asks.
+    """One question. Its id is that of the root assignment. `assignment_id` is the assignment that asks.
 
-    A question about a `petition` has the petition's id, so its answers cannot be confused with others. `people` may
-    answer; empty means everyone. `default` is the answer if the time runs out.
+    A question about a `petition` has the petition's id, so its answers cannot be confused with others. `people` are
+    those who may answer; empty means everyone. `default` is the answer if the time runs out.
     """
 
     id: str
@@ -52,15 +53,15 @@ class HumanQuestion(
     petition: str = ""
     status: QuestionStatus = msgspec.field(default_factory=lambda: QuestionStatus.OPEN)
     choices: tuple[str, ...] = ()
-    # Only one of the choices is accepted as an answer.
+    # Whether the answer must be one of the choices.
     exact: bool = False
     people: tuple[str, ...] = ()
-    # What continuing costs of the daily budget, if known.
+    # How much of the daily budget is reserved when the run continues, if known.
     usd: float | None = None
     default: str = ""
     reminded_at: datetime | None = None
     warned_at: datetime | None = None
-    # The event of the latest answer that the King has received.
+    # The id of the event with the latest answer.
     given: str = ""
     answered_by: str = ""
     answer: str = ""
@@ -80,11 +81,11 @@ class HumanQuestion(
         return min(self.asked_at + (WARNED_AFTER if self.reminded_at else REMINDED_AFTER), self.due_at)
 
     def rejection_reason(self, person: str, text: str, asked_at: str = "") -> str:
-        """Return why a text is not a valid answer, or "". `asked_at` names the question that the person saw."""
+        """Return why a text is not a valid answer, or "". `asked_at` identifies the question that the person saw."""
         if asked_at and asked_at != self.asked_at.isoformat():
             return "that question is closed"
         if self.status is QuestionStatus.ANSWERED:
-            return f"the question was already answered by {self.answered_by or 'somebody'}"
+            return f"the question was already answered by {self.answered_by or 'a person'}"
         if self.status is QuestionStatus.EXPIRED:
             return "the time for an answer is over"
         if self.people and person not in self.people:
@@ -121,7 +122,7 @@ async def load_question(transaction: Transaction, question_id: str) -> tuple[Rec
 
 
 async def save_question(transaction: Transaction, question: HumanQuestion, record: Record | None = None) -> None:
-    """Store a question. It replaces an earlier one of the same assignment."""
+    """Store a question. It replaces an earlier question with the same id."""
     await transaction.put(
         Record(
             kind=QUESTIONS.name,

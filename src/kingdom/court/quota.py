@@ -1,4 +1,4 @@
-"""Limits with holders: slots and money. Each scope has one record that every change writes."""
+"""Quotas of slots and money: a limit, and how much of it each holder has. Each scope has one record."""
 
 from decimal import Decimal
 from typing import Any
@@ -12,7 +12,7 @@ from kingdom.errors import IllegalTransition
 
 SOLDIERS = "soldiers"
 MONEY = "money"
-# The owner of a quota record while entries are parked under it.
+# The owner of a quota's record while waiting entries are parked until the quota has room.
 WANTED = "wanted"
 QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"})
 ONE = Decimal(1)
@@ -29,7 +29,7 @@ def general_scope(general: str) -> str:
 
 
 def full_reason(scope: str) -> str:
-    """Return for people why something that needs a full quota waits."""
+    """Return for people why something has to wait if the quota of a scope is full."""
     if scope == SOLDIERS:
         return "all soldiers are busy"
     if scope == MONEY:
@@ -38,7 +38,7 @@ def full_reason(scope: str) -> str:
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much of a limit each holder has. `spent` is reset only by a new `period`."""
+    """How much of a limit each holder has, and how much is spent in the current `period`, such as a day."""
 
     scope: str
     limit: Decimal
@@ -77,8 +77,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the quota with `amount` more spent, even beyond the limit."""
         return msgspec.structs.replace(self, spent=self.spent + max(amount, Decimal(0)))
 
-    def during(self, period: str) -> "Quota":
-        """Return the quota in a period. A new period starts with nothing spent; holders keep their amounts."""
+    def with_period(self, period: str) -> "Quota":
+        """Return the quota in a period. A new period starts with nothing spent. Holders keep their amounts."""
         # The clock of another King may be slightly behind the new day.
         if period <= self.period:
             return self
@@ -86,7 +86,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def load_quota(transaction: Transaction, scope: str, limit: Decimal) -> tuple[Record, Quota]:
-    """Return a quota with the given limit, and its record, which is new if there is none."""
+    """Return the quota of a scope with the given limit, and its record. Both are new if none is stored."""
     record = await transaction.get(QUOTAS.name, scope)
     if record is None:
         return Record(kind=QUOTAS.name, id=scope, state=CURRENT), Quota(scope=scope, limit=limit)
@@ -99,7 +99,7 @@ def read_quota(document: Any) -> Quota:
 
 
 async def save_quota(transaction: Transaction, quota: Quota, record: Record, *, wanted: bool | None = None) -> None:
-    """Store a quota. `wanted` says whether entries are parked under it; None leaves that unchanged."""
+    """Store a quota. `wanted` says whether parked entries wait for it; None leaves that unchanged."""
     owner = record.owner if wanted is None else WANTED if wanted else None
     await transaction.put(
         Record(

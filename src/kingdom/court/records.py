@@ -29,6 +29,7 @@ SEEN_KEPT = timedelta(days=30)
 SEEN = "seen"
 _QUEUE_KEPT = timedelta(days=7)
 _RESULTS_KEPT = timedelta(days=7)
+# The states of records that have no status of their own.
 CURRENT = "current"
 ENDED = "ended"
 
@@ -78,7 +79,7 @@ KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
 
 _Document = TypeVar("_Document", ExternalEvent, Assignment, Message)
 _KIND_OF: dict[type, RecordKind] = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
-_LISTED: dict[type, str] = {
+_LIST_HINTS: dict[type, str] = {
     ExternalEvent: ": `kingdom event list` shows all events",
     Assignment: ": `kingdom assignment list` shows all assignments",
 }
@@ -88,7 +89,7 @@ async def load(transaction: Transaction, kind: type[_Document], document_id: str
     """Load an event, an assignment or a message."""
     record = await transaction.get(_KIND_OF[kind].name, document_id)
     if record is None:
-        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}{_LISTED.get(kind, '')}")
+        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}{_LIST_HINTS.get(kind, '')}")
     return record, read_document(record.doc, kind)
 
 

@@ -20,7 +20,7 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.king.admission import absent_owner, current_rule
+from kingdom.court.king.admission import current_rule, missing_general_owner
 from kingdom.court.king.admission_rules import AdmissionRule, health_rule
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext
@@ -49,8 +49,8 @@ class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None = None
 
     @property
-    def by_setting(self) -> str:
-        """Return the setting that decides the level, or "" if the reason is not a resource."""
+    def setting_hint(self) -> str:
+        """Return the end of a sentence that names the setting of the threshold, or "" if no threshold is the reason."""
         resource = self.reason.partition(":")[0]
         setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(self.level)}"
         return f"; see {setting} in kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
@@ -87,7 +87,7 @@ class WaitingSummary(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     by_priority: dict[str, int] = {}
     by_reason: dict[str, int] = {}
-    # Generals that events wait for and that have no package.
+    # The Generals without a package that events wait for.
     absent: tuple[str, ...] = ()
 
 
@@ -188,11 +188,11 @@ async def _health(transaction: Transaction, now: datetime, king: KingContext) ->
     return HealthSummary(level=str(record.doc["level"]), reason=str(record.doc.get("reason", "")), age_seconds=age)
 
 
-def _roles(signs: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
+def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
     threshold = timedelta(seconds=sources.settings.heartbeat.threshold_seconds)
     found = []
     for role in sources.roles:
-        silent = now - signs[role] if role in signs else None
+        silent = now - heartbeats[role] if role in heartbeats else None
         # Clocks of two machines may differ slightly.
         seconds = max(silent.total_seconds(), 0.0) if silent is not None else None
         is_well = silent <= threshold if silent is not None else role in sources.running
@@ -206,7 +206,7 @@ def _money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
 
 
 async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> tuple[SlotUse, ...]:
-    """Return the use of all slots, and of each scope that uses some."""
+    """Return the use of slots in total, and in each scope where some are in use."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, king)
     found = await transaction.find(RecordQuery(kind=QUOTAS.name, limit=COUNT_MAX))
     others = [
@@ -248,7 +248,7 @@ def _reason(record: Record, entry: WaitingEntry, rule: AdmissionRule, soldiers: 
 
 
 def _is_absent(record: Record, entry: WaitingEntry) -> bool:
-    return record.owner == absent_owner(entry.general)
+    return record.owner == missing_general_owner(entry.general)
 
 
 async def _count(transaction: Transaction, kind: str, state: str) -> int:
@@ -256,7 +256,7 @@ async def _count(transaction: Transaction, kind: str, state: str) -> int:
 
 
 async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, ...]:
-    """Return the parked runs, the one that continues first at the front."""
+    """Return the parked runs. The run that continues first is at the front."""
     query = RecordQuery(
         kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX
     )
@@ -278,7 +278,7 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
     """Yield the problems that need a person, the worst first."""
     yield from _find_silent_roles(status)
     if status.health.level in _TROUBLE:
-        why = f"{status.health.reason}{status.health.by_setting}"
+        why = f"{status.health.reason}{status.health.setting_hint}"
         what = f"no new work starts, health is {status.health.level}: {why}"
         yield Trouble(what=what, command="kingdom doctor")
     if status.money.spent >= status.money.limit:

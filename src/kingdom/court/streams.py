@@ -1,4 +1,4 @@
-"""The notices that roles send each other over the bus. Each names a record, which holds the details."""
+"""The notices that roles send each other over the bus. A notice has the id of a record, which has the details."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,8 +36,8 @@ class RetryDue(_Notice, frozen=True, kw_only=True):
     assignment_id: str = msgspec.field(name="taskId")
 
 
-class AssignmentRested(_Notice, frozen=True, kw_only=True):
-    """An assignment has ended or waits for a person, so it no longer needs its slots."""
+class SlotReleaseDue(_Notice, frozen=True, kw_only=True):
+    """An assignment has ended or waits, so the King books its cost and releases its slots."""
 
     assignment_id: str = msgspec.field(name="taskId")
 
@@ -49,7 +49,7 @@ class MessageQueued(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionGranted(_Notice, frozen=True, kw_only=True):
-    """A petition was granted and should be performed. The notice contains everything that this needs."""
+    """A petition was granted and should be performed. The notice contains all data for that."""
 
     petition_id: str
     assignment_id: str = msgspec.field(name="taskId")
@@ -58,8 +58,9 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     # The idempotency key.
     key: str
     created_at: datetime
-    # It is not performed after this time.
+    # The petition is not performed after this time.
     expires_at: datetime | None = None
+    # Globs of the mentions and commands that may reach bots.
     commands: tuple[str, ...] = ()
 
 
@@ -71,7 +72,7 @@ class PetitionSettled(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionsDue(_Notice, frozen=True, kw_only=True):
-    """The condition that a petition waits for may be met: a person's answer, or its turn."""
+    """A petition may no longer have to wait for a person's answer or for its turn."""
 
     petition_id: str
     root: str
@@ -80,9 +81,9 @@ class PetitionsDue(_Notice, frozen=True, kw_only=True):
 # For the King: outside events, and the results of assignments.
 EVENT_STREAM = Stream(name="court.event", retry=_RETRY)
 RESULT_STREAM = Stream(name="court.result", retry=_RETRY)
-# One per General.
+# Each General has its own stream.
 ASSIGNMENT_STREAM = Stream(name="court.task.{general}", retry=_RETRY)
-# Messages of one thread are sent in order. One that cannot be sent does not block the others.
+# Messages of one thread are sent in order. A message that cannot be sent does not block the others.
 # The attempts last longer than an hour, in case Slack is unavailable.
 MESSAGE_STREAM = Stream(
     name="court.message",
@@ -102,9 +103,9 @@ SETTLED_STREAM = Stream(name="court.settled", ordered=True, retry=_RETRY)
 EXTERNAL_EVENT_RECEIVED = EventType(name="ExternalEventReceived", payload=ExternalEventReceived)
 ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
 RETRY_DUE = EventType(name="RetryDue", payload=RetryDue)
-ASSIGNMENT_RESTED = EventType(name="AssignmentRested", payload=AssignmentRested)
+SLOT_RELEASE_DUE = EventType(name="AssignmentRested", payload=SlotReleaseDue)
 MESSAGE_QUEUED = EventType(name="MessageQueued", payload=MessageQueued)
-# One type per outside system, so that one that is down does not hold back the others.
+# Each outside system has its own event type, so that a system that is down does not hold back the others.
 PETITION_GRANTED = {
     "github": EventType(name="GithubPetitionGranted", payload=PetitionGranted),
     "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
@@ -117,7 +118,7 @@ STREAMS = (
     *(EVENT_STREAM, RESULT_STREAM, ASSIGNMENT_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
 )
 TOPOLOGY = Topology(STREAMS)
-# The streams that are not families.
+# The streams that exist once. Each General or requester has its own stream of a family.
 SINGLE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
 
 
@@ -156,10 +157,10 @@ def retry_due(assignment_id: str, general: str) -> Envelope:
     )
 
 
-def assignment_rested(assignment_id: str) -> Envelope:
-    """Return the notice to the King that an assignment has ended or waits for a person."""
-    return ASSIGNMENT_RESTED.envelope(
-        AssignmentRested(assignment_id=assignment_id),
+def slot_release_due(assignment_id: str) -> Envelope:
+    """Return the notice to the King that an assignment has ended or waits, so its slots can be released."""
+    return SLOT_RELEASE_DUE.envelope(
+        SlotReleaseDue(assignment_id=assignment_id),
         stream=RESULT_STREAM.name,
         aggregate_type="Assignment",
         aggregate_id=assignment_id,

@@ -21,7 +21,7 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.text import printable
 
-# Written by all roles, by King and Generals, and by the Chamberlain.
+# All roles write system.log, King and Generals write tasks.log, and the Chamberlain writes metrics.log.
 SYSTEM, TASKS, METRICS = "system", "tasks", "metrics"
 NAMES = (SYSTEM, TASKS, METRICS)
 OLD = ".old"
@@ -92,7 +92,7 @@ def tee(log: TextLog, actor: str) -> structlog.typing.Processor:
 
 
 def rotate(path: Path, max_bytes: int) -> int | None:
-    """Rename a log that is too large to `.old`, replacing an earlier one. Return its size if it was renamed.
+    """If a log is too large, rename it to `.old`, replace an earlier `.old`, and return its size.
 
     No line is lost: writers open the new file with their next line. Several processes may rotate at once.
     """
@@ -113,6 +113,7 @@ def rotate(path: Path, max_bytes: int) -> int | None:
 
 
 def _is_at(file: int, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

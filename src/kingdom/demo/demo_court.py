@@ -1,4 +1,4 @@
-"""Run the court of the demo: one directory with a store, Generals and a toy repository, and every role as a process."""
+"""Run the court of the demo: a directory with a store, Generals and a toy repository, and a process for each role."""
 
 import asyncio
 import shutil
@@ -19,7 +19,7 @@ from kingdom.court.package_files import make_private
 from kingdom.demo.external_services import BOT, CHANNEL, PULL_REQUEST, REPO, DemoServices, start_services
 from kingdom.demo.toy_repository import create_repository
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.processes.leftovers import kill_leftover_processes
 from kingdom.standins.jira.application import EMAIL, TOKEN
@@ -30,9 +30,10 @@ from kingdom.workflow.model.resources.git import Git
 _GENERALS = Path(__file__).with_name("generals")
 _GIT = "acme-shop"
 _ACTOR = "demo"
+# The roles get this time to stop before they are killed.
 _STOP_SECONDS = 5.0
 _LINES_KEPT = 20
-# No percentage reaches this threshold.
+# A threshold in percent that is never reached.
 _NEVER = 1000
 
 
@@ -60,7 +61,7 @@ class DemoCourt:
 
 @asynccontextmanager
 async def open_demo_court(directory: Path) -> AsyncIterator[DemoCourt]:
-    """Create everything in an empty directory and start the roles; they end with the block."""
+    """Create everything in an empty directory and start the roles. The roles end with the block."""
     file, realm = directory / FILE, directory / "realm"
     settings = Settings.read(file=file, database_url=f"file:{realm}")
     (directory / "tmp").mkdir()
@@ -71,7 +72,7 @@ async def open_demo_court(directory: Path) -> AsyncIterator[DemoCourt]:
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(start_services(directory / "outside"))
         file.write_text(yaml.safe_dump(_realm_settings(services), sort_keys=False))
-        application = declared(read_realm(file))
+        application = declare_application(read_realm(file))
         bus = await stack.enter_async_context(open_bus(settings.database_url, application.topology, application.kinds))
         url = str(repository)
         git = Git(id=_GIT, name=_GIT, url=url, default_branch="main", checkpoint_remote=url, repo=REPO)
@@ -99,7 +100,7 @@ async def _running(processes: RoleProcesses) -> AsyncIterator[None]:
     try:
         await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            # Raise the reason why the processes did not start.
+            # This raises the error that kept the processes from starting.
             await running
         yield
     finally:
@@ -107,7 +108,7 @@ async def _running(processes: RoleProcesses) -> AsyncIterator[None]:
         try:
             await asyncio.wait([running], timeout=_STOP_SECONDS)
         finally:
-            # The data is temporary, so a slow process is killed.
+            # A slow process is killed, because the data is temporary anyway.
             running.cancel()
             started.cancel()
             await asyncio.gather(running, started, return_exceptions=True)
@@ -117,7 +118,7 @@ def _realm_settings(services: DemoServices) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "database_url": "file:realm",
         "channel": CHANNEL,
-        # Short, so that the work of a killed process continues soon.
+        # After a short lease, another process continues the work of a killed process.
         "lease_seconds": 5,
         "heartbeat_seconds": 1,
         "sentinel": {

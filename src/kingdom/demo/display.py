@@ -8,9 +8,9 @@ from kingdom.demo.store_watcher import DemoState
 
 
 class DemoDisplay(ABC):
-    """Shows the demo and takes the user's answer; `rest_seconds` is the pause between two steps."""
+    """Shows the demo and takes the user's answer. `pause_seconds` is the pause between two steps."""
 
-    rest_seconds: float = 0.0
+    pause_seconds: float = 0.0
 
     @abstractmethod
     def begin(self, number: int, total: int, title: str, words: str) -> None:
@@ -26,4 +26,4 @@ class DemoDisplay(ABC):
 
     @abstractmethod
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """Return the user's answer to a question, or None if there is none in time."""
+        """Return the user's answer to a question, or None if the user does not answer in time."""

@@ -21,7 +21,7 @@ CHANNEL = "shop"
 BOT = "kingdom-bot"
 # The number of the first pull request of a new repository.
 PULL_REQUEST = 1
-# The calls that people would notice, as the stand-ins record them.
+# The calls whose effects people would notice: the stand-in, and the name of the call in its records.
 _VISIBLE_CALLS = {
     "reviews": ("github", "POST review"),
     "comments": ("github", "POST issue comment"),
@@ -90,7 +90,7 @@ class DemoServices:
 
 @asynccontextmanager
 async def start_services(directory: Path) -> AsyncIterator[DemoServices]:
-    """Run the stand-ins on free ports until the block ends; they keep their state in the directory."""
+    """Run the stand-ins on free ports until the block ends. Their state is in files of the directory."""
     applications = {
         "github": build_github(directory / "github.json", login=BOT),
         "jira": build_jira(directory / "jira.json"),

@@ -1,4 +1,4 @@
-"""The report of the demo, from the store and the recorded calls of the stand-ins at the end."""
+"""The report at the end of the demo, made from the store and the recorded calls of the stand-ins."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _ONCE = ("reviews", "comments", "pull_requests", "ticket_comments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledProcess:
-    """A process that the demo killed with SIGKILL, and the time until its successor ran."""
+    """A process that the demo killed with SIGKILL, and the seconds until another process replaced it."""
 
     what: str
     pid: int
@@ -40,7 +40,7 @@ class DemoFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """The result of the demo; `findings` lists everything that went wrong."""
+    """The result of the demo. `findings` lists everything that went wrong, `places` files that are worth a look."""
 
     ok: bool
     seconds: float

@@ -36,7 +36,7 @@ _REVIEW, _GREETER = "gen-review", "gen-greeter"
 _BUILD, _BUILD_FINISHED = "build", "build/finished"
 _WAITS_FOR_BUILD = "wait for the build"
 _POLL_SECONDS = 0.15
-# A loaded machine needs long to start six processes.
+# The limit is long, because a busy machine takes long to start six processes.
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -103,13 +103,13 @@ class Scenario:
         await self._wait_until_completed(_REVIEW)
 
     async def kill_agent(self) -> None:
-        """Assign a ticket, kill its agent in the middle of its work, and wait for the next one."""
+        """Assign a ticket, kill its agent in the middle of its work, and wait for the next agent."""
         await self.court.services.assign_ticket()
         await self.wait_until(lambda _: self._has_waited(1), "the agent waits for the build")
         await self._kill_agent()
 
     async def kill_king(self) -> None:
-        """Kill the King, create an event, and wait until the next King has handled it."""
+        """Kill the King, create an event, and wait until the restarted King has handled the event."""
         pid, since = self.court.pid("king"), utc_now()
         self.court.processes.children["king"].signal(signal.SIGKILL)
         self._tell(_ACTOR, f"kill -9 {pid}: the King is dead", Tone.BAD)
@@ -135,7 +135,7 @@ class Scenario:
         await self._wait_until_completed(TICKET)
 
     async def wait_until(self, find: Callable[[DemoState], T | None], what: str) -> T:
-        """Show what happens until `find` returns something, and return that."""
+        """Show what happens until `find` returns a value, and return it. `what` is for the error after a timeout."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not (found := find(await self._refresh())):
             if time.monotonic() > deadline:
@@ -148,7 +148,7 @@ class Scenario:
 
     async def _pause(self) -> None:
         """Give the user time to read, and keep showing what happens."""
-        until = time.monotonic() + self._display.rest_seconds
+        until = time.monotonic() + self._display.pause_seconds
         while time.monotonic() < until:
             await self._refresh()
             await asyncio.sleep(_POLL_SECONDS)
@@ -193,7 +193,7 @@ class Scenario:
         async def act(transaction: Transaction) -> SubmissionResult:
             return await submit_answer(transaction, given, now)
 
-        # The first answer counts, and another one may have come from a second terminal.
+        # The first answer counts. If one came from another terminal, this answer is ignored.
         await run_transaction(self.court.bus, act)
 
     def _has_waited(self, times: int) -> bool:
@@ -261,7 +261,7 @@ STEPS = (
     ),
     ScenarioStep(
         "A ticket, and kill -9 for its agent",
-        "In the middle of its work. Another process continues the same session where it stopped.",
+        "The agent is killed while it works. Another process continues its session where it stopped.",
         Scenario.kill_agent,
     ),
     ScenarioStep(

@@ -24,7 +24,7 @@ from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, each_record
 
-_PAGE = 500
+_PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +77,11 @@ class StoreWatcher:
         self._offsets: dict[Path, int] = {}
 
     async def read_new_lines(self) -> list[NarrationLine]:
-        """Return the lines of all new entries; the lines of an agent follow the entry about its start."""
-        # Read transcripts first: the log then contains the start of every agent that appears in them.
+        """Return the lines of all new entries. The lines of an agent follow the entry about its start."""
+        # Transcripts are read before the log, so that the log has the start of every agent with a transcript.
         agent_lines = await asyncio.to_thread(self._read_transcripts)
         lines: list[NarrationLine] = []
-        while page := await self._operations.read_log(self._cursor, _PAGE):
+        while page := await self._operations.read_log(self._cursor, _PAGE_SIZE):
             self._cursor = page[-1].cursor
             for logged in page:
                 self.log.append(logged.entry)

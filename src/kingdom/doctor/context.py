@@ -1,4 +1,4 @@
-"""What the checks inspect: a realm, as far as its settings can be read."""
+"""The realm that the checks inspect, as far as its settings can be read."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,14 +22,14 @@ _T = TypeVar("_T")
 class CheckContext:
     """A realm and its location; `file_error` and `environment_error` say why its settings cannot be read.
 
-    Unreadable settings have their defaults, so that every other check can still run.
+    Settings that cannot be read have their defaults, so that the other checks can still run.
     """
 
     settings: Settings
     realm: Realm = field(default_factory=Realm)
     file_error: str = ""
     environment_error: str = ""
-    # KINGDOM_DATABASE_URL names another store than the file and takes precedence.
+    # True if KINGDOM_DATABASE_URL is another store than `database_url` in the file; the variable takes precedence.
     is_overridden: bool = False
     clock: Callable[[], datetime] = utc_now
     _results: dict[str, "asyncio.Future[Any]"] = field(default_factory=dict)
@@ -45,22 +45,22 @@ class CheckContext:
     @property
     def data_directory(self) -> Path:
         """Return the directory of logs and checkouts."""
-        return self.store_directory or self.settings.beside / "realm"
+        return self.store_directory or self.settings.base_directory / "realm"
 
-    async def once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
-        """Compute a value that several checks need, once for all of them."""
+    async def compute_once(self, name: str, compute: Callable[[], Awaitable[_T]]) -> _T:
+        """Compute a value only once, although several checks need it."""
         if name not in self._results:
             self._results[name] = asyncio.ensure_future(compute())
         result: _T = await asyncio.shield(self._results[name])
         return result
 
     def describe_source(self, *path: str) -> str:
-        """Return where the settings file takes a secret from, never the secret itself."""
+        """Describe where a secret of the settings file comes from; the secret itself is never shown."""
         value = self.read_value(*path)
         if isinstance(value, str) and value.startswith("env:"):
             return f"the environment variable {value.removeprefix('env:')}"
         if isinstance(value, str) and value.startswith("file:"):
-            return f"the file {self.settings.beside / value.removeprefix('file:')}"
+            return f"the file {self.settings.base_directory / value.removeprefix('file:')}"
         return f"{'.'.join(path)} of {self.settings.file}"
 
     def read_value(self, *path: str) -> Any:

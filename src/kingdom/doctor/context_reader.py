@@ -1,4 +1,4 @@
-"""Read the settings of a realm so that one broken part does not prevent the checks of the others."""
+"""Read the settings of a realm. One broken part does not prevent the checks of the other parts."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 async def read_context(
     *, config: Path | None, database_url: str | None, limit: timedelta = READING_LIMIT, **given: str | None
 ) -> CheckContext:
-    """Return what to check, from the command line, then the environment, then the settings file."""
+    """Read the context of the checks: from the command line first, then the environment, then the settings file."""
     environment_error = ""
     file = config or find_realm_file()
     try:
@@ -33,14 +33,16 @@ async def read_context(
         settings = Settings(database_url=database_url or DEFAULT_URL, file=file, store_is_named=bool(database_url))
     realm, file_error = await _try_reading(lambda: read_realm(file), limit)
     if realm is None:
-        # The error may be in another part of the file.
+        # The error may be in one part of the file, so read the other parts.
         parts = [_try_reading(partial(read_part, file, name, secrets=True), limit) for name in _PARTS]
         found = zip(_PARTS, await asyncio.gather(*parts), strict=True)
         realm = Realm(**{name: getattr(part, name) for name, (part, _) in found if part})
-    named = realm.database_url
-    is_overridden = bool(named and settings.store_is_named and not database_url and named != settings.database_url)
-    if named and not settings.store_is_named:
-        settings = replace(settings, database_url=named)
+    file_url = realm.database_url
+    is_overridden = bool(
+        file_url and settings.store_is_named and not database_url and file_url != settings.database_url
+    )
+    if file_url and not settings.store_is_named:
+        settings = replace(settings, database_url=file_url)
     return CheckContext(
         settings=settings,
         realm=realm,

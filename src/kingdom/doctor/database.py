@@ -1,4 +1,4 @@
-"""Read the facts about a database. Imported only for a database store, since the driver is an optional extra."""
+"""Read the facts about a database. This module needs an optional driver, so it is imported only for a database."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ from kingdom.errors import Unavailable
 from kingdom.settings import Settings
 
 _CONNECT_SECONDS = 5
-_RECENTLY = timedelta(days=7)
+_LOST_TRANSACTIONS_SHOWN = timedelta(days=7)
 
 
 async def read_facts(settings: Settings, clock: Callable[[], datetime]) -> DatabaseFacts:
@@ -36,7 +36,7 @@ async def read_facts(settings: Settings, clock: Callable[[], datetime]) -> Datab
                 row_factory=dict_row,
             ) as connection,
         ):
-            # LOCAL, since PgBouncer shares the session with other clients.
+            # LOCAL keeps the setting within this transaction, because PgBouncer shares the session with other clients.
             await connection.execute("SET LOCAL statement_timeout = 0")
             before = clock()
             cursor = await connection.execute(query, {"settings": list(SETTINGS)})
@@ -54,9 +54,10 @@ async def _read_log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], s
         return {"hidden_entries": 0, "lost_transactions_at": None}
     log = sql.Identifier(schema, "log")
     hidden = "(SELECT count(*) FROM {log} WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())) AS hidden_entries"
+    # The predicate `aggregate_id <> ''` makes the partial index on aggregate_id usable.
     lost = "(SELECT max(at) FROM {log} WHERE aggregate_id = %s AND aggregate_id <> '' AND at > now() - %s)"
     query = sql.SQL(f"SELECT {hidden}, {lost} AS lost_transactions_at").format(log=log)
-    cursor = await connection.execute(query, (LOST_TRANSACTIONS, _RECENTLY))
+    cursor = await connection.execute(query, (LOST_TRANSACTIONS, _LOST_TRANSACTIONS_SHOWN))
     return await cursor.fetchone() or {}
 
 

@@ -1,4 +1,4 @@
--- All facts for the database checks in one statement. reset_val ignores what this session has set for itself.
+-- Read all facts for the database checks in one statement. reset_val is the value that a new session gets.
 SELECT
     current_setting('server_version_num')::int AS version,
     current_setting('server_version') AS version_text,
@@ -18,6 +18,7 @@ SELECT
     (
         SELECT count(*)
         FROM pg_stat_replication
+        -- Backups and logical replication are listed here too, but they are not standbys.
         WHERE application_name IS DISTINCT FROM 'pg_basebackup'
             AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE slot_type = 'logical' AND active)
     ) AS standby_count,

@@ -10,10 +10,11 @@ from kingdom.doctor.database_facts import DatabaseFacts
 from kingdom.doctor.store import check_store
 from kingdom.errors import NotFound
 
-OLDEST = 150_000
+# PostgreSQL 15, as in server_version_num.
+OLDEST_VERSION = 150_000
 # The connections of six roles, when all are idle and when all are busy.
 CONNECTIONS_IDLE, CONNECTIONS_BUSY = 25, 60
-# Clocks must agree to a few seconds.
+# The differences between two clocks above which a check warns or fails.
 _SKEW_WARN, _SKEW_FAIL = timedelta(seconds=1), timedelta(seconds=5)
 _OLD_TRANSACTION_SECONDS = 300
 # A shorter timeout interrupts normal work; 0 means no timeout.
@@ -46,10 +47,10 @@ def database_checks() -> list[Check]:
 def judge_version(facts: DatabaseFacts) -> CheckResult:
     """Judge whether the server has every feature that the store needs."""
     summary = f"PostgreSQL {facts.version_text}, {facts.location} as {facts.role}"
-    if facts.version < OLDEST:
+    if facts.version < OLDEST_VERSION:
         return fail(f"{summary}; 15 or newer is needed", "upgrade it with pg_upgrade, or use another server")
     if facts.encoding != "UTF8":
-        fix = "createdb --template template0 --encoding UTF8 kingdom, then name that one as database_url"
+        fix = "createdb --template template0 --encoding UTF8 kingdom, then set database_url to that database"
         return fail(f"{summary}; its encoding is {facts.encoding}, which cannot store every text", fix)
     return ok(summary)
 
@@ -153,6 +154,6 @@ async def _check_database(judge: Callable[[DatabaseFacts], CheckResult], context
     from kingdom.doctor.database import read_facts  # noqa: PLC0415 - its driver is an optional extra
 
     try:
-        return judge(await context.once("facts", lambda: read_facts(context.settings, context.clock)))
+        return judge(await context.compute_once("facts", lambda: read_facts(context.settings, context.clock)))
     except NotFound:
         return skipped("there is no store yet")

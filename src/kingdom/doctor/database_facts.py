@@ -38,7 +38,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     `clock_ahead` is how far its clock is ahead of this machine's, with an error of at most half of `round_trip`.
     `hidden_entries` counts log entries with a transaction number that this server has not reached yet.
     `lost_transactions_at` is when a worker last found that the server had lost a confirmed transaction.
-    `settings` has only the settings that this version of the server knows, as the roles of the court get them.
+    `settings` are the values that a new session gets. Settings that this version of the server lacks are left out.
     """
 
     location: str

@@ -1,4 +1,4 @@
-"""Check GitHub, Jira and Slack: whether they accept our tokens, and which scopes these have. No token is shown."""
+"""Check whether GitHub, Jira and Slack accept our tokens, and which scopes the tokens have. No token is shown."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ _Api = TypeVar("_Api", bound=HttpApi)
 
 
 async def check_github(context: CheckContext) -> CheckResult:
-    """Check the user of the GitHub token, and whether it may read notifications."""
+    """Check the user of the GitHub token, and whether the token may read notifications."""
     settings = context.realm.sentinel.github
     if settings is None:
         return skipped(_NOT_CONFIGURED)
@@ -114,6 +114,7 @@ async def check_slack_socket(context: CheckContext) -> CheckResult:
 
 @asynccontextmanager
 async def _calling(api: _Api, name: str) -> AsyncIterator[_Api]:
+    """Close the client after the block; raise Unavailable if the service does not answer."""
     try:
         yield api
     except (Unreachable, aiohttp.ClientError, TimeoutError) as error:
@@ -134,12 +135,12 @@ def _slack_problem(reply: HttpReply) -> str:
 
 
 def _missing_scopes(reply: HttpReply) -> list[str]:
-    """Return the missing scopes of a classic token; GitHub does not list those of other tokens."""
+    """Return the missing scopes of a classic token. GitHub does not list the scopes of other tokens."""
     if not (header := reply.headers.get("X-OAuth-Scopes")):
         return []
     scopes = {each.strip() for each in header.split(",")}
-    enough = {"notifications": {"notifications", "repo"}, "repo": {"repo", "public_repo"}}
-    return [name for name in _GITHUB_SCOPES if not enough[name] & scopes]
+    sufficient = {"notifications": {"notifications", "repo"}, "repo": {"repo", "public_repo"}}
+    return [name for name in _GITHUB_SCOPES if not sufficient[name] & scopes]
 
 
 def _text(reply: HttpReply, field: str) -> str:

@@ -16,8 +16,8 @@ from kingdom.bootstrap import inspect_files
 from kingdom.doctor.check import CheckResult, Status, fail, ok, run_in_thread, skipped, warn
 from kingdom.doctor.context import CheckContext
 
-_PROBE = ".kingdom-doctor-"
-_SYNCS = 5
+_PROBE_PREFIX = ".kingdom-doctor-"
+_SYNCS_TIMED = 5
 _SLOW_SYNC_SECONDS = 0.1
 _IS_DATABASE = "the store is a database"
 _FREE_INODES_LEAST = 10_000
@@ -27,7 +27,7 @@ async def check_directory(context: CheckContext) -> CheckResult:
     """Check whether the directories of the realm and of the soldiers can be written or created."""
     soldiers = context.realm.soldiers.directory
     directories = [context.data_directory, *([Path(soldiers)] if soldiers else [])]
-    return await context.once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
+    return await context.compute_once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
 
 
 async def check_file_system(context: CheckContext) -> CheckResult:
@@ -56,10 +56,12 @@ async def check_disk(context: CheckContext) -> CheckResult:
 
 
 async def check_lock(context: CheckContext) -> CheckResult:
-    """Check whether a process holds the lock of the store for longer than a write takes."""
+    """Check whether a process has held the lock of the store for longer than a write takes."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     return ok("no process holds the lock for long") if files.holders is None else _describe_holders(files.holders)
 
 
@@ -67,7 +69,9 @@ async def check_leases(context: CheckContext) -> CheckResult:
     """Check for leases of processes that have ended."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     if not files.orphans:
         return ok("no lease belongs to a process that has ended")
     summary = "{}, such as {} of process {}".format(len(files.orphans), *files.orphans[0])
@@ -75,10 +79,12 @@ async def check_leases(context: CheckContext) -> CheckResult:
 
 
 async def check_event_files(context: CheckContext) -> CheckResult:
-    """Check for unreadable files of open events: such an event waits until its file is readable."""
+    """Check for unreadable files of open events. The event of such a file waits until the file is readable."""
     if context.store_directory is None:
         return skipped(_IS_DATABASE)
-    files = await context.once("files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url)))
+    files = await context.compute_once(
+        "files", lambda: run_in_thread(lambda: inspect_files(context.settings.database_url))
+    )
     if not files.unreadable:
         return ok("the files of all open events can be read")
     path, reason = files.unreadable[0]
@@ -119,7 +125,7 @@ def _nearest_existing(path: Path) -> Path:
 
 @contextmanager
 def _probe_directory(parent: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=_PROBE, dir=parent) as probe:
+    with tempfile.TemporaryDirectory(prefix=_PROBE_PREFIX, dir=parent) as probe:
         yield Path(probe)
 
 
@@ -127,7 +133,7 @@ def _check_file_system(directory: Path) -> CheckResult:
     another = "choose a directory on a local disk as database_url, or use PostgreSQL"
     with _probe_directory(directory) as probe:
         try:
-            seconds = statistics.median(_time_sync(probe / "synced") for _ in range(_SYNCS))
+            seconds = statistics.median(_time_sync(probe / "synced") for _ in range(_SYNCS_TIMED))
             (probe / "new").write_text("new")
             (probe / "new").replace(probe / "synced")
             if (probe / "synced").read_text() != "new" or (probe / "new").exists():
@@ -143,7 +149,7 @@ def _check_file_system(directory: Path) -> CheckResult:
 
 
 def _time_sync(file: Path) -> float:
-    """Append to a file, sync it and its directory, and return the seconds."""
+    """Append to a file, sync the file and its directory, and return how many seconds that took."""
     began = time.monotonic()
     with file.open("ab") as written:
         written.write(b"x" * 512)

@@ -26,16 +26,17 @@ PYTHON_OLDEST = (3, 11)
 GIT_OLDEST = (2, 29)
 _OPEN_FILES_LEAST = 1024
 _INSTANCES_LEAST, _WATCHES_LEAST = 64, 4096
-_NO_NAMESPACES = {
+# Kernel settings that can forbid user namespaces: the value that forbids them, and the command that allows them.
+_NAMESPACE_SETTINGS = {
     "kernel/apparmor_restrict_unprivileged_userns": ("1", "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
     "kernel/unprivileged_userns_clone": ("0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
     "user/max_user_namespaces": ("0", "sudo sysctl user.max_user_namespaces=10000"),
 }
-_SYSTEM = Path("/proc/sys")
+_SYSCTL = Path("/proc/sys")
 _TRY_BUBBLEWRAP = "bwrap --ro-bind / / --unshare-all --proc /proc true"
 # A clock before this date was never set.
 _NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
-# Long enough that the load of the other checks, which run at the same time, matters little.
+# The load is measured over this time. It is long enough that the other checks, which run meanwhile, matter little.
 _LOAD_SECONDS = 0.5
 
 
@@ -102,7 +103,7 @@ async def check_inotify(_: CheckContext) -> CheckResult:
     if not sys.platform.startswith("linux"):
         return skipped("this system has no inotify")
     number = await run_in_thread(_try_watching)
-    instances, watches = (_limit(f"max_user_{name}") for name in ("instances", "watches"))
+    instances, watches = (_inotify_limit(f"max_user_{name}") for name in ("instances", "watches"))
     if number:
         found = f"no process can watch files: {os.strerror(number)} ({instances} instances, {watches} watches a user)"
         return fail(found, "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288")
@@ -126,7 +127,7 @@ async def check_clock(context: CheckContext) -> CheckResult:
 
 async def check_load(context: CheckContext) -> CheckResult:
     """Check whether the load of processors and memory allows new work; the disk has its own check."""
-    # The root directory is on no remote disk that could block.
+    # The disk of the root directory is not remote, so reading its usage does not block.
     sensor = MachineSensor(Path("/"))
     await asyncio.sleep(_LOAD_SECONDS)
     used = {metric: value for metric, value in (await sensor.read()).items() if metric != DISK}
@@ -139,15 +140,15 @@ async def check_load(context: CheckContext) -> CheckResult:
 
 
 def _namespaces_fix() -> str:
-    for name, (closed, command) in _NO_NAMESPACES.items():
-        file = _SYSTEM / name
-        if file.exists() and file.read_text().strip() == closed:
+    for name, (forbidding, command) in _NAMESPACE_SETTINGS.items():
+        file = _SYSCTL / name
+        if file.exists() and file.read_text().strip() == forbidding:
             return command
     return f"read the output of `{_TRY_BUBBLEWRAP}`, and allow user namespaces"
 
 
-def _limit(name: str) -> int:
-    return int((_SYSTEM / "fs/inotify" / name).read_text())
+def _inotify_limit(name: str) -> int:
+    return int((_SYSCTL / "fs/inotify" / name).read_text())
 
 
 def _try_watching() -> int:

@@ -8,22 +8,22 @@ from kingdom.soldiers.processes.process_table import kill_group
 from kingdom.text import with_reason
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+\S*")
-_OUTPUT_MAX, _SHOWN_MAX = 5000, 200
+_OUTPUT_LENGTH_MAX, _REASON_LENGTH_MAX = 5000, 200
 
 
 async def run_program(*command: str) -> tuple[int, str]:
-    """Run a program and return its exit code and output; cancellation ends it and its children."""
+    """Run a program and return its exit code and output; a cancellation kills the program and its children."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     )
     try:
         output, _ = await (await asyncio.shield(starting)).communicate()
     finally:
-        # A start cannot be cancelled halfway, so wait for the process before ending it.
+        # A start cannot be cancelled halfway, so wait for the process before killing it.
         process = await starting
         await kill_group(process.pid)
         await process.wait()
-    return process.returncode or 0, output.decode(errors="replace").strip()[:_OUTPUT_MAX]
+    return process.returncode or 0, output.decode(errors="replace").strip()[:_OUTPUT_LENGTH_MAX]
 
 
 def find_version(output: str) -> str:
@@ -34,7 +34,7 @@ def find_version(output: str) -> str:
 
 def describe_failure(command: str, code: int, output: str) -> str:
     """Return the message for a program that failed."""
-    return with_reason(f"{command} ended with {code}", output[:_SHOWN_MAX])
+    return with_reason(f"{command} ended with {code}", output[:_REASON_LENGTH_MAX])
 
 
 def parse_version(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Check the configuration: the environment, `kingdom.yaml`, the secrets that it names, and the Generals."""
+"""Check the configuration: the environment, `kingdom.yaml`, its secrets, and the Generals."""
 
 import stat
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ async def check_secrets(context: CheckContext) -> CheckResult:
     if context.settings.file is None or context.file_error:
         return skipped("there are no settings to read")
     source = context.settings.file
-    return await run_in_thread(lambda: _check_secrets(source, context.settings.beside))
+    return await run_in_thread(lambda: _check_secrets(source, context.settings.base_directory))
 
 
 async def check_generals(context: CheckContext) -> CheckResult:
@@ -60,7 +60,7 @@ async def check_generals(context: CheckContext) -> CheckResult:
     return ok(", ".join(package.name for package in loaded.packages))
 
 
-def _check_secrets(source: Path, beside: Path) -> CheckResult:
+def _check_secrets(source: Path, base_directory: Path) -> CheckResult:
     document = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
     secrets = dict(_find_secrets(document))
     for path, value in secrets.items():
@@ -68,7 +68,7 @@ def _check_secrets(source: Path, beside: Path) -> CheckResult:
             name = path.rpartition(".")[2]
             fix = f"move it to a file of mode 600, and write in {source.name}: {name}: file:secrets/NAME"
             return warn(f"{path} is written in {source} itself", fix)
-        file = beside / value.removeprefix(_FILE)
+        file = base_directory / value.removeprefix(_FILE)
         if value.startswith(_FILE) and file.stat().st_mode & _READABLE_BY_OTHERS:
             return warn(f"other users of this machine can read {file}", f"chmod 600 {file}")
     if secrets_of(Realm(database_url=document.get("database_url", ""))):

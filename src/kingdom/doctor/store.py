@@ -13,7 +13,7 @@ from kingdom.doctor import files_store
 from kingdom.doctor.check import CheckResult, Status, fail, ok, skipped
 from kingdom.doctor.context import CheckContext
 from kingdom.errors import KingdomError, NotFound
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 
 _CONNECTIONS = 2
 _MIGRATE = "kingdom bus migrate"
@@ -21,7 +21,7 @@ _MIGRATE = "kingdom bus migrate"
 
 async def check_store(context: CheckContext) -> CheckResult:
     """Check whether the store can be opened and read."""
-    return await context.once("store", lambda: _check_store(context))
+    return await context.compute_once("store", lambda: _check_store(context))
 
 
 async def check_migrations(context: CheckContext) -> CheckResult:
@@ -30,7 +30,7 @@ async def check_migrations(context: CheckContext) -> CheckResult:
         return skipped("the store is a directory of files")
     if is_embedded(context.settings.database_url):
         return skipped("an embedded server is migrated when it is opened")
-    return await context.once("migrations", lambda: _check_migrations(context))
+    return await context.compute_once("migrations", lambda: _check_migrations(context))
 
 
 async def check_roles(context: CheckContext) -> CheckResult:
@@ -46,20 +46,20 @@ async def check_roles(context: CheckContext) -> CheckResult:
     if silent:
         summary = ", ".join(f"{role} for {since.total_seconds():.0f} s" for role, since in silent.items())
         return fail(f"no heartbeat from {summary}: killed, or hanging", "kingdom up, which starts them again")
-    absent = ", ".join(role for role in ROLES if role not in heartbeats)
     running = ", ".join(role for role in ROLES if role in heartbeats)
-    return ok(f"{running} send heartbeats{f'; not running: {absent}' if absent else ''}")
+    others = ", ".join(role for role in ROLES if role not in heartbeats)
+    return ok(f"{running} send heartbeats{f'; not running: {others}' if others else ''}")
 
 
 async def read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:
     """Return the time of the last heartbeat of each role, or None if the store cannot be read."""
-    return await context.once("heartbeats", lambda: _read_heartbeats(context))
+    return await context.compute_once("heartbeats", lambda: _read_heartbeats(context))
 
 
 async def _read_heartbeats(context: CheckContext) -> Mapping[str, datetime] | None:
     if not await _is_readable(context):
         return None
-    application = declared(context.realm)
+    application = declare_application(context.realm)
     try:
         async with (
             _open_store(context, application.topology, application.kinds) as bus,
@@ -113,7 +113,7 @@ async def _check_migrations(context: CheckContext) -> CheckResult:
 async def _is_readable(context: CheckContext) -> bool:
     if (await check_store(context)).status is not Status.OK:
         return False
-    # The check is skipped for stores that migrate themselves.
+    # The check is skipped for stores that need no `kingdom bus migrate`, so only FAIL means unreadable.
     return (await check_migrations(context)).status is not Status.FAIL
 
 

@@ -1,4 +1,4 @@
-"""Check the webhooks: the port on which the Sentinel receives them, and the address to which the Envoy sends."""
+"""Check the port on which the Sentinel receives webhooks, and the address to which the Envoy sends webhooks."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ _RESPONSE_SECONDS = 5.0
 _NOT_CONFIGURED = "not configured in kingdom.yaml"
 _BODY = b'{"zen": "Is anybody there?"}'
 _THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 - a configured value
-_OK, _NOT_SIGNED = 200, 401
+_OK, _UNAUTHORIZED = 200, 401
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -36,7 +36,7 @@ class _PingResult(NamedTuple):
 
 
 async def check_port(context: CheckContext) -> CheckResult:
-    """Check whether the Sentinel listens for webhooks, or could."""
+    """Check whether the Sentinel listens for webhooks, or whether its port is free."""
     if (webhook := _settings(context)) is None:
         return skipped(_NOT_CONFIGURED)
     place = f"{webhook.host or '*'}:{webhook.port}"
@@ -105,7 +105,7 @@ def _settings(context: CheckContext) -> GitHubWebhookSettings | None:
 
 
 async def _ping_once(context: CheckContext, webhook: GitHubWebhookSettings) -> _PingResult:
-    return await context.once("ping", lambda: _ping(webhook))
+    return await context.compute_once("ping", lambda: _ping(webhook))
 
 
 async def _ping(webhook: GitHubWebhookSettings) -> _PingResult:
@@ -126,7 +126,7 @@ async def _ping(webhook: GitHubWebhookSettings) -> _PingResult:
         ):
             text = (await response.content.read(100)).decode(errors="replace").strip()
             is_accepted = (response.status, text) == (_OK, "pong")
-            is_rejected = (response.status, text) == (_NOT_SIGNED, "not signed")
+            is_rejected = (response.status, text) == (_UNAUTHORIZED, "not signed")
             return _PingResult(is_listening=True, is_sentinel=is_accepted or is_rejected, is_accepted=is_accepted)
     except aiohttp.ClientConnectorError:
         return _PingResult(is_listening=False)

@@ -1,6 +1,6 @@
 """The roles: each module builds the components of one role from the settings of a realm.
 
-A process imports only the module of its own role.
+A process imports only the module of the role that it runs.
 """
 
 from dataclasses import replace
@@ -31,8 +31,8 @@ KINDS = (
 )
 
 
-def declared(realm: Realm) -> Application:
-    """Return the streams and record kinds of all roles, with the lease and retention of the realm."""
+def declare_application(realm: Realm) -> Application:
+    """Return the application with the streams and record kinds of all roles, and the lease and retention of a realm."""
     retention, lease = realm.chamberlain.retention, timedelta(seconds=realm.lease_seconds)
     topology = Topology(replace(stream, lease=lease) for stream in STREAMS)
     return Application(topology, Dispatcher(), with_retention(KINDS, retention), store_retention(retention))

@@ -30,7 +30,7 @@ def build(context: RoleContext) -> RoleComponents:
         zone=context.realm.zone,
         clock=utc_now,
         directory=context.directory,
-        absent=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
+        unused_systems=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
     )
     generals.register(dispatcher, general_context)
     runnables: list[Runnable] = [_GeneralsWorker(context, dispatcher)]
@@ -40,13 +40,13 @@ def build(context: RoleContext) -> RoleComponents:
         )
 
         runnables.append(build_petition_worker(context))
-    upkeep = run_retention(operations_of(context.bus), store_retention(context.realm.chamberlain.retention))
-    background = (run_timers(context.bus), watch_petitions(context.bus), upkeep)
+    retention = run_retention(operations_of(context.bus), store_retention(context.realm.chamberlain.retention))
+    background = (run_timers(context.bus), watch_petitions(context.bus), retention)
     return RoleComponents(runnables=tuple(runnables), background=background)
 
 
 class _GeneralsWorker:
-    """A worker for the streams of the current Generals. It is replaced when Generals are added or removed."""
+    """Runs a worker for the engine and the current Generals. It replaces the worker when Generals come or go."""
 
     def __init__(self, context: RoleContext, dispatcher: Dispatcher) -> None:
         self._context = context

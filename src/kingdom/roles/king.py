@@ -11,8 +11,8 @@ from kingdom.roles.context import RoleComponents, RoleContext
 def build(context: RoleContext) -> RoleComponents:
     """Return the components of the King."""
     dispatcher, realm = Dispatcher(), context.realm
-    terms = KingContext(settings=realm.king, packages=context.packages.all, zone=realm.zone)
-    register(dispatcher, terms)
+    king_context = KingContext(settings=realm.king, packages=context.packages.all, zone=realm.zone)
+    register(dispatcher, king_context)
     # Every decision writes the quotas, so concurrent decisions would only conflict.
     worker = Worker(context.bus, dispatcher, STREAMS, concurrency=1, metrics=context.metrics)
-    return RoleComponents(runnables=(worker,), background=(run_timers(context.bus, terms),))
+    return RoleComponents(runnables=(worker,), background=(run_timers(context.bus, king_context),))

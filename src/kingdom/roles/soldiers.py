@@ -44,7 +44,7 @@ def soldier_host(
     *,
     metrics: WorkerMetrics | None = None,
 ) -> SoldierHost:
-    """Return a host with these settings. `secrets` and the password of the store never reach a file."""
+    """Return a host with these settings. The host never writes `secrets` or the password of the store to a file."""
     name = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(name):
         raise Misconfigured(f"{name!r} is not a valid host name: choose a name of letters, digits, - and _ with --name")

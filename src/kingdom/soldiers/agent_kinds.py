@@ -31,19 +31,19 @@ from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind:
-    """How a kind of agent is started, and which vendor's model it uses; the scripted agent uses none.
+    """How a kind of agent is started, and the vendor of its model, if the kind determines it.
 
-    `offers_tools` is False for a program that only takes a prompt: it reports through its result file.
+    `offers_tools` is False for a program that only takes a prompt and reports through its result file. `library` is a
+    module that the kind needs, and the extra of Kingdom that installs this module.
     """
 
     client: Callable[[SoldierSettings], AgentClient]
     vendor: Vendor | None = None
     offers_tools: bool = True
-    # The module that an extra installs, and the extra.
     library: tuple[str, str] | None = None
 
 
-def _command(settings: SoldierSettings) -> AgentClient:
+def _command_client(settings: SoldierSettings) -> AgentClient:
     if not settings.command:
         raise Misconfigured(
             "soldiers.agent is `command`, but soldiers.command is empty: set it to the program and its arguments"
@@ -60,7 +60,7 @@ def _command(settings: SoldierSettings) -> AgentClient:
     )
 
 
-def _acp(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
+def _acp_client(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
     directory = Path(settings.agents).absolute() if settings.agents else None
     return AcpAgentClient(profile, directory=directory, prices=settings.model.prices)
 
@@ -72,11 +72,11 @@ AGENT_KINDS: Mapping[str, AgentKind] = {
     "scripted": AgentKind(client=lambda _: ScriptedAgentClient(), offers_tools=False),
     "claude": AgentKind(client=lambda _: ClaudeAgentClient(), vendor=Vendor.ANTHROPIC, library=_CLAUDE),
     **{
-        name: AgentKind(client=partial(_acp, profile), vendor=profile.vendor, library=_ACP)
+        name: AgentKind(client=partial(_acp_client, profile), vendor=profile.vendor, library=_ACP)
         for name, profile in PROFILES.items()
     },
     "aider": AgentKind(client=lambda _: CommandAgentClient(AIDER), vendor=Vendor.OPENAI, offers_tools=False),
-    "command": AgentKind(client=_command, offers_tools=False),
+    "command": AgentKind(client=_command_client, offers_tools=False),
 }
 # The vendor's address, and the environment variable in which its programs look for the key.
 _VENDORS = {
@@ -84,7 +84,7 @@ _VENDORS = {
     Vendor.OPENAI: ("https://api.openai.com", "OPENAI_API_KEY"),
     Vendor.GEMINI: ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
 }
-# The variables that lead a program to the model; the proxy adds the real key.
+# The variables that tell a program the address of the model. The key is a dummy, because the proxy adds the real key.
 _MODEL_VARIABLES = {
     Vendor.ANTHROPIC: {"ANTHROPIC_BASE_URL": "$url", "ANTHROPIC_API_KEY": "none"},
     Vendor.OPENAI: {"OPENAI_BASE_URL": "$url/v1", "OPENAI_API_BASE": "$url/v1", "OPENAI_API_KEY": "none"},
@@ -97,15 +97,15 @@ def build_agent_environment(
 ) -> AgentEnvironment:
     """Return the environment of a host's agents; `secrets` are removed from all their output.
 
-    `environment` returns the key of a vendor if the settings name none. A stranger may have written the files of a
-    checkout, and every agent runs them, so no kind of agent is exempt from the sandbox.
+    `environment` returns the value of an environment variable, for a model key that the settings do not contain. No
+    kind of agent is exempt from the sandbox, because every agent runs files of a checkout and these may be hostile.
     """
     kind = AGENT_KINDS[settings.agent]
     _check_requirements(settings, kind)
     upstreams = _upstreams(settings, _vendor(settings, kind), environment)
     return AgentEnvironment(
         profile=settings.sandbox,
-        path=_path(settings),
+        path=_program_folders(settings),
         upstreams=upstreams,
         egress=Egress([parse_allowed_name(name) for name in settings.egress]) if settings.egress else None,
         offers_tools=kind.offers_tools,
@@ -132,7 +132,7 @@ def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
         )
 
 
-def _path(settings: SoldierSettings) -> tuple[Path, ...]:
+def _program_folders(settings: SoldierSettings) -> tuple[Path, ...]:
     path = tuple(Path(folder).absolute() for folder in settings.path)
     for folder in path:
         if not folder.is_dir():
@@ -143,7 +143,7 @@ def _path(settings: SoldierSettings) -> tuple[Path, ...]:
 
 
 def _vendor(settings: SoldierSettings, kind: AgentKind) -> Vendor | None:
-    """Return whose protocol the model uses; for `command` only the settings can say."""
+    """Return the vendor whose protocol the model uses; for the agent `command` only the settings can name it."""
     model = settings.model
     if kind.vendor and model.vendor not in {None, kind.vendor}:
         raise Misconfigured(

@@ -16,12 +16,12 @@ from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 
-# A program may have to be downloaded first.
-_LIMIT_OF_PROGRAM = timedelta(seconds=30)
-_LIMIT_OF_ADDRESS = timedelta(seconds=10)
+# How long a server may take to answer. A command such as npx may have to download the server first.
+_COMMAND_LIMIT = timedelta(seconds=30)
+_URL_LIMIT = timedelta(seconds=10)
 # How long a server may take to shut down.
 _GRACE_SECONDS = 2.0
-_SHOWN = 2000
+_SHOWN_BYTES = 2000
 
 
 class _NoAnswer(ProgramFailed):
@@ -30,14 +30,14 @@ class _NoAnswer(ProgramFailed):
 
 def answer_limit(server: McpServer) -> timedelta:
     """Return how long a server may take to answer."""
-    return _LIMIT_OF_PROGRAM if server.transport is McpTransport.STDIO else _LIMIT_OF_ADDRESS
+    return _COMMAND_LIMIT if server.transport is McpTransport.STDIO else _URL_LIMIT
 
 
 async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
     """Return the names of a server's tools; raises ProgramFailed with the reason if it cannot be used.
 
-    A failure is retried once, a timeout is not. Everything that was started has ended afterwards. A program starts as
-    for an agent: in its own folder, and with little more than its own environment.
+    A failure is retried once, but a timeout is not. No process is left running afterwards. A command runs as it would
+    for an agent: in its own folder, and with few environment variables besides those of the server.
     """
     limit = limit or answer_limit(server)
     try:
@@ -49,26 +49,29 @@ async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None)
 
 
 async def _fetch_tools(server: McpServer, limit: timedelta) -> tuple[str, ...]:
-    client_of = _sdk("mcp").Client
+    client_class = _import_sdk("mcp").Client
     with TemporaryDirectory(prefix="kingdom-mcp-") as folder:
-        tested, failure = _ServerUnderTest(Path(folder)), ProgramFailed
+        tested, error_class = _ServerUnderTest(Path(folder)), ProgramFailed
         try:
-            async with asyncio.timeout(limit.total_seconds()), client_of(_transport(server, tested)) as client:
+            async with asyncio.timeout(limit.total_seconds()), client_class(_transport(server, tested)) as client:
                 return await _list_tools(client)
         except TimeoutError:
-            failure, reason = _NoAnswer, f"it did not answer within {limit.total_seconds():g} s"
+            error_class, reason = _NoAnswer, f"it did not answer within {limit.total_seconds():g} s"
         except (ProgramFailed, Misconfigured):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises, the server cannot be used
             reason = tested.end or f"it does not speak MCP as expected ({_root_cause(error)})"
         what = without_password(server.url) or " ".join(server.command)
-        raise failure(
+        raise error_class(
             f"MCP server {server.name!r} ({server.transport}, {what}) cannot be used: {reason}{tested.tail()}"
         )
 
 
 class _ServerUnderTest:
-    """The output and end of a server that is being checked."""
+    """The output and the end of a server that is being checked.
+
+    `stray` is output that is not a message, `errors` the file with the standard error, `end` how the server ended.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,9 +80,9 @@ class _ServerUnderTest:
         self.stray = b""
 
     def tail(self) -> str:
-        """Return the end of its output that was not an answer."""
+        """Return the last part of the stray output and of the standard error, as the end of an error message."""
         written = self.errors.read_bytes() if self.errors.exists() else b""
-        words = (self.stray + written)[-_SHOWN:].decode(errors="replace").strip()
+        words = (self.stray + written)[-_SHOWN_BYTES:].decode(errors="replace").strip()
         return f"; it wrote last: {words}" if words else ""
 
 
@@ -102,17 +105,17 @@ def _transport(server: McpServer, tested: _ServerUnderTest) -> AbstractAsyncCont
         case McpTransport.STDIO:
             connection = _running_server(server, tested)
         case McpTransport.SSE:
-            connection = _sdk("mcp.client.sse").sse_client(server.url)
+            connection = _import_sdk("mcp.client.sse").sse_client(server.url)
         case McpTransport.STREAMABLE_HTTP:
-            connection = _sdk("mcp.client.streamable_http").streamable_http_client(server.url)
+            connection = _import_sdk("mcp.client.streamable_http").streamable_http_client(server.url)
     return connection
 
 
 @asynccontextmanager
 async def _running_server(server: McpServer, tested: _ServerUnderTest) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server and exchange messages line by line; at the end of the block kill all its processes."""
+    """Start a server and exchange messages with it line by line; at the end of the block kill all its processes."""
     streams = import_module("anyio")
-    environment = _sdk("mcp.client.stdio").get_default_environment() | server.env
+    environment = _import_sdk("mcp.client.stdio").get_default_environment() | server.env
     if shutil.which(server.command[0], path=environment.get("PATH")) is None:
         raise Misconfigured(
             f"MCP server {server.name!r}: there is no program {server.command[0]!r} on PATH: install it, or write its"
@@ -142,15 +145,15 @@ async def _running_server(server: McpServer, tested: _ServerUnderTest) -> AsyncI
 
 
 async def _read(program: Program, to_client: Any, tested: _ServerUnderTest) -> None:
-    """Forward every message of a server; the end of its output ends the conversation."""
-    message_of = _sdk("mcp.types").jsonrpc_message_adapter.validate_json
-    session_message = _sdk("mcp.shared.message").SessionMessage
+    """Forward every message of a server to the client until the output of the server ends."""
+    parse_message = _import_sdk("mcp.types").jsonrpc_message_adapter.validate_json
+    session_message = _import_sdk("mcp.shared.message").SessionMessage
     async with to_client:
         async for line in program.lines():
             try:
-                message = message_of(line, by_name=False)
+                message = parse_message(line, by_name=False)
             except ValueError:
-                tested.stray = (tested.stray + line + b"\n")[-_SHOWN:]
+                tested.stray = (tested.stray + line + b"\n")[-_SHOWN_BYTES:]
             else:
                 await to_client.send(session_message(message))
 
@@ -161,7 +164,7 @@ async def _write(program: Program, from_client: Any) -> None:
             program.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
 
-def _sdk(module: str) -> Any:
+def _import_sdk(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

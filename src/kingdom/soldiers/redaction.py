@@ -1,7 +1,7 @@
 """Remove secrets from the output of agents before it is stored.
 
-Secrets are the secret values of this realm, and every text in the form of a well-known token. Every pattern has a
-literal anchor that is searched first, and no pattern reads a part of the text more than a few times.
+Secrets are the secret values of this realm, and every text that has the form of a well-known token. The search is fast
+even in hostile text: it first looks for a literal part of each pattern, and the patterns hardly backtrack.
 """
 
 import asyncio
@@ -17,15 +17,16 @@ import msgspec
 import structlog
 
 REDACTED = "[redacted]"
-# Shorter values are likely to be ordinary words.
+# A value with fewer characters is likely to be an ordinary word.
 _SECRET_MIN = 8
-# A longer line is passed on in parts; a part that may begin a secret waits for the next part.
+# A line with more characters is passed on in parts. Its last `_HELD_MAX` characters wait, because a secret that begins
+# there may continue in the next part.
 _LINE_MAX = 1 << 16
 _HELD_MAX = 1 << 15
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _DEPTH_MAX = 100
-_FILE_MAX = 64 << 20
-_CUT = b"\n[the rest is too long and is left out]\n"
+_FILE_BYTES_MAX = 64 << 20
+_CUT_NOTICE = b"\n[the rest is too long and is left out]\n"
 _log = structlog.get_logger("kingdom.soldiers")
 _NEVER_ESCAPED = re.compile(r"[A-Za-z0-9_.-]+")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
@@ -62,7 +63,7 @@ _TOKEN_PATTERNS = (
     _SecretPattern("hf_", r"(hf_[A-Za-z0-9]{30,4000}+)"),
     _SecretPattern("ATATT", r"(ATATT[\w=-]{20,4000}+)"),
     _SecretPattern("SG.", r"(SG\.[\w-]{16,64}+\.[\w-]{16,128}+)"),
-    # The second branch consumes text that only begins like a token, so it is not scanned again.
+    # The second branch consumes text that only begins like a token, so that text is not scanned again.
     _SecretPattern("eyJ", r"(eyJ[\w-]{8,8000}+\.[\w-]{8,16000}+\.[\w-]{8,4000}+)|eyJ[\w-]{8,8000}+"),
     _SecretPattern(
         "PRIVATE KEY",
@@ -136,14 +137,14 @@ DEFAULT_REDACTION = Redaction()
 
 
 class RedactedStream:
-    """Passes text on without secrets, even if a secret arrives in pieces: whole lines, and the rest at the end."""
+    """Removes secrets from text that arrives in pieces; a line is held back until it is complete or too long."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece; return the text that can be passed on."""
+        """Add the next piece of text, and return the text that is complete, without secrets."""
         self._held += text
         end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if len(self._held) - end > _LINE_MAX:
@@ -158,7 +159,7 @@ class RedactedStream:
         return self._redaction.text(ready)
 
     def finish(self) -> str:
-        """Return the text that was held back; no more input follows."""
+        """Return the text that was held back, without secrets, after the last piece."""
         rest, self._held = self._held, ""
         return self._redaction.text(rest)
 
@@ -168,7 +169,7 @@ class RedactedFile:
 
     def __init__(self, path: Path, redaction: Redaction) -> None:
         self._file = path.open("ab", buffering=0)
-        self._room = _FILE_MAX - self._file.tell()
+        self._bytes_left = _FILE_BYTES_MAX - self._file.tell()
         self._stream = RedactedStream(redaction)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
@@ -182,26 +183,29 @@ class RedactedFile:
             self._append(self._stream.feed(self._decoder.decode(b"", final=True)) + self._stream.finish())
 
     def write(self, data: bytes) -> None:
-        """Take the next piece of the output."""
+        """Append the next piece of the output."""
         self._append(self._stream.feed(self._decoder.decode(data)))
 
     def _append(self, text: str) -> None:
-        if self._room < 0 or not text:
+        if self._bytes_left < 0 or not text:
             return
         data = text.encode()
-        self._file.write(data if len(data) <= self._room else data[: self._room] + _CUT)
-        self._room -= len(data)
+        self._file.write(data if len(data) <= self._bytes_left else data[: self._bytes_left] + _CUT_NOTICE)
+        self._bytes_left -= len(data)
 
 
 async def write_redacted(source: asyncio.StreamReader, path: Path, redaction: Redaction) -> None:
-    """Append a program's output to a file until its end; output that cannot be written is dropped, to never block."""
+    """Append a program's output to a file until the output ends.
+
+    If the file cannot be written, the output is dropped, so that the program never blocks.
+    """
     try:
         with RedactedFile(path, redaction) as file:
-            while chunk := await source.read(_CHUNK):
+            while chunk := await source.read(_CHUNK_BYTES):
                 file.write(chunk)
     except OSError as error:
         _log.warning("the output of a program cannot be written", file=str(path), error=str(error))
-        while await source.read(_CHUNK):
+        while await source.read(_CHUNK_BYTES):
             continue
 
 
@@ -211,7 +215,7 @@ def secrets_in(environment: Mapping[str, str]) -> set[str]:
 
 
 def _patterns_for(secret: str) -> Iterator[_SecretPattern]:
-    """Yield patterns for a secret, whole and line by line: plain, in JSON and URL spelling, and in base64."""
+    """Yield patterns for a secret and for each of its lines: plain, in JSON or URL spelling, and in base64."""
     for line in (secret, *secret.splitlines()):
         plain = line.strip()
         if len(plain) < _SECRET_MIN:
@@ -223,11 +227,11 @@ def _patterns_for(secret: str) -> Iterator[_SecretPattern]:
 
 
 def _any_spelling(character: str) -> str:
-    """Return an expression for a character in any JSON or URL spelling, also if encoded several times."""
+    """Return an expression for a character in any JSON or URL spelling, even if it was encoded several times."""
     itself = re.escape(character)
     if _NEVER_ESCAPED.match(character):
         return itself
-    # The last character of the JSON form: `n` for a new line, and mostly the character itself.
+    # The last character of its JSON form: `n` for a newline, and usually the character itself.
     short = re.escape(msgspec.json.encode(character).decode()[-2])
     units = re.findall("....", character.encode("utf-16-be").hex())
     # Each alternative begins with a fixed character, which makes the search fast.

@@ -23,7 +23,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     vendor: Vendor | None = None
     url: str = ""
     key: str = ""
-    # By model name without a date; these take precedence over the prices that Kingdom knows.
+    # Prices by model name, where the name has no date. They override the prices that Kingdom knows.
     prices: dict[str, Price] = {}
 
 
@@ -34,30 +34,30 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     slots: Annotated[int, Meta(ge=1)] = 3
     directory: str = ""
     agent: AgentName = "scripted"
-    # The program that takes a prompt on its standard input and ends, if the agent is `command`.
+    # The program of the agent `command`: it reads a prompt from its standard input, does the work, and ends.
     command: tuple[str, ...] = ()
-    # Folders with programs that agents find before those of the system, and may read.
+    # Folders with programs. Agents can read these folders and search them before those of the system.
     path: tuple[str, ...] = ()
-    # Where npm has installed codex, gemini or opencode by `npm install --prefix`.
+    # The directory into which `npm install --prefix` has installed codex, gemini or opencode.
     agents: str = ""
     model: ModelSettings = ModelSettings()
     # What agents may see: strict, dev (with the network and the tools of this machine), or off (everything).
     sandbox: SandboxProfile = SandboxProfile.STRICT
-    # Hosts that a strict sandbox reaches over https: a name, or "*.name" for all below it.
+    # Hosts that a strict sandbox can reach over https: a name, or "*.name" for all its subdomains.
     egress: tuple[str, ...] = ()
     # Whether agents may commit on the branch of their run; otherwise Kingdom commits for them.
     may_commit: bool = False
     # How many MiB of disk the files of one run may take together; 0 sets no limit.
     disk_mb: Annotated[int, Meta(ge=0)] = 20480
-    # Where the ignored files are that .worktreeinclude requests, in one folder per Git.
+    # The folder with the ignored files that .worktreeinclude requests, in one subfolder per repository id.
     files: str = ""
-    # A command per Git that runs once in each fresh checkout, in place of its .kingdom/setup.sh.
+    # Setup commands by repository id. A command runs once in each fresh checkout, instead of its .kingdom/setup.sh.
     setup: dict[str, str] = {}
-    # A host without a sign of life for this long is lost, and its runs continue elsewhere.
+    # After this long without a heartbeat a host counts as lost, and its runs continue on other hosts.
     lease_seconds: Annotated[float, Meta(ge=1)] = 30
 
     def __post_init__(self) -> None:
-        # The reader of kingdom.yaml adds the place in the file to a ValueError.
+        # The function that reads kingdom.yaml adds the place in the file to a ValueError.
         for name in self.egress:
             try:
                 parse_allowed_name(name)

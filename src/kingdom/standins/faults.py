@@ -13,8 +13,10 @@ class ServerFault(msgspec.Struct, kw_only=True):
     """A fault for the next `times` matching requests or pushes.
 
     `refuse` answers with `status` and does nothing. `lose_answer` handles the request and closes the connection.
-    `truncate` handles it and sends half of the answer. `delay` answers `seconds` later. For pushes of the server
-    `repeat` sends a push twice and `reorder` sends it after the next one; `path` is then the name of the push.
+    `truncate` handles the request and sends half of the answer. `delay` answers `seconds` later.
+
+    A push is a message that the server sends on its own, such as a webhook. Its method is PUSH, and its path is its
+    name. `repeat` sends a push twice, and `reorder` sends it after the next push.
     """
 
     kind: FaultKind
@@ -27,7 +29,7 @@ class ServerFault(msgspec.Struct, kw_only=True):
 
 
 class FaultQueue:
-    """The faults to come, in order."""
+    """The faults that have not happened yet, in order."""
 
     def __init__(self) -> None:
         self._waiting: list[ServerFault] = []
@@ -37,7 +39,7 @@ class FaultQueue:
         self._waiting.extend(faults)
 
     def take(self, method: str, path: str) -> ServerFault | None:
-        """Return the fault for a request or push, and count it."""
+        """Return the first fault that matches a request or push, or None. The fault counts as used once."""
         for fault in self._waiting:
             if fault.method in ("*", method) and fnmatchcase(path, fault.path):
                 fault.times -= 1

@@ -46,7 +46,7 @@ def new_application(state_file: StateFile) -> web.Application:
 
 
 async def start(application: web.Application, port: int = 0) -> RunningServer:
-    """Listen on the loopback interface; port 0 selects a free port."""
+    """Listen on the loopback interface. Port 0 selects a free port."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
@@ -55,7 +55,7 @@ async def start(application: web.Application, port: int = 0) -> RunningServer:
 
 
 def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
-    """Serve until SIGTERM; the first line of output is `{"url": …}`."""
+    """Serve until SIGTERM. The first line of output is `{"url": …}`."""
     parser = argparse.ArgumentParser(prog=f"python -m kingdom.standins.{name}")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--state", type=Path, required=True, help="the file with its state")

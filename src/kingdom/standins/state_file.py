@@ -20,7 +20,7 @@ class StateFile:
 
     @contextmanager
     def change(self, call: str = "", **details: Any) -> Iterator[dict[str, Any]]:
-        """Change the state and record the call; an exception in the block undoes the change."""
+        """Change the state and record the call. An exception in the block undoes the change."""
         before = json.dumps(self.state)
         try:
             yield self.state
@@ -36,7 +36,7 @@ class StateFile:
         return sum(made["call"] == call and details.items() <= made.items() for made in self.calls)
 
     def next_number(self, name: str) -> int:
-        """Return the next number of a sequence. Call it inside a change."""
+        """Return the next number of a sequence. Call it inside `StateFile.change`."""
         numbers = self.state.setdefault("numbers", {})
         numbers[name] = number = int(numbers.get(name, 0)) + 1
         return number

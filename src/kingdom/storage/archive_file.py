@@ -1,6 +1,7 @@
 """The archive file of an export: a header, one item per line, and a footer that proves that nothing is missing.
 
-It has JSON lines, compressed if the name ends with `.gz`. The last line has the counts and a digest of all other lines.
+The file has JSON lines, and is compressed if its name ends with `.gz`. The footer has the number of items and a digest
+of all lines before it.
 """
 
 import gzip
@@ -24,8 +25,9 @@ VERSION = 1
 _GZIP_SUFFIX = ".gz"
 # A higher level is slower and saves little.
 _GZIP_LEVEL = 6
-_AGAIN = "export it again"
-_ELSEWHERE = "choose a file in an existing, writable directory with enough space"
+# Advice at the end of error messages.
+_EXPORT_AGAIN = "export it again"
+_CHOOSE_ANOTHER = "choose a file in an existing, writable directory with enough space"
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -33,7 +35,7 @@ _decode_item = msgspec.json.Decoder(AnyItem).decode
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first line of an archive."""
+    """The first line of an archive. `source` is the kind of store that was exported."""
 
     format: str
     version: int
@@ -50,27 +52,29 @@ class _FormatVersion(msgspec.Struct):
 
 
 class _Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
+    """The last line of an archive."""
+
     census: ItemCounts
     sha256: str
 
 
-_decode_kind = msgspec.json.Decoder(_FormatVersion).decode
+_decode_version = msgspec.json.Decoder(_FormatVersion).decode
 _decode_header = msgspec.json.Decoder(ArchiveHeader).decode
 _decode_footer = msgspec.json.Decoder(_Footer).decode
 
 
 @contextmanager
 def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
-    """Write an archive. The block gets a function that adds an item. The file gets its name when it is complete."""
-    with _naming(path, _ELSEWHERE):
+    """Write an archive: yield a function that adds an item, and give the file its name when it is complete."""
+    with _translate_file_errors(path, _CHOOSE_ANOTHER):
         if path.exists():
-            raise _exists(path)
+            raise _already_exists(path)
     with (
-        _naming(path, _ELSEWHERE),
+        _translate_file_errors(path, _CHOOSE_ANOTHER),
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as part,
     ):
         try:
-            with _packed(part, path) as file:
+            with _compressed(part, path) as file:
                 digest, counter = hashlib.sha256(), ItemCounter()
 
                 def write(line: bytes) -> None:
@@ -86,9 +90,9 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
                 )
                 write(_encode(header) + b"\n")
                 yield add
-                _compare(path, manifest.census, counter.counts)
+                _require_equal(path, manifest.census, counter.counts)
                 write(_encode(_Footer(census=counter.counts, sha256=digest.hexdigest())) + b"\n")
-            _keep(part, path)
+            _finish(part, path)
         except BaseException:
             Path(part.name).unlink(missing_ok=True)
             raise
@@ -96,82 +100,84 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
 
 def read_header(path: Path) -> ArchiveHeader:
     """Return the header of an archive, or raise Permanent if this version cannot read the file."""
-    with _opened(path) as file:
+    with _open_archive(path) as file:
         line = file.readline()
     try:
-        kind = _decode_kind(line)
+        found = _decode_version(line)
     except msgspec.MsgspecError:
-        kind = _FormatVersion("", 0)
-    if kind.format != FORMAT:
+        found = _FormatVersion("", 0)
+    if found.format != FORMAT:
         raise Permanent(f"{path} is not an archive of `kingdom storage export`")
-    if kind.version != VERSION:
+    if found.version != VERSION:
         raise Permanent(
-            f"{path} has format version {kind.version}, but this Kingdom reads version {VERSION}: use the version"
+            f"{path} has format version {found.version}, but this Kingdom reads version {VERSION}: use the version"
             " that wrote it, or a newer one"
         )
     try:
         return _decode_header(line)
     except msgspec.MsgspecError as error:
-        raise Permanent(f"the header of {path} cannot be read: {error}; {_AGAIN}") from error
+        raise Permanent(f"the header of {path} cannot be read: {error}; {_EXPORT_AGAIN}") from error
 
 
 def read_items(path: Path) -> Iterator[AnyItem]:
-    """Yield all items of an archive. Raise Permanent, at the end at the latest, if it was truncated or changed.
+    """Yield all items of an archive. Raise Permanent if the archive was truncated or changed.
 
-    Reading to the end verifies the archive. Do that once before writing anything.
+    Some damage is found only at the end, so read all items once before you store any of them.
     """
     announced = read_header(path).manifest.census
     digest, counter = hashlib.sha256(), ItemCounter()
-    with _opened(path) as file:
+    with _open_archive(path) as file:
         digest.update(file.readline())
         for number, line in enumerate(file, start=2):
             if line.startswith(b'{"item":"end"'):
-                end = _read(_decode_footer, line, path, number)
+                end = _decode_line(_decode_footer, line, path, number)
                 if end.sha256 != digest.hexdigest() or file.read(1):
-                    raise Permanent(f"{path} was changed after it was written: its digest does not match; {_AGAIN}")
-                _compare(path, announced, counter.counts)
-                _compare(path, end.census, counter.counts)
+                    raise Permanent(
+                        f"{path} was changed after it was written: its digest does not match; {_EXPORT_AGAIN}"
+                    )
+                _require_equal(path, announced, counter.counts)
+                _require_equal(path, end.census, counter.counts)
                 return
-            item = _read(_decode_item, line, path, number)
+            item = _decode_line(_decode_item, line, path, number)
             digest.update(line)
             counter.add(item)
             yield item
-    raise Permanent(f"{path} ends too early, after {counter.counts} of {announced}: it was truncated; {_AGAIN}")
+    raise Permanent(f"{path} ends too early, after {counter.counts} of {announced}: it was truncated; {_EXPORT_AGAIN}")
 
 
-def _read(decode: Callable[[bytes], T], line: bytes, path: Path, number: int) -> T:
+def _decode_line(decode: Callable[[bytes], T], line: bytes, path: Path, number: int) -> T:
     try:
         return decode(line)
     except msgspec.MsgspecError as error:
         what = "was changed" if line.endswith(b"\n") else "ends too early: it was truncated"
-        raise Permanent(f"{path} {what}, line {number} cannot be read: {error}; {_AGAIN}") from error
+        raise Permanent(f"{path} {what}, line {number} cannot be read: {error}; {_EXPORT_AGAIN}") from error
 
 
-def _compare(path: Path, announced: ItemCounts, counted: ItemCounts) -> None:
+def _require_equal(path: Path, announced: ItemCounts, counted: ItemCounts) -> None:
     if difference := counted.difference(announced):
-        raise Permanent(f"the count of {path} is wrong: {difference} announced; {_AGAIN}")
+        raise Permanent(f"the count of {path} is wrong: {difference} announced; {_EXPORT_AGAIN}")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open_archive(path: Path) -> Iterator[IO[bytes]]:
     with (
-        _naming(path, "check that you may read it"),
+        _translate_file_errors(path, "check that you may read it"),
         gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,
     ):
         yield cast("IO[bytes]", file)
 
 
 @contextmanager
-def _packed(part: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def _compressed(part: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix != _GZIP_SUFFIX:
         yield part
         return
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=part) as packed:
-        yield cast("IO[bytes]", packed)
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=part) as compressed:
+        yield cast("IO[bytes]", compressed)
 
 
-def _keep(part: IO[bytes], path: Path) -> None:
-    """Give the finished file its name durably. A crash of the machine leaves the whole file or none."""
+def _finish(part: IO[bytes], path: Path) -> None:
+    """Sync the complete file and give it its name. A crash of the machine leaves the whole file or no file."""
     part.flush()
     os.fsync(part.fileno())
     _give_name(Path(part.name), path)
@@ -183,34 +189,34 @@ def _keep(part: IO[bytes], path: Path) -> None:
 
 
 def _give_name(part: Path, path: Path) -> None:
-    """Give a file its name without replacing a file that has appeared meanwhile, as a rename would."""
+    """Give a file its name. Unlike a rename, do not replace a file that another process has created meanwhile."""
     try:
         try:
             path.hardlink_to(part)
         except FileExistsError:
             raise
         except OSError:
-            # Not every file system has hard links. Without them, reserve the name first, then replace it.
+            # This file system has no hard links. Reserve the name with an empty file, then replace that file.
             path.touch(exist_ok=False)
             part.rename(path)
         else:
             part.unlink()
     except FileExistsError as error:
-        raise _exists(path) from error
+        raise _already_exists(path) from error
 
 
-def _exists(path: Path) -> Permanent:
+def _already_exists(path: Path) -> Permanent:
     return Permanent(f"{path} already exists: choose another file, or remove it first")
 
 
 @contextmanager
-def _naming(path: Path, then: str) -> Iterator[None]:
-    """Turn errors of the file system and of gzip into messages about this file."""
+def _translate_file_errors(path: Path, advice: str) -> Iterator[None]:
+    """Turn errors of the file system and of gzip into Permanent errors that name the file."""
     try:
         yield
     except EOFError as error:
-        raise Permanent(f"{path} ends too early: it was truncated; {_AGAIN}") from error
+        raise Permanent(f"{path} ends too early: it was truncated; {_EXPORT_AGAIN}") from error
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise Permanent(f"{path} is damaged: {error}; {_AGAIN}") from error
+        raise Permanent(f"{path} is damaged: {error}; {_EXPORT_AGAIN}") from error
     except OSError as error:
-        raise Permanent(f"{path} cannot be used: {error.strerror or error}; {then}") from error
+        raise Permanent(f"{path} cannot be used: {error.strerror or error}; {advice}") from error

@@ -18,7 +18,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", rename="
 class EventItem(Item, frozen=True, kw_only=True, tag="event"):
     """One event in one stream, open or finished, but never in flight.
 
-    `ordered` means that it is ordered by its key. An open event without `due_at` waits for an earlier one of its key.
+    `ordered` means that events of the same key are handled in order. An open event without `due_at` waits for an
+    earlier event of its key. `event_id_given` means that the publisher chose the id.
     """
 
     stream: str
@@ -107,14 +108,20 @@ class LogEntryItem(Item, frozen=True, kw_only=True, tag="logEntry"):
 
 
 AnyItem: TypeAlias = EventItem | BlockItem | RecordItem | DedupKeyItem | PauseItem | LogEntryItem
-_NUMBERS: Mapping[type[Item], str] = {
+# The fields of ItemCounts that count each kind of item, and events by status.
+_COUNT_FIELDS: Mapping[type[Item], str] = {
     BlockItem: "blocked_keys",
     RecordItem: "records",
     DedupKeyItem: "dedup_keys",
     PauseItem: "paused_streams",
     LogEntryItem: "log_entries",
 }
-_EVENT_NUMBERS = {"PENDING": "open_events", "DEAD": "dead_events", "DONE": "ended_events", "DISCARDED": "ended_events"}
+_EVENT_COUNT_FIELDS = {
+    "PENDING": "open_events",
+    "DEAD": "dead_events",
+    "DONE": "ended_events",
+    "DISCARDED": "ended_events",
+}
 
 
 class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -142,29 +149,30 @@ class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
         return ", ".join(f"{number} {name}" for name, number in self.numbers().items() if number) or "nothing"
 
     def difference(self, other: "ItemCounts") -> str:
-        """Describe where another count differs, or return an empty text."""
+        """Describe where other counts differ from these. Return an empty text if all are equal."""
         mine, theirs = self.numbers(), other.numbers()
         return ", ".join(f"{mine[name]} {name} against {theirs[name]}" for name in mine if mine[name] != theirs[name])
 
 
 class ItemCounter:
-    """Counts items."""
+    """Counts items by kind."""
 
     def __init__(self) -> None:
-        self._numbers: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def add(self, item: AnyItem) -> None:
         """Count an item."""
-        self._numbers[_EVENT_NUMBERS[item.status] if isinstance(item, EventItem) else _NUMBERS[type(item)]] += 1
+        field = _EVENT_COUNT_FIELDS[item.status] if isinstance(item, EventItem) else _COUNT_FIELDS[type(item)]
+        self._counts[field] += 1
 
     @property
     def counts(self) -> ItemCounts:
         """Return the counts so far."""
-        return ItemCounts(**self._numbers)
+        return ItemCounts(**self._counts)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The item counts, and the highest position and token ever used: both keep growing after an import."""
+    """The item counts, and the highest position and token ever used. After an import, new ones are higher."""
 
     census: ItemCounts
     last_position: int
@@ -187,15 +195,15 @@ class StoreTransfer(ABC):
 
     @abstractmethod
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Hold one consistent snapshot during the block. Log entries come in their order.
+        """Yield one consistent snapshot, which can be read during the block. Log entries come in their order.
 
-        Expired leases are reaped first. Raises Transient while events are in flight.
+        Expired leases are reaped first. Raises Transient if events are still in flight.
         """
 
     @abstractmethod
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
+    async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """Write all items into this store, and return the counts of the store afterwards.
 
-        Raises Permanent, and keeps nothing, if the store is not empty, if an item cannot be stored, or if the counts
-        differ from the manifest. Items may come in any order, except that log entries keep theirs.
+        Raises Permanent, and stores nothing, if the store is not empty, if an item cannot be stored, or if the counts
+        differ from the manifest. Items may come in any order. Log entries are stored in the order in which they come.
         """

@@ -1,4 +1,4 @@
-"""Run every role as a child process: start them in order, restart those that end, and stop them together.
+"""Run every role as a child process: start the roles in order, restart a role that ends, and stop all together.
 
 The kernel kills the children if the supervisor is killed.
 """
@@ -24,12 +24,13 @@ from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
 
 LOCK_NAME = "up.lock"
+# The first and the longest pause before a restart.
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 60.0
-# After this run time a process counts as healthy, and the next pause is the shortest again.
+# A process that ran for this time counts as healthy. The pause before its next restart is the shortest again.
 _HEALTHY_SECONDS = 60.0
-# The exit code of a role whose settings are wrong, so a restart cannot help.
+# The exit code of a role whose settings are wrong. A restart cannot help.
 _WRONG_SETTINGS = 2
-_CORRECT = "correct them and start `kingdom up` again"
+_SETTINGS_HINT = "correct them and start `kingdom up` again"
 _log = structlog.get_logger("kingdom.supervisor")
 
 
@@ -43,7 +44,11 @@ class ProcessState(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class RoleProcess:
-    """The process of a role. `restarts` counts all restarts, `failed_restarts` those since it was last healthy."""
+    """The process of a role.
+
+    `restarts` counts all restarts, `failed_restarts` the restarts since the process was last healthy. `last_end` tells
+    how the last process ended.
+    """
 
     role: str
     state: ProcessState = ProcessState.WAITING
@@ -52,16 +57,16 @@ class RoleProcess:
     restarts: int = 0
     failed_restarts: int = 0
     last_end: str = ""
-    # The result for a caller that requested a restart: the new process id.
+    # Set while a caller waits for a requested restart. The result is the new process id.
     restarted: "asyncio.Future[int] | None" = None
 
     @property
     def pid(self) -> int | None:
-        """Return its process id while it runs."""
+        """Return the id of the process, or None if it is not running."""
         return self.program.pid if self.program else None
 
     def pause_after(self, lasted_seconds: float) -> float:
-        """Return the pause before the next start, which doubles until the process was healthy for a while."""
+        """Return the pause before the next start. It doubles with each restart until the process has been healthy."""
         if lasted_seconds >= _HEALTHY_SECONDS:
             self.failed_restarts = 0
         self.failed_restarts += 1
@@ -75,7 +80,10 @@ class RoleProcess:
 
 
 class RoleProcesses:
-    """Keeps one process per role running until stopped. `on_line` gets every line of their output."""
+    """Keeps one process per role running until stopped.
+
+    `command` returns the command line of a role. `on_line` gets the role and every line of its output.
+    """
 
     def __init__(
         self,
@@ -98,18 +106,18 @@ class RoleProcesses:
         return self._stopping.is_set()
 
     async def run(self) -> None:
-        """Start every role in order, keep all running until stopped, and return when none runs."""
+        """Start every role in order, and keep all roles running until stopped. Return when no role is running."""
         keepers: list[asyncio.Task[None]] = []
         try:
             for child in self.children.values():
                 await self._start(child)
             self.started.set()
-            keepers = [asyncio.create_task(self._keep(child)) for child in self.children.values()]
+            keepers = [asyncio.create_task(self._keep_running(child)) for child in self.children.values()]
             await asyncio.gather(*keepers)
             if not self._stopping.is_set():
-                raise Misconfigured(f"no role runs because the settings of every role are wrong: {_CORRECT}")
+                raise Misconfigured(f"no role runs because the settings of every role are wrong: {_SETTINGS_HINT}")
         finally:
-            # Without this the keepers would restart the processes that are killed here.
+            # The keepers are cancelled first, because they would restart the processes that are killed below.
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
@@ -118,7 +126,7 @@ class RoleProcesses:
                     await child.program.kill()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask every role to end, those that accept new work first. With `at_once` they abort their current work."""
+        """Ask every role to end, starting with the last one. With `at_once` the roles abort their current work."""
         if at_once or not self._stopping.is_set():
             for child in reversed(self.children.values()):
                 child.signal(signal.SIGTERM)
@@ -132,24 +140,24 @@ class RoleProcesses:
         """Kill the process of a role, start it again, and return the new process id."""
         child = self.children[role]
         child.restarted = child.restarted or asyncio.get_running_loop().create_future()
-        # A process without heartbeats may not react to SIGTERM.
+        # A process that sends no heartbeats may not react to SIGTERM.
         child.signal(signal.SIGKILL)
         return await asyncio.shield(child.restarted)
 
-    async def _keep(self, child: RoleProcess) -> None:
+    async def _keep_running(self, child: RoleProcess) -> None:
         while child.program:
             began = time.monotonic()
             code = await self._forward_output(child.role, child.program)
             child.last_end, child.program = describe_exit(code), None
             lasted = time.monotonic() - began
             if code == _WRONG_SETTINGS and lasted < _HEALTHY_SECONDS and not (child.restarts or child.restarted):
-                _log.error(f"role is not restarted because its settings are wrong: {_CORRECT}", role=child.role)
+                _log.error(f"role is not restarted because its settings are wrong: {_SETTINGS_HINT}", role=child.role)
                 break
             await self._restart_after(child, 0.0 if child.restarted else child.pause_after(lasted))
         child.state = ProcessState.ENDED
 
     async def _restart_after(self, child: RoleProcess, pause: float) -> None:
-        """Start a role after a pause, and retry after a longer one if the start fails."""
+        """Start a role after a pause. If the start fails, try again after a longer pause."""
         while not (child.program or self._stopping.is_set()):
             await self._pause(child, pause)
             if self._stopping.is_set():
@@ -169,7 +177,7 @@ class RoleProcesses:
                 await self._stopping.wait()
 
     async def _start(self, child: RoleProcess) -> None:
-        # Each role has its own session, so Ctrl-C reaches only the supervisor, which stops them in order.
+        # Each role has its own session, so Ctrl-C reaches only the supervisor. The supervisor stops the roles in order.
         child.program = await start_program(
             self._command(child.role), cwd=self._directory, environment=self._environment, errors=None, contained=False
         )
@@ -201,7 +209,7 @@ class RoleProcesses:
 
 @contextmanager
 def hold_realm(directory: Path) -> Iterator[None]:
-    """Hold the lock of a realm during the block; raises Misconfigured if another process holds it."""
+    """Hold the lock of a realm during the block; raise Misconfigured if another process holds the lock."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK_NAME
     with path.open("a+", encoding="utf-8") as file:

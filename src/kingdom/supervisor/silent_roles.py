@@ -1,4 +1,4 @@
-"""Restart roles whose process runs but sends no heartbeat."""
+"""Restart roles whose process is running but sends no heartbeat."""
 
 import asyncio
 import socket
@@ -19,16 +19,16 @@ from kingdom.errors import KingdomError
 from kingdom.supervisor.processes import ProcessState, RoleProcesses
 
 _CHECK_SECONDS = 2.0
-# After a longer gap between two checks heartbeats may have been missed: the machine was suspended or the store away.
+# If two checks are further apart, heartbeats may have been missed, so the measurement of the silence starts again.
 _GAP = timedelta(seconds=30)
 _log = structlog.get_logger("kingdom.supervisor")
 
 
 class SilentRoleRestarter:
-    """Restarts silent roles of this machine.
+    """Restarts silent roles of this machine. `store` is the directory of a file store, or None for a database.
 
-    The Chamberlain first logs a missed heartbeat, and two of its rounds later the role is restarted here. The
-    Chamberlain cannot log its own missed heartbeat, so that is logged here.
+    The Chamberlain logs a missed heartbeat first. If the role is still silent two rounds of the Chamberlain later, this
+    class restarts it. The Chamberlain cannot log its own missed heartbeat, so this class does.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class SilentRoleRestarter:
         self._bus = bus
         self._processes = processes
         self._threshold_seconds = settings.heartbeat.threshold_seconds
-        self._patience = timedelta(seconds=self._threshold_seconds + 2 * settings.every_seconds)
+        self._silence_max = timedelta(seconds=self._threshold_seconds + 2 * settings.every_seconds)
         self._store = store
         self._clock = clock
-        self._checked_at = self._counts_from = clock()
+        self._checked_at = self._measured_since = clock()
 
     async def watch(self) -> None:
         """Check periodically until cancelled."""
@@ -61,17 +61,17 @@ class SilentRoleRestarter:
         """Restart roles that were silent for too long."""
         heartbeats = await self._last_heartbeats()
         if self._processes.stopping:
-            # A role that stops removes its heartbeat before its process ends.
+            # A role that is stopping removes its heartbeat before its process ends, so it would look silent.
             return
         now = self._clock()
         if now - self._checked_at > _GAP:
-            self._counts_from = now
+            self._measured_since = now
         self._checked_at = now
         for role, child in self._processes.children.items():
             if child.state is not ProcessState.RUNNING or child.started_at is None:
                 continue
             seen = max(heartbeats.get(role, child.started_at), child.started_at)
-            if now - max(seen, self._counts_from) > self._patience:
+            if now - max(seen, self._measured_since) > self._silence_max:
                 await self._restart(role, seen)
 
     async def _restart(self, role: str, seen: datetime) -> None:
@@ -89,11 +89,14 @@ class SilentRoleRestarter:
             await transaction.append(to_log_entry(event, event.actor, self._clock()))
 
     async def _last_heartbeats(self) -> dict[str, datetime]:
-        """Return the last heartbeat of each role: of its process here, or of any process with a file store."""
+        """Return the time of the last heartbeat of each role.
+
+        Several machines can share a database, so only the heartbeats of the processes of this supervisor count there.
+        """
         async with self._bus.transaction() as transaction:
             if self._store is not None:
                 return await last_heartbeats(transaction, self._store)
-            signs = await list_heartbeats(transaction)
+            heartbeats = await list_heartbeats(transaction)
         pids = {child.pid for child in self._processes.children.values()}
-        local = [sign for sign in signs if sign.machine == socket.gethostname() and sign.pid in pids]
-        return {sign.role: sign.at for sign in local}
+        local = [each for each in heartbeats if each.machine == socket.gethostname() and each.pid in pids]
+        return {heartbeat.role: heartbeat.at for heartbeat in local}

@@ -1,1 +1,1 @@
-"""The live screen of `kingdom top`. `rows` and `details` are pure; the other modules draw and read."""
+"""The live screen of `kingdom top`. `rows` and `details` are pure; other modules draw, or read the store."""

@@ -20,7 +20,7 @@ class Top(App[None]):
 
     def __init__(self, client: StoreClient, views: RunViews, *, every: float = 1.0) -> None:
         super().__init__()
-        # Animations only distract on a screen that changes every second.
+        # Animations would distract, because the screen changes every second.
         self.animation_level = "none"
         self._client = client
         self._views = views

@@ -36,7 +36,7 @@ from kingdom.top.rows import (
 from kingdom.top.run_views import ReadContent, RunViews
 from kingdom.top.store_client import StoreClient, TopSnapshot
 
-# Wait longer after a slow refresh, so that the screen does not keep a large store busy.
+# The wait after a refresh is at least this many times its duration, so that a large store is not always busy.
 _WAIT_FACTOR = 4.0
 _PANES = tuple(Pane)
 
@@ -124,7 +124,7 @@ class Dashboard(Screen[None]):
         self._leave_filter()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual passes it
-        """Return whether an action is available: a filter cannot begin while one is typed."""
+        """Return whether an action is available. While the user types a filter, the key `/` is part of it."""
         return action != "filter" or not self._filter.has_focus
 
     def action_help(self) -> None:
@@ -146,7 +146,7 @@ class Dashboard(Screen[None]):
         self._show()
 
     def action_next_pane(self, by: int) -> None:
-        """Show the next pane, or the one before."""
+        """Show the next pane, or the previous pane if `by` is -1."""
         self.action_pane(_PANES[(_PANES.index(self._pane) + by) % len(_PANES)])
 
     def action_filter(self) -> None:
@@ -244,7 +244,7 @@ class Dashboard(Screen[None]):
                 return
             resumed = await self._client.resume(run_id, points[chosen][1])
             self._notify(f"{run_id} continues.")
-            for text in await self._views.left_outside(resumed):
+            for text in await self._views.irreversible_effects(resumed):
                 self._notify(text, wrong=True)
             self._timer.trigger()
         except (KingdomError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Describe what a row has no room for: a question, a queue with its dead letters, the resume points of a run."""
+"""Describe what does not fit into a row: a question, a queue with its dead letters, the resume points of a run."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -47,7 +47,7 @@ def describe_queue(rows: Sequence[StreamStats], letters: Sequence[DeadLetter]) -
 
 
 def list_resume_points(run: Workflow) -> list[tuple[str, ResumeFrom]]:
-    """Return the points from which a run can continue, the one that loses the least work first."""
+    """Return the points from which a run can continue. The first point loses the least work."""
     points: list[tuple[str, ResumeFrom]] = []
     if run.status in (WorkflowStatus.PAUSED, WorkflowStatus.AWAITING) and not run.host_data_lost:
         points.append(("in the same session", Continue()))

@@ -50,7 +50,7 @@ class ConfirmDialog(ModalScreen[bool]):
 
 
 class ChoiceDialog(ModalScreen[int | None]):
-    """Asks for one of several options; returns its index, or None."""
+    """Asks for one of several options. Returns the index of the chosen option, or None."""
 
     DEFAULT_CSS = _BOX.format(name="ChoiceDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", "none of these")]
@@ -77,7 +77,7 @@ class ChoiceDialog(ModalScreen[int | None]):
 
 
 class AnswerDialog(ModalScreen[bool]):
-    """Asks for an answer and sends it; a rejected answer stays for correction. Returns whether one was accepted."""
+    """Asks for an answer and sends it. A rejected answer can be corrected. Returns whether an answer was accepted."""
 
     DEFAULT_CSS = _BOX.format(name="AnswerDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "do not answer")]
@@ -97,7 +97,7 @@ class AnswerDialog(ModalScreen[bool]):
                 yield Static(Text("\n".join(map(plain, self._question.splitlines()))))
             if self._choices:
                 yield Static(Text(f"\nChoices: {' / '.join(map(plain, self._choices))}", style="bold"))
-            # Suggestions are drawn on the terminal, so they must be plain text too.
+            # Suggestions are shown on the terminal, so control characters are escaped.
             shown = [each for each in map(plain, self._choices) if each]
             yield Input(placeholder="your answer", suggester=SuggestFromList(shown, case_sensitive=False))
             yield Static(Text("enter sends   escape leaves the question open", style="dim"), id="note")

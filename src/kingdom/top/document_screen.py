@@ -1,4 +1,4 @@
-"""A screen for one document: it is read again periodically, or new lines are appended."""
+"""A screen for one document, which is read again periodically, or to which new lines are appended."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +23,10 @@ _LINES_MAX = 5000
 
 
 class DocumentScreen(Screen[None]):
-    """Shows a document under a title and reads it again every `every` seconds; `grows` appends to what is shown."""
+    """Shows a document under a title, and reads it again every `every` seconds, or never for None.
+
+    With `grows`, `read` returns only new lines, which are appended.
+    """
 
     DEFAULT_CSS = """
     DocumentScreen > #title { height: 1; text-style: bold; }
@@ -108,9 +111,9 @@ class DocumentScreen(Screen[None]):
             log.scroll_to(y=place, animate=False)
 
     def _is_followed(self) -> bool:
-        """Return whether to scroll to new lines: until the user scrolls up, and again once they return to the end.
+        """Return whether to scroll to new lines. This stops when the user scrolls up, and starts again at the end.
 
-        Lines that were just written may not be drawn yet, so the distance to the end alone does not decide it.
+        New lines may not be drawn yet, so a position before the end does not mean that the user has scrolled up.
         """
         place = self._log.scroll_offset.y
         self._follows = self._log.is_vertical_scroll_end or (self._follows and place >= self._seen_at)

@@ -17,7 +17,7 @@ from kingdom.top.rows import Column, PaneRow, fit_columns
 
 
 class Listing(ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows below a line of column names; the cursor follows its row when the rows change."""
+    """Rows below a line of column names. The cursor stays on its row when the rows change."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"listing--head", "listing--cursor"}
     DEFAULT_CSS = """
@@ -61,7 +61,7 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
         before = self.row
         self._rows = rows
         keys = {row.key: number for number, row in enumerate(rows)}
-        # If its row is gone, the cursor keeps its position.
+        # If the row under the cursor is gone, the cursor keeps its position.
         at = keys.get(before.key, self._cursor) if before else 0
         moved = at - self._cursor
         self._cursor = min(max(at, 0), max(len(rows) - 1, 0))
@@ -88,7 +88,7 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
         return self._draw([(cell.text, base + Style.parse(cell.style)) for cell in cells], widths, width, base)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by some rows, at most to the first or last one."""
+        """Move the cursor by some rows, at most to the first or last row."""
         self._cursor = min(max(self._cursor + by, 0), max(len(self._rows) - 1, 0))
         top, height = self.scroll_offset.y, self._height
         if self._cursor < top:

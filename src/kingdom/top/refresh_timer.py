@@ -4,7 +4,7 @@ import asyncio
 
 
 class RefreshTimer:
-    """Waits for a time that `trigger` can cut short; a trigger before the wait ends it at once."""
+    """Waits for some time. `trigger` ends the wait, or the next wait if there is none."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -14,7 +14,7 @@ class RefreshTimer:
         self._event.set()
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until triggered, at most so many seconds unless that is None."""
+        """Wait until triggered or until the seconds have passed. None means no time limit."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()

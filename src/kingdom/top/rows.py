@@ -1,4 +1,4 @@
-"""Turn a snapshot into rows of text. Pure, so that tests need no screen."""
+"""Turn a snapshot into rows of text. All functions are pure, so that tests need no screen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaneRow:
-    """One line of a pane; `full_text` is the text that its cells may cut off.
+    """One line of a pane. `full_text` is the whole text, because cells can be cut off.
 
     `run` is the id of its run, `explain_id` the id for `kingdom explain`, `ask` its open question.
     """
@@ -113,16 +113,16 @@ COLUMNS: Mapping[Pane, tuple[Column, ...]] = {
     ),
     Pane.HEALTH: (Column("what", 22), Column("state", 14), Column("more", weight=1)),
 }
-_WIDTH_MIN = 6
-# Longer than any line; the limit keeps a refresh of a thousand rows fast.
+_COLUMN_WIDTH_MIN = 6
+# Texts are cut to this many characters, more than a line shows. This keeps a refresh of a thousand rows fast.
 _TEXT_MAX = 500
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
-    """Return the width of each column on a screen of this width, with a space between two."""
-    left = max(width - sum(column.width for column in columns) - len(columns), 0)
+    """Return the width of each column on a screen of this width. One space separates two columns."""
+    remaining = max(width - sum(column.width for column in columns) - len(columns), 0)
     weights = sum(column.weight for column in columns) or 1
-    return [column.width or max(left * column.weight // weights, _WIDTH_MIN) for column in columns]
+    return [column.width or max(remaining * column.weight // weights, _COLUMN_WIDTH_MIN) for column in columns]
 
 
 def shorten(text: object) -> str:
@@ -169,7 +169,7 @@ def build_summary(snapshot: TopSnapshot) -> list[Cell]:
 
 
 def style_of(state: str) -> str:
-    """Return the color of a state; the word itself is always shown too."""
+    """Return the color of a state."""
     return _STYLES.get(state, "")
 
 

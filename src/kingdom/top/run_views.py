@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from kingdom.workflow.model.run.workflow import Workflow
 
-# Returns the content to show now; for a growing document, only what is new since the last call.
+# A function that returns the content to show now. For a growing document, it returns only what is new.
 ReadContent = Callable[[], Awaitable[Sequence[RenderableType]]]
 
 
@@ -15,12 +15,12 @@ ReadContent = Callable[[], Awaitable[Sequence[RenderableType]]]
 class RunViews:
     """Functions that render a run by its id, as the commands `show`, `diff`, `explain` and `logs` do.
 
-    `logs` returns a function that continues where the last call stopped. `left_outside` lists the effects of a run
-    that a rollback cannot undo.
+    `logs` returns a function; each call of it returns only the new lines. `irreversible_effects` lists the effects of a
+    run that a rollback cannot undo.
     """
 
     show: Callable[[str], Awaitable[RenderableType]]
     diff: Callable[[str], Awaitable[RenderableType]]
     explain: Callable[[str], Awaitable[RenderableType]]
     logs: Callable[[str], Awaitable[ReadContent]]
-    left_outside: Callable[[Workflow], Awaitable[Sequence[str]]]
+    irreversible_effects: Callable[[Workflow], Awaitable[Sequence[str]]]

@@ -20,10 +20,10 @@ from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue, ResumeFrom
 from kingdom.workflow.records import DELETED, WORKFLOWS, run_transaction
 
-# Failed runs wait for a person without a limit, so older ones are not shown.
+# Failed runs stay until a person acts, so only those of this time are shown, and at most _FAILED_MAX.
 _FAILED_SHOWN = timedelta(days=3)
 _FAILED_MAX = 200
-# How many runs that ended while the screen was open stay visible.
+# This many runs that ended while the screen was open are still shown.
 _ENDED_MAX = 50
 _LETTERS_MAX = 20
 _LIVE = tuple(status for status in WorkflowStatus if status not in {*WORKFLOW.final, WorkflowStatus.FAILED})
@@ -36,7 +36,7 @@ class TopSnapshot:
 
     status: CourtStatus
     streams: Sequence[StreamStats] = ()
-    # The newest first.
+    # The newest run comes first.
     runs: Sequence[Workflow] = ()
     asks: Sequence[HumanQuestion] = ()
     # Runs and questions that cannot be read, such as those of a newer version, with the error.
@@ -46,7 +46,7 @@ class TopSnapshot:
 
     @property
     def asking_runs(self) -> list[Workflow]:
-        """Return the runs outside the court that wait for a reply; questions of the court are in `asks`."""
+        """Return the runs outside the court that wait for a reply. Questions of the court are in `asks`."""
         asked = {ask.workflow_id for ask in self.asks}
         return [
             run
@@ -57,21 +57,21 @@ class TopSnapshot:
 
 @dataclass(slots=True)
 class StoreClient:
-    """Reads a store and acts on it for one user; `read_sources` returns the files that the court's status needs."""
+    """Reads a store and acts on it for one user. `read_sources` returns the other sources of the court's status."""
 
     bus: Bus
     actor: str
     read_sources: Callable[[], Awaitable[StatusSources]]
     clock: Callable[[], datetime] = utc_now
-    # Cache of runs by id and version, since decoding a thousand of them every second is slow.
+    # A cache of runs by id, with their versions, because decoding a thousand runs every second is slow.
     _cache: dict[str, tuple[int, Workflow]] = field(default_factory=dict)
     _ended: dict[str, None] = field(default_factory=dict)
     _is_truncated: bool = False
-    # The id after which the newest failed runs begin, if there are more than are shown.
+    # For each range of ids: the id after which the shown failed runs begin, if there are more than are shown.
     _start: dict[str, str] = field(default_factory=dict)
 
     async def read_snapshot(self) -> TopSnapshot:
-        """Read the current state; runs that ended before the screen was opened are not read."""
+        """Read the current state. Runs that ended before the screen was opened are not read."""
         operations = operations_of(self.bus)
         status = await read_status(self.bus, operations, await self.read_sources())
         streams = await operations.stats()
@@ -103,7 +103,7 @@ class StoreClient:
         return await operations_of(self.bus).dead_letters(DeadFilter(stream=stream), _LETTERS_MAX)
 
     async def answer(self, ask: HumanQuestion, text: str) -> None:
-        """Answer a question of the court; a newer question with the same id does not accept this answer."""
+        """Answer a question of the court. If a newer question has the same id, this answer is rejected."""
         now, asked_at = self.clock(), ask.asked_at.isoformat()
         person, at = self.actor.partition("@")[0], f"{now.timestamp():.6f}"
         given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=person, at=at, asked_at=asked_at)
@@ -115,7 +115,7 @@ class StoreClient:
             raise Permanent(f"{ask.id} does not accept this answer: {refusal}")
 
     async def reply(self, run_id: str, text: str) -> Workflow:
-        """Answer the question of a run outside the court, which continues its session."""
+        """Answer the question of a run outside the court. The run continues its session."""
         return await self.resume(run_id, Continue(text))
 
     async def resume(self, run_id: str, how: ResumeFrom) -> Workflow:
@@ -146,7 +146,7 @@ class StoreClient:
         return [*found.values(), *(record for record in ended if record and record.state != DELETED)]
 
     async def _find_newest_failed(self, transaction: Transaction, after: str, before: str) -> list[Record]:
-        """Return the newest failed runs between two ids; only the first call reads all of them."""
+        """Return the newest failed runs between two ids. Only the first call reads all failed runs of this range."""
         start = max(after, self._start.get(before, ""))
         failed = await _find_failed(transaction, start, before)
         if len(failed) <= _FAILED_MAX and start > after:
@@ -156,7 +156,7 @@ class StoreClient:
 
 
 async def _find_failed(transaction: Transaction, after: str, before: str) -> list[Record]:
-    """Return the last failed runs between two ids; one more than the maximum means that there are more."""
+    """Return the last failed runs between two ids. The result has one run more than the maximum if there are more."""
     newest: list[Record] = []
     while True:
         query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.FAILED, after=after, limit=_FAILED_MAX)

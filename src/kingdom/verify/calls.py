@@ -1,4 +1,4 @@
-"""The outside calls of the processes under test: effects on the target of the trial."""
+"""The calls that the processes under test send to the target of the trial."""
 
 import asyncio
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from kingdom.verify.workload import (
     CALLED_UNSURE,
     IDEMPOTENCY,
     Job,
-    applied,
+    applied_entry,
 )
 
 _OK = 200
@@ -43,7 +43,7 @@ _ACCEPTED = 202
 
 
 class _JobCall(Effect[Job]):
-    """Sends the call of a job."""
+    """The effect that sends the call of a job."""
 
     def __init__(self, history: History, scripts: ScriptRunner, port: int, event_type: EventType[Job]) -> None:
         self.target = Target(
@@ -102,7 +102,7 @@ class _JobCall(Effect[Job]):
         return Present() if body["happened"] else Absent()
 
     async def conclude(self, event: Event[Job], answer: Acked | Rejected, transaction: Transaction) -> Outcome:
-        await transaction.append(applied(event, self._history.process, call=event.payload.call))
+        await transaction.append(applied_entry(event, self._history.process, call=event.payload.call))
         return await super().conclude(event, answer, transaction)
 
     def _body(self, attempt: Attempt) -> dict[str, Any]:
@@ -119,6 +119,6 @@ class _JobCall(Effect[Job]):
 
 
 def register_calls(dispatcher: Dispatcher, history: History, scripts: ScriptRunner, port: int) -> None:
-    """Register every kind of call."""
+    """Register an effect for every kind of call."""
     for event_type in (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED):
         dispatcher.effect(event_type, _JobCall(history, scripts, port, event_type))

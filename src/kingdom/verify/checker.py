@@ -32,5 +32,5 @@ _CHECKS = (
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """Return all violations of the promises."""
+    """Return all violations of the promises of the bus."""
     return [violation for each in _CHECKS for violation in each(evidence)]

@@ -1,4 +1,4 @@
-"""Everything known after a trial, and the views of it that several checks share."""
+"""The evidence of a trial, prepared for the checks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,17 @@ SECOND_NS = 1_000_000_000
 # The stream and the event id of one copy of an event.
 CopyId = tuple[str, str]
 Facts = Mapping[str, Any]
+# The status in which an event with this fate must end.
 _ENDS = {"done": "DONE", "doomed": "DEAD", "poison": "DEAD"}
-# The history entry of each operator request, and that of its confirmation.
+# The name of the history entry of each operator request, and the name of the entry that confirms the request.
 _ANSWERS = {"discarding": "discarded", "redriving": "redriven", "cancelling": "cancelled"}
 
 
 class Claim(NamedTuple):
-    """One event claimed by one process, between the times `asked` and `at`."""
+    """One event that a process claimed. The store granted the claim between the times `asked` and `at`.
+
+    `is_first` tells whether the event is the first one of its key in this claim.
+    """
 
     stream: str
     position: int
@@ -34,9 +38,10 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a trial leaves behind. `applied` has the log entries of the handlers in transaction order.
+    """The results of a trial. `applied` has the log entries of the handlers in transaction order.
 
-    `read` has the entries that a reader of the log got, `records` the states of the records under retention.
+    `read` has the entries that a reader of the log got, `tallies` the counts in the records of the reactions, and
+    `records` the states of the records that the retention may remove.
     """
 
     streams: Mapping[str, Stream] = field(default_factory=dict)
@@ -48,11 +53,11 @@ class Evidence:
     records: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, *names: str) -> Iterator[HistoryEntry]:
-        """Return the history entries with these names, in time order."""
+        """Return the history entries with these names, in the order of time."""
         return (entry for entry in self.history if entry.what in names)
 
     def facts_of(self, what: str) -> Iterator[Facts]:
-        """Return the facts of the history entries with a name, in time order."""
+        """Return the facts of the history entries with this name, in the order of time."""
         return (entry.facts for entry in self.entries(what))
 
     @cached_property
@@ -68,7 +73,7 @@ class Evidence:
 
     @cached_property
     def committed(self) -> set[str]:
-        """Return the events whose publishing was confirmed, including follow-ups of applied reactions."""
+        """Return the events that were certainly published, including the follow-ups of applied reactions."""
         confirmed = {event for facts in self.facts_of("published") for event in facts["events"]}
         return confirmed | {d["event"] for facts in self.applied for d in facts.get("follow_ups", ())}
 
@@ -88,7 +93,7 @@ class Evidence:
 
     @cached_property
     def claims(self) -> list[Claim]:
-        """Return every claim of an event by a worker, in time order."""
+        """Return every claim of an event by a worker, in the order of time."""
         found = []
         for entry in self.entries("claimed"):
             stream, keys = entry.facts["stream"], set()
@@ -111,7 +116,10 @@ class Evidence:
 
     @cached_property
     def settling_began(self) -> dict[tuple[int, int], int]:
-        """Return when a worker first tried to settle a position under a token, if that may have succeeded."""
+        """Return the time at which a worker first tried to settle each event, by position and token.
+
+        Attempts that certainly failed are left out.
+        """
         began: dict[tuple[int, int], int] = {}
         for entry in self.entries("settling", "settled", "not_settled"):
             for position in entry.facts["outcomes"]:
@@ -124,7 +132,7 @@ class Evidence:
 
     @cached_property
     def first_redriven(self) -> dict[str, int]:
-        """Return when an operator first redrove each event."""
+        """Return the time at which the operator first redrove each event."""
         redriven: dict[str, int] = {}
         for entry in self.entries("redriving"):
             redriven.setdefault(entry.facts["event"], entry.at)
@@ -146,14 +154,18 @@ class Evidence:
         return renewals
 
     def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
-        """Return whether a lease was certainly valid: granted or renewed less than its length before.
+        """Return whether a lease was certainly valid at a time.
 
-        It counts from the moment of the request, so a slow machine cannot make this wrong.
+        The lease counts from the request for it or for its renewal, not from the later answer, so this is right even on
+        a slow machine.
         """
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 
     def expected(self, event_id: str) -> str | None:
-        """Return the status in which an event must end, or None if several are allowed. An operator may change it."""
+        """Return the status in which an event must end, or None if several statuses are allowed.
+
+        The requests of the operator can change this status.
+        """
         asked, answered = self._asked.get(event_id), self._answered.get(event_id)
         if asked is None:
             return _ENDS.get(self.described[event_id]["fate"])
@@ -181,11 +193,11 @@ class Evidence:
         return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS.values())}
 
     def ordering_key(self, stream: str, event_id: str) -> tuple[str, str]:
-        """Return the stream and key within which an event is ordered. An unordered event is its own key."""
+        """Return the stream and the key within which an event is ordered. The key of an unordered event is its id."""
         declared, stored = self.streams.get(stream), self.stored.get((stream, event_id))
         key = stored.partition_key if stored else self.described.get(event_id, {}).get("key")
         return (stream, key) if declared and declared.ordered and key else (stream, event_id)
 
     def lease_ns(self, stream: str) -> int:
-        """Return the length of a stream's leases."""
+        """Return the duration of a stream's leases in nanoseconds."""
         return int(self.streams[stream].lease.total_seconds() * SECOND_NS)

@@ -17,13 +17,13 @@ from kingdom.verify.history import History
 from kingdom.verify.process_config import ProcessConfig, Role
 
 COMMAND = (sys.executable, "-P", "-m", "kingdom.verify.process")
-# Far more than a process needs, even on a busy machine.
+# The time limit for the end of a process. This is far more than a process needs, even on a busy machine.
 _END_SECONDS = 300.0
 _RESTART_SECONDS = 0.1
 
 
 class FleetMember:
-    """One slot of the fleet. When its process dies, a new process takes the slot."""
+    """One slot of the fleet. When the process in the slot dies, a new process takes its place."""
 
     def __init__(self, role: Role, number: int) -> None:
         self.role: Role = role
@@ -41,7 +41,7 @@ class FleetMember:
 
 
 class Fleet:
-    """Starts a process with its own configuration for every member, and restarts it until the member is retired."""
+    """Starts a process for every member, and a new process when the old one dies, until the member is retired."""
 
     def __init__(
         self, template: ProcessConfig, history: History, rng: random.Random, *, command: Sequence[str] = COMMAND
@@ -52,7 +52,7 @@ class Fleet:
         self._command = tuple(command)
         self._incarnations = itertools.count(1)
         self.members: list[FleetMember] = []
-        # Members that get no faults.
+        # These members get no faults.
         self.protected: list[FleetMember] = []
 
     def add(self, role: Role) -> FleetMember:
@@ -67,23 +67,23 @@ class Fleet:
         """Return all members, including the protected ones."""
         return [*self.members, *self.protected]
 
-    def send(self, member: FleetMember, what: signal.Signals) -> bool:
+    def send(self, member: FleetMember, number: signal.Signals) -> bool:
         """Send a signal. Return False if the member has no process."""
         if member.process is None or member.process.returncode is not None:
             return False
         with contextlib.suppress(ProcessLookupError):
-            # Not by Process.send_signal, which polls the process and would take its exit code away from the loop.
-            os.kill(member.process.pid, what)
-        member.stopped = what == signal.SIGSTOP or (member.stopped and what != signal.SIGCONT)
+            # Process.send_signal would poll the process, and the event loop would then miss the exit code.
+            os.kill(member.process.pid, number)
+        member.stopped = number == signal.SIGSTOP or (member.stopped and number != signal.SIGCONT)
         return True
 
     def find_running(self, pids: Collection[int]) -> FleetMember | None:
-        """Return a member with one of these process ids that is not stopped."""
+        """Return a member that has one of these process ids and is not stopped."""
         running = (member for member in self.members if member.process is not None and not member.stopped)
         return next((member for member in running if member.process and member.process.pid in pids), None)
 
     async def retire(self, role: Role | None = None) -> None:
-        """Stop the members of a role, or all. Kill those that do not end in time."""
+        """End the processes of a role, or all processes. Kill a process that does not end in time."""
         leaving = [member for member in self.all_members if role in (None, member.role)]
         for member in leaving:
             member.retired = True
@@ -105,7 +105,7 @@ class Fleet:
                 self._template, role=member.role, name=name, seed=self._rng.getrandbits(32)
             )
             await self._spawn(member, config)
-            code = await self._finish(member, config)
+            code = await self._configure_and_wait(member, config)
             self._history.write("exited", process=name, code=code, asked=member.retired)
             await asyncio.sleep(_RESTART_SECONDS)
 
@@ -120,8 +120,8 @@ class Fleet:
         if member.retired:
             self.send(member, signal.SIGKILL)
 
-    async def _finish(self, member: FleetMember, config: ProcessConfig) -> int:
-        """Send the configuration, wait until the process is ready, then wait for its end."""
+    async def _configure_and_wait(self, member: FleetMember, config: ProcessConfig) -> int:
+        """Send the configuration, wait until the process is ready, then wait for its end. Return its exit code."""
         process = member.process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the process was started without pipes")

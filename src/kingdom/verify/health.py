@@ -1,16 +1,18 @@
-"""Faults and delays of the processes and the machine, so that the checks do not blame the bus for them."""
+"""Faults and delays of the processes and the machine. The checks must not count them against the bus."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 
-from kingdom.verify.evidence import SECOND_NS, Evidence, Facts
+from kingdom.verify.evidence import SECOND_NS, Evidence
+from kingdom.verify.history import HistoryEntry
 
+# The start and the end of a period, in nanoseconds.
 Span = tuple[int, int]
 
 
 class MachineHealth:
-    """The faults, deaths and delays in a history. All times are those of its entries."""
+    """The faults, deaths and delays in a history."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -18,12 +20,12 @@ class MachineHealth:
 
     @cached_property
     def deaths(self) -> dict[str, int]:
-        """Return when each process ended."""
+        """Return the time at which each process ended."""
         return {entry.facts["process"]: entry.at for entry in self._evidence.entries("exited")}
 
     @cached_property
     def stops(self) -> dict[str, list[Span]]:
-        """Return when the process of each slot was stopped."""
+        """Return the periods in which the process of each slot was stopped."""
         stops: dict[str, list[Span]] = defaultdict(list)
         stopped_at: dict[str, int] = {}
         for entry in self._evidence.entries("fault", "continued", "exited"):
@@ -39,21 +41,21 @@ class MachineHealth:
 
     @cached_property
     def late(self) -> list[Span]:
-        """Return when the machine delayed a process that only looks at the clock."""
-        return self._lasting("late")
+        """Return the periods in which the machine delayed the process that measures delays."""
+        return [_period(entry) for entry in self._evidence.entries("late")]
 
     @cached_property
     def outages(self) -> list[Span]:
-        """Return when a fault made the store unavailable."""
+        """Return the periods in which a fault made the store unavailable."""
         entries = (entry for entry in self._evidence.entries("fault") if "process" not in entry.facts)
-        return [(entry.at - _lasted(entry.facts), entry.at) for entry in entries if "seconds" in entry.facts]
+        return [_period(entry) for entry in entries if "seconds" in entry.facts]
 
     def stopped(self, process: str, since: int, until: int) -> list[Span]:
-        """Return when a process was stopped within a period."""
+        """Return the stops of a process that overlap a period."""
         return [span for span in self.stops.get(slot_of(process), []) if _overlap(span, (since, until))]
 
     def delay(self, since: int, until: int) -> int:
-        """Return how long the machine or the store delayed all processes within a period."""
+        """Return the total length of the delays by the machine or the store that overlap a period."""
         return sum(end - begin for begin, end in (*self.late, *self.outages) if _overlap((begin, end), (since, until)))
 
     def absence(self, role: str, since: int, until: int) -> int:
@@ -61,15 +63,15 @@ class MachineHealth:
         return until - since - _covered(self._presences(role), since, until)
 
     def _presences(self, role: str) -> list[Span]:
-        """Return when each process of a role was ready and not stopped."""
+        """Return the periods in which a process of a role was ready and not stopped."""
         found: list[Span] = []
         for entry in self._evidence.entries("ready"):
             if role_of(entry.process) == role:
                 end = self.deaths.get(entry.process, self.end)
                 begin = entry.at
-                for stop, go_on in self.stopped(entry.process, begin, end):
-                    found.append((begin, stop))
-                    begin = go_on
+                for stopped_at, continued_at in self.stopped(entry.process, begin, end):
+                    found.append((begin, stopped_at))
+                    begin = continued_at
                 found.append((begin, end))
         return found
 
@@ -80,19 +82,16 @@ class MachineHealth:
     @cached_property
     def _clock_faults(self) -> list[Span]:
         entries = (entry for entry in self._evidence.entries("fault") if entry.facts["kind"].startswith("clock"))
-        return [(entry.at - _lasted(entry.facts), entry.at) for entry in entries]
-
-    def _lasting(self, what: str) -> list[Span]:
-        return [(entry.at - _lasted(entry.facts), entry.at) for entry in self._evidence.entries(what)]
+        return [_period(entry) for entry in entries]
 
 
 def role_of(process: str) -> str:
-    """Return the role of a process: `worker` of `worker-1.7`."""
+    """Return the role of a process, such as `worker` for `worker-1.7`."""
     return process.partition("-")[0]
 
 
 def slot_of(process: str) -> str:
-    """Return the fleet slot of a process: `worker-1` of `worker-1.7`."""
+    """Return the fleet slot of a process, such as `worker-1` for `worker-1.7`."""
     return process.partition(".")[0]
 
 
@@ -110,8 +109,9 @@ def _covered(spans: Iterable[Span], since: int, until: int) -> int:
     return covered
 
 
-def _lasted(facts: Facts) -> int:
-    return int(facts["seconds"] * SECOND_NS)
+def _period(entry: HistoryEntry) -> Span:
+    """Return the period of an entry that was written at the end of the period."""
+    return entry.at - int(entry.facts["seconds"] * SECOND_NS), entry.at
 
 
 def _overlap(one: Span, other: Span) -> bool:

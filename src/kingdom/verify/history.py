@@ -13,7 +13,7 @@ _SUFFIX = ".jsonl"
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One action. `at` is the monotonic clock of the host in nanoseconds, which all processes share."""
+    """One action. `what` is its name, `at` its time by the monotonic clock of the machine in nanoseconds."""
 
     at: int
     process: str
@@ -22,7 +22,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """Writes the actions of one process. They survive its death."""
+    """Writes the actions of one process. They stay in the file if the process dies."""
 
     def __init__(self, directory: Path, process: str) -> None:
         self.process = process
@@ -48,7 +48,7 @@ class History:
 
 
 def read_history(directory: Path) -> list[HistoryEntry]:
-    """Return the actions of all processes in time order."""
+    """Return the actions of all processes in the order of time."""
     entries: list[HistoryEntry] = []
     for path in sorted(directory.glob(f"*{_SUFFIX}")):
         for line in path.read_bytes().splitlines():

@@ -18,10 +18,12 @@ from kingdom.trial_store import TrialStore
 from kingdom.verify.fleet import Fleet, FleetMember
 from kingdom.verify.history import History
 
-# Most faults hit workers, because most promises are about them.
+# Most faults hit workers, because most promises of the bus are about workers.
 _WEIGHTS = {"worker": 3, "publisher": 1}
-# Kills and stops cost leases. With more of them, a healthy event would lose three leases in a row by chance.
+# How often a shuffled deck contains each kind of fault. A killed or stopped worker loses its leases. With more kills
+# and stops, a healthy event could lose three leases in a row by chance, and the bus would quarantine it.
 _FAULTS = {"kill": 2, "stop": 2, "pause": 2, "cut": 4, "cut_all": 1}
+# The same for a store with a write lock.
 _LOCK_FAULTS = {
     "kill": 3,
     "stop": 2,
@@ -30,7 +32,7 @@ _LOCK_FAULTS = {
     "lock_holder_stopped": 1,
     "lock_holder_paused": 8,
 }
-# How long to wait for a process that takes the lock, and how long until a stop has taken effect.
+# The time to wait for a process that holds the lock, and the time until a stop signal has taken effect.
 _LOCK_WAIT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 0.001
 _STOP_EFFECT_SECONDS = 0.01
@@ -38,9 +40,9 @@ _STOP_EFFECT_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraFault:
-    """A fault that a bench adds. `weight` says how often it is drawn.
+    """A fault that a bench adds. `weight` is the number of these faults in a shuffled deck.
 
-    `strike` injects the fault, always undoes it, even if cancelled, and returns whether the fault hit anything.
+    `strike` injects the fault and returns whether it hit anything. It always undoes the fault, even if it is cancelled.
     """
 
     kind: str
@@ -72,7 +74,7 @@ class Nemesis:
         self._deck: list[str] = []
 
     async def run(self, *, every_seconds: float) -> None:
-        """Inject a fault about every so many seconds, even if a fault lasts longer than that."""
+        """Inject a fault about every `every_seconds`, even while an earlier fault lasts."""
         due = time.monotonic()
         async with asyncio.TaskGroup() as strikes:
             while True:
@@ -97,12 +99,12 @@ class Nemesis:
         if fault := self._extra_faults.get(kind):
             await self._strike_extra(fault)
             return
-        victim = self.victim()
+        victim = self.choose_victim()
         match kind:
             case "kill" if victim:
                 self._kill(victim, kind)
             case "stop" if victim:
-                # Longer than the lease, so that other processes take over.
+                # The stop is longer than the lease, so that other processes take over.
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(1.1, 2.2))
             case "pause" if victim:
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(0.1, 0.9))
@@ -116,14 +118,14 @@ class Nemesis:
         if await fault.strike(self):
             self._record(fault.kind, seconds=round(time.monotonic() - began, 2))
         else:
-            # It did not hit anything, so try it again before the next shuffle.
+            # The fault did not hit anything, so it is tried again before the next shuffle.
             self._deck.insert(0, fault.kind)
 
     async def _strike_holder(self, kind: str) -> None:
         """Kill a process that holds the write lock, or stop it for a short or a long time."""
         brief, long = self.rng.uniform(0.02, 0.4), self.lease_seconds * self.rng.uniform(1.1, 2.2)
         if (victim := await self._stop_lock_holder()) is None:
-            # On a busy machine no process may take the lock in time, so try the same fault next.
+            # No process took the lock in time, for example on a busy machine. The next fault is of the same kind.
             self._deck.append(kind)
             return
         match kind:
@@ -135,7 +137,7 @@ class Nemesis:
                 self._stop(victim, kind, long)
 
     async def _stop_lock_holder(self) -> FleetMember | None:
-        """Stop a process while it holds the write lock. Return None if none took the lock in time."""
+        """Stop a process while it holds the write lock. Return None if no process took the lock in time."""
         end = time.monotonic() + _LOCK_WAIT_SECONDS
         while time.monotonic() < end:
             victim = self.fleet.find_running(self._store.holders())
@@ -148,7 +150,7 @@ class Nemesis:
         return None
 
     def _draw(self) -> str:
-        """Draw a kind of fault from a shuffled deck, so that the shares are right even in a short trial."""
+        """Draw a kind of fault from a shuffled deck, so that even a short trial gets each kind in its proportion."""
         if not self._deck:
             counts = _LOCK_FAULTS if self._store.has_one_writer else _FAULTS
             extra = {fault.kind: fault.weight for fault in self._extra_faults.values()}
@@ -187,8 +189,8 @@ class Nemesis:
         if self.fleet.send(member, signal.SIGCONT):
             self._history.write("continued", process=member.slot)
 
-    def victim(self) -> FleetMember | None:
-        """Choose a running process, workers more often than publishers. Return None if none runs."""
+    def choose_victim(self) -> FleetMember | None:
+        """Choose a running process, more often a worker than a publisher. Return None if no process is running."""
         candidates = [member for member in self.fleet.members if member.running]
         if not candidates:
             return None

@@ -1,4 +1,7 @@
-"""The operator of a trial, who pauses, cancels, redrives, discards and cleans up; and a reader of the log."""
+"""The operator of a trial, and a reader of its log.
+
+The operator pauses a stream, cancels, redrives and discards events, and applies the retention.
+"""
 
 import asyncio
 import contextlib
@@ -19,12 +22,12 @@ from kingdom.verify.workload import ANY, APPLIED, BLOCKING, PAUSED, REACTED, STE
 _ACTOR = "verify"
 _PAUSE_SECONDS_MAX = 0.6
 _PAUSE_BETWEEN_SECONDS = 0.2
-# Long enough to be cancelled before it is due, short enough to wait for if that fails.
-_CANCELLED_AFTER = timedelta(seconds=3)
-# Much longer than a trial, so that its evidence is kept.
-_KEEP = timedelta(days=2)
+# The delay of an event that is cancelled before it is due. If the cancellation fails, the trial waits for the event.
+_CANCELLED_EVENT_DELAY = timedelta(seconds=3)
+# The retention of archive and log. It is much longer than a trial, so the evidence is kept.
+_RETENTION = timedelta(days=2)
 _FOLLOWERS = 2
-_PAGE = 50
+_PAGE_SIZE = 50
 _MENDED_SHARE = 0.5
 _REDRIVEN_SHARE = 0.3
 
@@ -32,7 +35,7 @@ Publish = Callable[..., Awaitable[None]]
 
 
 class Operator:
-    """Does one operation after another on its own events, and records each of them in the history."""
+    """Performs one operation after another, and records each operation in the history."""
 
     def __init__(self, operations: Operations, publish: Publish, history: History, rng: random.Random) -> None:
         self._operations = operations
@@ -43,8 +46,8 @@ class Operator:
         self._may_be_paused = False
 
     async def run(self, *, cancelled_after_seconds: float) -> None:
-        """Act until cancelled."""
-        acts = (self._pause_for_a_while, self._cancel_waiting, self._block, self._redrive, self._retain)
+        """Perform operations until cancelled."""
+        acts = (self._pause_for_a_while, self._cancel_waiting, self._block, self._redrive, self._apply_retention)
         running = asyncio.create_task(self._cancel_running(cancelled_after_seconds))
         try:
             while True:
@@ -59,8 +62,8 @@ class Operator:
             await asyncio.gather(running, return_exceptions=True)
 
     async def resolve_dead_letters(self) -> int:
-        """Patch and redrive, or discard, every dead letter that blocks its key. Return their number."""
-        letters = await self._operations.dead_letters(DeadFilter(stream=BLOCKING), _PAGE)
+        """Patch and redrive, or discard, every dead letter that blocks its key. Return the number of these letters."""
+        letters = await self._operations.dead_letters(DeadFilter(stream=BLOCKING), _PAGE_SIZE)
         for letter in letters:
             if self._rng.random() < _MENDED_SHARE:
                 await self._patch_and_redrive(letter)
@@ -70,20 +73,20 @@ class Operator:
         return len(letters)
 
     async def pause(self) -> None:
-        """Pause the stream that is used for this."""
+        """Pause the stream `PAUSED`."""
         self._may_be_paused = True
         with self._recorded("pausing", "paused", stream=PAUSED):
             await self._operations.pause(PAUSED, reason="a trial", actor=_ACTOR)
 
     async def resume(self) -> None:
-        """Resume the stream if it may be paused."""
+        """Resume the stream `PAUSED` if it may be paused."""
         if self._may_be_paused:
             with self._recorded("resuming", "resumed", stream=PAUSED):
                 await self._operations.resume(PAUSED, actor=_ACTOR)
             self._may_be_paused = False
 
     async def _pause_for_a_while(self) -> None:
-        jobs = [Job(tally=PAUSED, fleeting="kept"), Job(tally=PAUSED, fleeting="over")]
+        jobs = [Job(tally=PAUSED, record_state="kept"), Job(tally=PAUSED, record_state="over")]
         await self.pause()
         await self._publish(*(REACTED.envelope(job, stream=PAUSED) for job in jobs))
         await asyncio.sleep(self._rng.uniform(0, _PAUSE_SECONDS_MAX))
@@ -91,11 +94,11 @@ class Operator:
 
     async def _cancel_waiting(self) -> None:
         event = REACTED.envelope(Job(fate="open", tally="cancelled"), stream=ANY)
-        await self._publish(event, at=utc_now() + _CANCELLED_AFTER)
+        await self._publish(event, at=utc_now() + _CANCELLED_EVENT_DELAY)
         await self._cancel(event)
 
     async def _cancel_running(self, after_seconds: float) -> None:
-        """Cancel a running job of the protected worker."""
+        """Cancel a job while the steady worker runs it."""
         work_ms = int(after_seconds * 4 * 1000)
         event = REACTED.envelope(Job(fate="open", tally="cancelled", work_ms=work_ms), stream=STEADY)
         with contextlib.suppress(KingdomError):
@@ -110,7 +113,7 @@ class Operator:
         self._history.write("cancelled", answer=answer, **facts)
 
     async def _block(self) -> None:
-        """Publish an event that will die, followed by some events of the same key."""
+        """Publish an event that will end DEAD, followed by some events with the same key."""
         key = f"key-{uuid4()}"
         jobs = [Job(fate="doomed", tally=key), *(Job(tally=key) for _ in range(_FOLLOWERS))]
         await self._publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key=key) for job in jobs))
@@ -123,14 +126,14 @@ class Operator:
 
     async def _redrive(self) -> None:
         """Redrive some of the doomed events, each once."""
-        for letter in await self._operations.dead_letters(DeadFilter(stream=ANY, code="permanent"), _PAGE):
+        for letter in await self._operations.dead_letters(DeadFilter(stream=ANY, code="permanent"), _PAGE_SIZE):
             if letter.position not in self._seen and self._rng.random() < _REDRIVEN_SHARE:
                 with self._recorded("redriving", "redriven", mended=False, **_facts(letter)):
                     await self._operations.redrive([letter.position], actor=_ACTOR)
             self._seen.add(letter.position)
 
-    async def _retain(self) -> None:
-        report = await self._operations.retain(Retention(archive=_KEEP, log=_KEEP))
+    async def _apply_retention(self) -> None:
+        report = await self._operations.retain(Retention(archive=_RETENTION, log=_RETENTION))
         self._history.write("retained", keys=report.dedup_keys_removed, records=report.records_removed)
 
     @contextmanager
@@ -146,7 +149,7 @@ def _facts(letter: DeadLetter) -> dict[str, Any]:
 
 
 class LogReader:
-    """Follows the log by cursor in small pages, and keeps the entries."""
+    """Reads the log in small pages, and keeps the entries of the handlers."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -167,7 +170,7 @@ class LogReader:
             pass
 
     async def _read_page(self) -> bool:
-        found = await self._operations.read_log(self._cursor, _PAGE)
+        found = await self._operations.read_log(self._cursor, _PAGE_SIZE)
         if found:
             self.read += [each.entry.data for each in found if each.entry.type == APPLIED]
             self._cursor = found[-1].cursor

@@ -26,24 +26,24 @@ from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
 _OPEN_AGAIN_SECONDS = 0.2
-_LEASES_FOR_STEADY_REACTIONS = 4
+_STEADY_IDLE_LEASES = 4
 
 
 async def run_process(config: ProcessConfig) -> None:
-    """Open the bus and work or publish until SIGTERM comes."""
+    """Open the bus, and work or publish until SIGTERM arrives."""
     history = History(Path(config.directory), config.name)
     lease = timedelta(seconds=config.lease_seconds)
     async with AsyncExitStack() as stack:
         streams = topology(lease, timedelta(seconds=config.steady_lease_seconds))
-        # A steady worker is never stopped, so its transactions block no other process.
-        idle_limit = _LEASES_FOR_STEADY_REACTIONS * lease if config.role == "steady" else lease
+        # Long jobs keep a transaction open. This blocks no other process, because a steady worker is never stopped.
+        idle_limit = _STEADY_IDLE_LEASES * lease if config.role == "steady" else lease
         bus: Bus | None = None
         while bus is None:
             opening = open_bus(config.url, streams, KINDS, schema=config.schema, idle_limit=idle_limit)
             try:
                 bus = await stack.enter_async_context(opening)
             except Unavailable as error:
-                # A fault was faster. Try again, as a supervisor would.
+                # A fault has made the store unavailable. Try again, as a supervisor would.
                 history.write("not_opened", error=str(error))
                 await asyncio.sleep(_OPEN_AGAIN_SECONDS)
         rng = random.Random(config.seed)  # noqa: S311 - a seeded workload, no secret
@@ -67,11 +67,11 @@ async def _publish(config: ProcessConfig, bus: Bus, history: History, rng: rando
 async def _work(config: ProcessConfig, bus: Bus, history: History, rng: random.Random) -> None:
     scripts = ScriptRunner(Path(config.directory))
     dispatcher = Dispatcher()
-    Reactions(history, scripts, rng, trouble=config.trouble).register(dispatcher)
+    Reactions(history, scripts, rng, failure_rate=config.failure_rate).register(dispatcher)
     register_calls(dispatcher, history, scripts, config.target_port)
-    witnessed, losses = RecordingBus(bus, history), RecordingMetrics(history)
+    recording_bus, metrics = RecordingBus(bus, history), RecordingMetrics(history)
     streams = (STEADY,) if config.role == "steady" else COMMON
-    worker = Worker(witnessed, dispatcher, streams, name=config.name, grace=_GRACE, metrics=losses)
+    worker = Worker(recording_bus, dispatcher, streams, name=config.name, grace=_GRACE, metrics=metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     await worker.run()
 

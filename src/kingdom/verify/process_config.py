@@ -4,12 +4,16 @@ from typing import Literal
 
 import msgspec
 
-# A steady worker gets no faults, so only the bus can cause what happens to its work.
+# A steady worker gets no faults. If it loses a lease, the bus is the cause.
 Role = Literal["publisher", "worker", "steady"]
 
 
 class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of one process. It is sent by standard input, because the URL may contain a password."""
+    """The configuration of one process. It is sent by standard input, because the URL may contain a password.
+
+    `failure_rate` is the probability that a reaction fails by chance. `pause_seconds` is the average pause of a
+    publisher between two transactions.
+    """
 
     role: Role
     name: str
@@ -19,6 +23,6 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
     target_port: int
     seed: int
     lease_seconds: float
-    trouble: float
+    failure_rate: float
     pause_seconds: float
     steady_lease_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""A publisher under test. It commits, rolls back and delays, and records each intention first."""
+"""A publisher under test. It publishes events at once or with a delay, and commits or rolls back the transaction."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,8 @@ from kingdom.verify.workload import (
 
 KEYS = 24
 TALLIES = 1_000
-_AT_A_TIME = 3
+# A constant that ends in SHARE is a probability.
+_CONCURRENT_BATCHES = 3
 _EVENTS_MAX = 12
 _BACKLOG_CHECK_SHARE = 0.1
 _BACKLOG_MAX = 1_500
@@ -43,15 +44,16 @@ _CONTEST_SHARE = 0.15
 _CONTESTANTS = 3
 _DELAYED_SHARE = 0.05
 _DELAY_SECONDS_MAX = 1.0
-# Callers that are not sure about a commit publish again, immediately or much later.
-_GIVEN_SHARE = 0.2
+# A caller that does not know whether its commit succeeded publishes an event again, at once or much later. Only an
+# event with an id that the caller has given can be published again later.
+_GIVEN_ID_SHARE = 0.2
 _AGAIN_SHARE = 0.15
-_REMEMBERED = 100
+_CONFIRMED_MAX = 100
 _DOOMED_SHARE = 0.01
 _ONCE_SHARE = 0.05
 _WORK_MS_MAX = 40
-_KEPT_SHARE = 0.85
-# Some processes kill themselves soon after a start, so that deaths hit before, during and after a commit.
+_COMMITTED_SHARE = 0.85
+# Some processes kill themselves soon after they begin to publish: before, during or after the commit.
 _DYING_SHARE = 0.01
 _DYING_SECONDS_MAX = 0.05
 
@@ -68,17 +70,17 @@ class Publisher:
         self._store = store
         self._history = history
         self._rng = rng
-        self._confirmed: deque[Envelope] = deque(maxlen=_REMEMBERED)
+        self._confirmed: deque[Envelope] = deque(maxlen=_CONFIRMED_MAX)
 
     async def run(self, stopping: asyncio.Event, *, pause_seconds: float) -> None:
-        """Publish batches, a few at a time."""
-        await asyncio.gather(*(self._run_one(stopping, pause_seconds) for _ in range(_AT_A_TIME)))
+        """Publish batches of events until stopped, a few batches at a time."""
+        await asyncio.gather(*(self._run_one(stopping, pause_seconds) for _ in range(_CONCURRENT_BATCHES)))
 
     async def _run_one(self, stopping: asyncio.Event, pause_seconds: float) -> None:
         while not stopping.is_set():
             if self._rng.random() < _BACKLOG_CHECK_SHARE:
                 await self._let_workers_catch_up(stopping)
-            await self.publish(self._draw_some())
+            await self.publish(self._draw_batch())
             await asyncio.sleep(self._rng.uniform(0, 2 * pause_seconds))
 
     async def _let_workers_catch_up(self, stopping: asyncio.Event) -> None:
@@ -89,8 +91,8 @@ class Publisher:
                     return
             await asyncio.sleep(self._rng.uniform(0.2, 0.5))
 
-    def _draw_some(self) -> list[Envelope]:
-        envelopes = [draw(self._rng) for _ in range(self._rng.randint(1, _EVENTS_MAX))]
+    def _draw_batch(self) -> list[Envelope]:
+        envelopes = [draw_event(self._rng) for _ in range(self._rng.randint(1, _EVENTS_MAX))]
         if self._rng.random() < _CONTEST_SHARE:
             contest = str(uuid4())
             streams = self._rng.choices((ANY, LINE), k=_CONTESTANTS)
@@ -98,7 +100,7 @@ class Publisher:
         return envelopes
 
     async def publish(self, envelopes: Sequence[Envelope]) -> None:
-        """Publish in one of several ways, some events with a delay, and record how it ended."""
+        """Publish a batch in one of several ways, and record the intention and the result."""
         way = self._rng.choices(("plain", "slow", "linger"), weights=(6, 2, 2))[0]
         dues = [self._draw_due() for _ in envelopes]
         described = [describe(envelope, due=due) for envelope, due in zip(envelopes, dues, strict=True)]
@@ -108,20 +110,20 @@ class Publisher:
             asyncio.get_running_loop().call_later(self._rng.uniform(0, _DYING_SECONDS_MAX), die)
         facts: dict[str, Any] = {}
         try:
-            parcels = [*zip(envelopes, dues, strict=True), *((envelope, None) for envelope in again)]
-            duplicates = await self._publish_by(way, parcels)
+            publications = [*zip(envelopes, dues, strict=True), *((envelope, None) for envelope in again)]
+            duplicates = await self._publish_by(way, publications)
             self._confirmed.extend(envelope for envelope in envelopes if envelope.event_id_given)
             end = "published"
             facts = {"again": [str(envelope.event_id) for envelope in again], "duplicates": duplicates}
         except (_RollbackError, Conflict):
             end = "rolled_back"
         except KingdomError:
-            # The connection broke, before or after the commit.
+            # The connection broke before or after the commit, so the result is unknown.
             end = "publish_unknown"
         self._history.write(end, way=way, events=[str(envelope.event_id) for envelope in envelopes], **facts)
 
     def _draw_again(self, envelopes: Sequence[Envelope]) -> list[Envelope]:
-        """Choose an event to publish again: one of this transaction, or a confirmed one with a given id."""
+        """Choose an event to publish again: the first event of this batch, or a confirmed event with a given id."""
         if self._rng.random() >= _AGAIN_SHARE:
             return []
         return [self._rng.choice([*envelopes[:1], *self._confirmed])]
@@ -131,19 +133,21 @@ class Publisher:
             return None
         return utc_now() + timedelta(seconds=self._rng.uniform(0, _DELAY_SECONDS_MAX))
 
-    async def _publish_by(self, way: str, parcels: Sequence[tuple[Envelope, datetime | None]]) -> list[tuple[str, str]]:
-        """Publish, and return the copies that their streams already had."""
-        keep = self._rng.random() < _KEPT_SHARE
+    async def _publish_by(
+        self, way: str, publications: Sequence[tuple[Envelope, datetime | None]]
+    ) -> list[tuple[str, str]]:
+        """Publish events, and return the stream and id of each event that the stream already had."""
+        keep = self._rng.random() < _COMMITTED_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
-            async with self._store.lingering(self._bus, seconds=wait, keep=keep) as transaction:
-                await _publish(transaction, parcels)
+            async with self._store.slow_transaction(self._bus, seconds=wait, keep=keep) as transaction:
+                await _publish(transaction, publications)
         else:
             async with self._bus.transaction() as transaction:
                 if way == "slow":
                     await transaction.once("verify.publisher", str(uuid4()), timedelta(hours=1))
                     await asyncio.sleep(wait)
-                await _publish(transaction, parcels)
+                await _publish(transaction, publications)
                 if not keep:
                     raise _RollbackError
         if not keep:
@@ -151,24 +155,24 @@ class Publisher:
         return [(copy.stream.name, str(copy.envelope.event_id)) for copy in transaction.duplicates]
 
 
-async def _publish(transaction: Transaction, parcels: Sequence[tuple[Envelope, datetime | None]]) -> None:
-    for envelope, due in parcels:
+async def _publish(transaction: Transaction, publications: Sequence[tuple[Envelope, datetime | None]]) -> None:
+    for envelope, due in publications:
         await transaction.publish(envelope, at=due)
 
 
-def draw(rng: random.Random) -> Envelope:
-    """Draw any job: a reaction or a call, ordered or not, or an event for all subscribed streams."""
+def draw_event(rng: random.Random) -> Envelope:
+    """Draw a random event: a reaction or a call, ordered or not, or an event for all subscribed streams."""
     stream, chance = rng.choice((ANY, LINE)), rng.random()
     if chance < _CALL_SHARE:
         return draw_call(rng, stream)
     if chance < _CALL_SHARE + _BROADCAST_SHARE:
         key = _key(rng, LINE)
-        return BROADCAST.envelope(Job(tally=str(key)), partition_key=key, **_id(rng))
+        return BROADCAST.envelope(Job(tally=str(key)), partition_key=key, **_draw_id(rng))
     return draw_reaction(rng, stream)
 
 
 def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Envelope:
-    """Draw a reaction, sometimes with follow-ups with the same key, another key or no key."""
+    """Draw a reaction. Sometimes it has a follow-up with the same key, another key or no key."""
     key = _key(rng, stream)
     follow_ups = rng.choices(
         ((), ((ANY, None),), ((LINE, key or _key(rng, LINE)),), ((LINE, _key(rng, LINE)),)), (7, 1, 1, 1)
@@ -181,7 +185,7 @@ def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Enve
         work_ms=rng.choices((0, rng.randint(1, _WORK_MS_MAX)), (3, 1))[0],
         follow_ups=follow_ups[0],
     )
-    return REACTED.envelope(job, stream=stream, partition_key=key, **_id(rng))
+    return REACTED.envelope(job, stream=stream, partition_key=key, **_draw_id(rng))
 
 
 def draw_call(rng: random.Random, stream: str) -> Envelope:
@@ -192,12 +196,12 @@ def draw_call(rng: random.Random, stream: str) -> Envelope:
     if event_type is CALLED_UNSURE:
         return event_type.envelope(Job(call=f"call-{uuid4()}", answers=answers, fate="open"), stream=UNSURE)
     job = Job(call=f"call-{uuid4()}", answers=answers)
-    return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream), **_id(rng))
+    return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream), **_draw_id(rng))
 
 
-def _id(rng: random.Random) -> dict[str, Any]:
-    """Return a given event id, or none. Only an event with a given id may be published again later."""
-    return {"event_id": uuid4()} if rng.random() < _GIVEN_SHARE else {}
+def _draw_id(rng: random.Random) -> dict[str, Any]:
+    """Return an event id as an argument for the envelope, or no argument, so that the envelope creates the id."""
+    return {"event_id": uuid4()} if rng.random() < _GIVEN_ID_SHARE else {}
 
 
 def _key(rng: random.Random, stream: str) -> str | None:

@@ -15,26 +15,26 @@ from kingdom.verify.workload import (
     BROADCAST,
     CALLED_AND_CLOSED,
     CLOSED,
-    FLEETING,
+    EXPIRING,
     REACTED,
     TALLY,
     Job,
-    applied,
+    applied_entry,
     describe,
 )
 
 _ONCE_FOR = timedelta(hours=1)
-_FLEETING_FOR = timedelta(milliseconds=1)
+_EXPIRES_AFTER = timedelta(milliseconds=1)
 
 
 class Reactions:
-    """The reactions of one worker process. `trouble` is the probability that one fails by itself."""
+    """The reactions of one worker process. `failure_rate` is the probability that a reaction fails by chance."""
 
-    def __init__(self, history: History, scripts: ScriptRunner, rng: random.Random, *, trouble: float) -> None:
+    def __init__(self, history: History, scripts: ScriptRunner, rng: random.Random, *, failure_rate: float) -> None:
         self._history = history
         self._scripts = scripts
         self._rng = rng
-        self._trouble = trouble
+        self._failure_rate = failure_rate
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Register the reactions."""
@@ -56,20 +56,20 @@ class Reactions:
             raise Permanent("it can never be handled")
         await asyncio.sleep(job.work_ms / 1000)
         chance = self._rng.random()
-        if chance < self._trouble / 4:
+        if chance < self._failure_rate / 4:
             return Defer.by(timedelta(milliseconds=100), "not yet")
         if job.once and not await transaction.once("verify", f"{stream}/{name}", _ONCE_FOR):
             self._history.write("once_refused", stream=stream, event=name, token=event.fence)
-        if chance < self._trouble / 2:
+        if chance < self._failure_rate / 2:
             raise RuntimeError("a bug in a handler")
-        if chance < self._trouble:
-            raise Transient("bad luck")
+        if chance < self._failure_rate:
+            raise Transient("a random failure")
         facts: dict[str, Any] = {}
         if job.contest:
             won = await transaction.once("verify.contest", job.contest, _ONCE_FOR)
             facts |= {"contest": job.contest, "won": won}
-        if job.fleeting:
-            facts |= await self._write_expiring(transaction, f"{stream}/{name}", job.fleeting)
+        if job.record_state:
+            facts |= await self._write_expiring(transaction, f"{stream}/{name}", job.record_state)
         await self._apply(event, transaction, facts)
         return None
 
@@ -85,16 +85,16 @@ class Reactions:
         ]
         await transaction.publish(*follow_ups)
         described = [describe(envelope) for envelope in follow_ups]
-        trace = applied(event, self._history.process, tally=job.tally, follow_ups=described, **facts)
-        await transaction.append(trace)
+        entry = applied_entry(event, self._history.process, tally=job.tally, follow_ups=described, **facts)
+        await transaction.append(entry)
 
     async def _close(self, event: Event[Job], transaction: Transaction) -> None:
-        """Close a call that its target has only accepted."""
+        """Close a call that the target has accepted but not confirmed."""
         closed = await close_effect(transaction, CALLED_AND_CLOSED.name, event.payload.call, Acked())
-        await transaction.append(applied(event, self._history.process, closes=event.payload.call, closed=closed))
+        await transaction.append(applied_entry(event, self._history.process, closes=event.payload.call, closed=closed))
 
     async def _write_expiring(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:
-        """Write a record and a dedup key. The next retention may remove only the expired ones."""
-        await transaction.once("verify.fleeting", name, _FLEETING_FOR)
-        await transaction.put(Record(kind=FLEETING.name, id=name, state=state, doc={}))
+        """Write a record in this state, and a dedup key that expires at once, as work for the retention."""
+        await transaction.once("verify.fleeting", name, _EXPIRES_AFTER)
+        await transaction.put(Record(kind=EXPIRING.name, id=name, state=state, doc={}))
         return {"record": name, "state": state}

@@ -20,14 +20,14 @@ class RecordingMetrics(WorkerMetrics):
         super().__init__()
         self._history = history
 
-    def lost(self, delivery: Delivery) -> None:
+    def count_lost(self, delivery: Delivery) -> None:
         """Record a delivery whose lease was lost."""
-        super().lost(delivery)
+        super().count_lost(delivery)
         self._history.write("lease_lost", tokens=[delivery.token])
 
 
 class RecordingBus(Bus):
-    """Passes every call on, and records its result."""
+    """Forwards every call to another bus, and records the result."""
 
     def __init__(self, inner: Bus, history: History) -> None:
         super().__init__(inner.topology, tuple(inner.kinds.values()))
@@ -46,7 +46,7 @@ class RecordingBus(Bus):
             async with self._inner.transaction(hold) as transaction:
                 yield transaction
                 began = time.monotonic_ns()
-                # Before the commit: a process that dies right after it does not write anything more.
+                # This is written before the commit, because a process may die right after the commit.
                 self._write("settling", transaction, began)
         except Unavailable:
             # The commit may have happened.

@@ -11,7 +11,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """One injected fault, in seconds after the first action of the history."""
+    """One injected fault. `at_seconds` counts from the first action of the history."""
 
     at_seconds: float
     kind: str
@@ -20,7 +20,10 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """The summary of a checked history."""
+    """The summary of a trial and the violations that it found.
+
+    `actions` counts the history entries by name, `statuses` the events by their final status.
+    """
 
     seed: int
     seconds: float

@@ -1,4 +1,4 @@
-"""The outside system: a small HTTP server that executes calls and records what it did."""
+"""The target of the calls: a small HTTP server that stands for an outside system and records what it executes."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ SETTLES_SECONDS = 2.5
 _REQUEST_SECONDS = 30.0
 
 STEPS = ("throttle", "throttle_for_a_second", "fail", "accept_then_fail", "accept_silently", "accept_late")
-_CREATED, _ACCEPTED, _MULTIPLE = 201, 202, 300
+_CREATED, _ACCEPTED, _MULTIPLE_CHOICES = 201, 202, 300
 
 
 class CallTarget:
-    """Executes calls by key. The script in a request says how the first, second … request of a key is treated."""
+    """Executes calls. The `script` in a request lists the treatment of the first, second … request with its key."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -35,7 +35,7 @@ class CallTarget:
         self._identifiers: set[str] = set()
         self._fences: dict[str, int] = defaultdict(int)
         self.port = 0
-        # Called with the key of a call that is only accepted. An event must close it later.
+        # Called with the key of each call that is accepted but not confirmed. An event must close the call later.
         self.on_accepted: Callable[[str], None] = _ignore
 
     async def start(self) -> None:
@@ -62,7 +62,7 @@ class CallTarget:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
         try:
-            # A caller that was stopped during a request continues much later.
+            # A caller may be stopped in the middle of a request, and send the rest much later.
             async with asyncio.timeout(_REQUEST_SECONDS):
                 path, body = await _read_request(reader)
             status, answer, headers = await (self._find(body) if path == "/findings" else self._call(body))
@@ -101,8 +101,8 @@ class CallTarget:
             case "accept_late":
                 await asyncio.sleep(_LATENESS_SECONDS)
         status = self._accept(body)
-        taken_on = body.get("taken_on") and status < _MULTIPLE
-        return _ACCEPTED if taken_on else status, {}, {}
+        is_only_accepted = body.get("taken_on") and status < _MULTIPLE_CHOICES
+        return _ACCEPTED if is_only_accepted else status, {}, {}
 
     def _accept(self, body: dict[str, Any]) -> int:
         key, identifier, fence = body["key"], body["identifier"], body["fence"]
@@ -152,7 +152,7 @@ def _content_length(head: str) -> int:
 
 
 class TargetRequest:
-    """One POST to the target. It connects first, so that sending is a single step."""
+    """One POST request to the target. Connecting and sending are separate, so a script can act right before sending."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -164,7 +164,7 @@ class TargetRequest:
         return cls(*await asyncio.open_connection(LOOPBACK, port))
 
     def send(self, path: str, body: dict[str, Any]) -> None:
-        """Hand the whole request to the kernel."""
+        """Write the whole request to the connection at once."""
         encoded = msgspec.json.encode(body)
         head = f"POST {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Length: {len(encoded)}\r\n\r\n"
         self._writer.write(head.encode("latin-1") + encoded)

@@ -1,4 +1,4 @@
-"""Run a trial: create a store, start processes, inject faults, drain, and check what happened."""
+"""Run a trial: create a store, start processes, inject faults, let the workers finish, and check what happened."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from kingdom.verify.workload import (
     APPLIED,
     CALLED,
     CLOSED,
-    FLEETING,
+    EXPIRING,
     KINDS,
     LINE,
     REACTED,
@@ -44,14 +44,16 @@ from kingdom.verify.workload import (
 )
 
 _LOOK_EVERY_SECONDS = 0.05
-_SAMPLE_EVERY_SECONDS = 0.3
-_SAMPLE_PAUSE_SHARE = 4
+_CHECK_PAUSE_SECONDS_MIN = 0.3
+# The pause after a check of the invariants is at least this many times as long as the check.
+_CHECK_PAUSE_RATIO = 4
 _RECORDS_MAX = 100_000
 _POISON_NEIGHBOURS = 6
-# Longer than a lease, so that only renewals keep such a job.
-_STEADY_LEASES = 1.75
-_STEADY_CALLS = 2
-_BEAT_SECONDS = 0.02
+# The duration of a long job, in leases. The worker keeps such a job only if it renews its lease.
+_LONG_JOB_LEASES = 1.75
+_LONG_JOBS = 2
+# Delays of the machine are measured with sleeps of the first length. A delay above the second value is recorded.
+_SLEEP_SECONDS = 0.02
 _LATE_SECONDS = 0.02
 
 _Answer = TypeVar("_Answer")
@@ -63,10 +65,14 @@ def _has_faults(faults: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
-    """How hard a trial is. It starts with one transaction of `flood` events; `command` starts a process under test.
+    """The duration, the load and the faults of a trial.
 
-    The default `lease` is the shortest that the store supports. If there are not `enough` faults of each kind after
-    `seconds`, the trial continues, because a slow machine has fewer faults per second.
+    A trial lasts at least `seconds`, and until `enough` returns true for the number of faults of each kind. A slow
+    machine has fewer faults per second. The default `lease` is the shortest that the store supports. `pause` is
+    the average pause of a publisher between two transactions. `poisons` is the number of events per stream that kill
+    their worker. `flood` is the number of events in one large transaction at the start. `failure_rate` is the
+    probability that a reaction fails by chance. `patience` limits each wait, and `drain` the time in which the workers
+    finish all events. `command` starts a process under test.
     """
 
     seconds: float
@@ -80,14 +86,14 @@ class TrialPlan:
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
     flood: int = 0
-    trouble: float = 0.05
+    failure_rate: float = 0.05
     patience: timedelta = timedelta(minutes=5)
     drain: timedelta = timedelta(minutes=5)
     command: Sequence[str] = COMMAND
 
 
 class Trial:
-    """A store, a target and a fleet, for random and for scripted trials."""
+    """A store, a target and a fleet of processes, for random and for scripted trials."""
 
     def __init__(
         self, plan: TrialPlan, store: TrialStore, bus: Bus, target: CallTarget, directory: Path, history: History
@@ -110,7 +116,7 @@ class Trial:
             target_port=target.port,
             seed=0,
             lease_seconds=self.lease.total_seconds(),
-            trouble=plan.trouble,
+            failure_rate=plan.failure_rate,
             pause_seconds=plan.pause.total_seconds(),
             steady_lease_seconds=store.shortest_lease.total_seconds(),
         )
@@ -124,7 +130,7 @@ class Trial:
         self._drain_began = 0.0
         self._drained_seconds = 0.0
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until every process has opened its bus. The time until then is not part of the trial."""
 
         def are_ready(entries: list[HistoryEntry]) -> bool:
@@ -134,21 +140,21 @@ class Trial:
             return any(entry.what == "exited" and entry.facts["code"] > 0 for entry in entries)
 
         with contextlib.suppress(TimeoutError):
-            await self.until(lambda entries: are_ready(entries) or has_failed(entries))
+            await self.wait_until(lambda entries: are_ready(entries) or has_failed(entries))
         if not are_ready(read_history(self.directory)):
             words = "".join(path.read_text() for path in self.directory.glob("*.stderr")).strip()
             raise Unavailable(f"the processes under test do not start: {words[-500:] or 'they printed no error'}")
         self._began = time.monotonic()
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
-        """Publish in one transaction, and record it."""
+        """Publish events in one transaction, and record this in the history."""
         self.history.write("publishing", events=[describe(envelope, due=at) for envelope in envelopes])
         async with self.bus.transaction() as transaction:
             await transaction.publish(*envelopes, at=at)
         self.history.write("published", events=[str(envelope.event_id) for envelope in envelopes])
 
     def _close_later(self, call: str) -> None:
-        """Publish the event that closes an accepted call, and repeat until it is confirmed."""
+        """Publish the event that closes an accepted call. Repeat this until it succeeds."""
 
         async def close() -> None:
             closing = CLOSED.envelope(Job(call=call), stream=ANY)
@@ -163,12 +169,12 @@ class Trial:
         task.add_done_callback(self._closings.discard)
 
     async def record_clock(self, known: Envelope) -> None:
-        """Record the clock of the store, which decides when a delayed event is due."""
+        """Record the time of the store, which decides when a delayed event is due. `known` is any stored event."""
         asked = time.monotonic_ns()
         situation = (await self._operations.situations(known.event_id))[0]
         self.history.write("clock", asked=asked, store=situation.now.timestamp())
 
-    async def until(self, seen: Callable[[list[HistoryEntry]], object], *, seconds: float | None = None) -> None:
+    async def wait_until(self, seen: Callable[[list[HistoryEntry]], object], *, seconds: float | None = None) -> None:
         """Wait until the history fulfills a condition."""
         async with asyncio.timeout(seconds or self.plan.patience.total_seconds()):
             while not seen(read_history(self.directory)):  # noqa: ASYNC110 - other processes write it
@@ -181,24 +187,24 @@ class Trial:
             with contextlib.suppress(KingdomError):
                 for broken in await self.store.broken_invariants():
                     self.history.write("broken", invariant=broken)
-            await asyncio.sleep(max(_SAMPLE_EVERY_SECONDS, _SAMPLE_PAUSE_SHARE * (time.monotonic() - began)))
+            await asyncio.sleep(max(_CHECK_PAUSE_SECONDS_MIN, _CHECK_PAUSE_RATIO * (time.monotonic() - began)))
 
     async def record_delays(self) -> None:
-        """Record how late the machine wakes this process, so that time limits can allow for it."""
+        """Record how late the machine wakes this process. The time limits of the checks allow for these delays."""
         while True:
-            due = time.monotonic() + _BEAT_SECONDS
-            await asyncio.sleep(_BEAT_SECONDS)
+            due = time.monotonic() + _SLEEP_SECONDS
+            await asyncio.sleep(_SLEEP_SECONDS)
             if (late := time.monotonic() - due) > _LATE_SECONDS:
                 self.history.write("late", seconds=round(late, 3))
 
     async def publish_long_jobs(self) -> None:
-        """Publish jobs that last longer than their lease, for the protected worker."""
-        work_ms = int(self.store.shortest_lease.total_seconds() * _STEADY_LEASES * 1000)
-        jobs = [Job(work_ms=work_ms, call=f"long-{number}") for number in range(_STEADY_CALLS)]
+        """Publish jobs that last longer than their lease, for the steady worker, which gets no faults."""
+        work_ms = int(self.store.shortest_lease.total_seconds() * _LONG_JOB_LEASES * 1000)
+        jobs = [Job(work_ms=work_ms, call=f"long-{number}") for number in range(_LONG_JOBS)]
         await self.publish(*(CALLED.envelope(job, stream=STEADY) for job in jobs))
 
-    async def poison(self) -> None:
-        """During the first half, publish events that kill their worker, among healthy events."""
+    async def publish_poison(self) -> None:
+        """In the first half of the trial, publish events that kill their worker, together with healthy events."""
         for _ in range(self.plan.poisons):
             for stream, key in ((ANY, None), (LINE, "poisoned")):
                 neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
@@ -210,7 +216,7 @@ class Trial:
             await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
-        """Let the workers finish all events, within the limit of the plan, then stop them."""
+        """Wait until the workers have finished all events, at most for `plan.drain`. Then stop the workers."""
         self._drain_began = time.monotonic()
         await self.fleet.retire("publisher")
         with contextlib.suppress(TimeoutError):
@@ -224,7 +230,7 @@ class Trial:
             self.history.write("broken", invariant=broken)
 
     async def _is_finished(self) -> bool:
-        """Resolve what only an operator can resolve, and return whether all events have ended."""
+        """Do the work that only an operator can do, and return whether all events have ended."""
         with contextlib.suppress(KingdomError):
             # The store comes first: it waits until a process under test has killed a stopped holder of the lock. The
             # operator would kill that holder itself.
@@ -235,7 +241,7 @@ class Trial:
 
     async def evidence(self) -> Evidence:
         """Collect the evidence of the trial."""
-        await self._read_surely(self.log_reader.finish)
+        await self._read_with_retries(self.log_reader.finish)
         return Evidence(
             streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
             history=read_history(self.directory),
@@ -243,7 +249,7 @@ class Trial:
             applied=await self.store.log_data(APPLIED),
             read=self.log_reader.read,
             tallies={tally.id: tally.doc["count"] for tally in await self._records(TALLY)},
-            records={record.id: record.state for record in await self._records(FLEETING)},
+            records={record.id: record.state for record in await self._records(EXPIRING)},
         )
 
     def report(self, evidence: Evidence) -> TrialReport:
@@ -256,10 +262,10 @@ class Trial:
             async with self.bus.transaction() as transaction:
                 return await transaction.find(RecordQuery(kind=kind.name, limit=_RECORDS_MAX))
 
-        return await self._read_surely(find)
+        return await self._read_with_retries(find)
 
-    async def _read_surely(self, read: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Read from the store, and repeat on errors of idle connections that broke during a fault."""
+    async def _read_with_retries(self, read: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Read from the store. Retry after an error, because a fault may have broken an idle connection."""
         async with asyncio.timeout(self.plan.patience.total_seconds()):
             while True:
                 with contextlib.suppress(Unavailable):
@@ -268,7 +274,7 @@ class Trial:
 
 @asynccontextmanager
 async def open_trial(url: str, plan: TrialPlan, directory: Path | None = None) -> AsyncIterator[Trial]:
-    """Set up everything that a trial needs, and always remove it afterwards. A given directory stays."""
+    """Set up everything that a trial needs, and always remove it afterwards. A given directory is kept."""
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(server_url(url))
         store = trial_store(server, f"kingdom_verify_{secrets.token_hex(4)}")
@@ -280,10 +286,10 @@ async def open_trial(url: str, plan: TrialPlan, directory: Path | None = None) -
         await store.create()
         streams = topology(plan.lease or store.shortest_lease, store.shortest_lease)
         bus = await stack.enter_async_context(open_bus(store.safe_url, streams, KINDS, schema=store.schema))
-        history, outside = History(directory, "trial"), History(directory, "target")
+        history, target_history = History(directory, "trial"), History(directory, "target")
         stack.callback(history.close)
-        stack.callback(outside.close)
-        target = CallTarget(outside)
+        stack.callback(target_history.close)
+        target = CallTarget(target_history)
         await target.start()
         stack.push_async_callback(target.stop)
         trial = Trial(plan, store, bus, target, directory, history)
@@ -316,16 +322,16 @@ async def run_trial(url: str, plan: TrialPlan, directory: Path | None = None) ->
         doomed = REACTED.envelope(Job(fate="doomed"), stream=LINE, partition_key="doomed")
         await trial.publish(doomed)
         await trial.record_clock(doomed)
-        await trial.ready()
+        await trial.wait_until_ready()
         await trial.publish_long_jobs()
         steady_seconds = trial.store.shortest_lease.total_seconds()
-        async with _alongside(trial.watch()), _alongside(trial.log_reader.run()):
+        async with _run_alongside(trial.watch()), _run_alongside(trial.log_reader.run()):
             try:
                 async with (
-                    _alongside(trial.operator.run(cancelled_after_seconds=steady_seconds / 2)),
-                    _alongside(nemesis.run(every_seconds=plan.fault_every.total_seconds())),
+                    _run_alongside(trial.operator.run(cancelled_after_seconds=steady_seconds / 2)),
+                    _run_alongside(nemesis.run(every_seconds=plan.fault_every.total_seconds())),
                 ):
-                    await asyncio.gather(trial.poison(), asyncio.sleep(plan.seconds))
+                    await asyncio.gather(trial.publish_poison(), asyncio.sleep(plan.seconds))
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(plan.patience.total_seconds()):
                             while not plan.enough(nemesis.fault_counts):  # noqa: ASYNC110 - the nemesis counts them
@@ -350,8 +356,8 @@ async def verify(
 
 
 @asynccontextmanager
-async def _alongside(endless: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a coroutine alongside the block. If it fails, the block ends too."""
+async def _run_alongside(endless: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine until the block ends. If the coroutine fails, the block fails too."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(endless)
         yield

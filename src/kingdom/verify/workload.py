@@ -7,33 +7,42 @@ import msgspec
 
 from kingdom.bus import Envelope, Event, EventType, Idempotency, LogEntry, RecordKind, RetryPolicy, Stream, Topology
 
+# An unordered stream.
 ANY = "verify.any"
+# An ordered stream. A dead event does not block its key.
 LINE = "verify.line"
+# An ordered stream. A dead event blocks its key.
 BLOCKING = "verify.blocking"
+# A stream that the operator pauses and resumes.
 PAUSED = "verify.paused"
+# A stream with few attempts, for calls to a target without idempotency.
 UNSURE = "verify.unsure"
+# The stream of the steady worker, which gets no faults.
 STEADY = "verify.steady"
-# The streams of workers that get faults. A steady worker has its own stream.
+# The streams of the workers that get faults.
 COMMON = (ANY, LINE, BLOCKING, PAUSED, UNSURE)
 
+# The type of the log entries of the handlers.
 APPLIED = "verify.applied"
 TALLY = RecordKind(name="verify_tally", directories={"open": "state/verify"})
-# The retention removes records in the state `over` immediately, and those in `kept` never.
-FLEETING = RecordKind(
+# The retention removes records in the state `over` at once. It must never remove records in the state `kept`.
+EXPIRING = RecordKind(
     name="verify_fleeting",
     directories={"kept": "state/verify_kept", "over": "state/verify_over"},
     final=frozenset({"over"}),
     retention=timedelta(),
 )
-KINDS = (TALLY, FLEETING)
+KINDS = (TALLY, EXPIRING)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The payload of one event.
 
-    A reaction works for `work_ms`, counts in the record `tally`, competes for the dedup key `contest`, and publishes
-    `follow_ups` (stream and key of each). A call happens once per key `call`; `answers` says how the target treats its
-    first requests. A job with the fate `open` may end DONE or DEAD.
+    `fate` is the expected end of the event: a doomed event always fails, a poison event kills its worker, and an open
+    event may end DONE or DEAD. A reaction works for `work_ms`, counts in the record `tally`, competes for the dedup key
+    `contest`, writes an expiring record with `record_state`, and publishes `follow_ups` (the stream and key of each).
+    With `once` it takes a dedup key of its own. The target executes the call with the key `call` only once; `answers`
+    lists its responses to the first requests. `script` maps points of the work to steps (see `script.py`).
     """
 
     fate: Literal["done", "doomed", "poison", "open"] = "done"
@@ -42,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     contest: str = ""
     work_ms: int = 0
     follow_ups: tuple[tuple[str, str | None], ...] = ()
-    fleeting: Literal["", "kept", "over"] = ""
+    record_state: Literal["", "kept", "over"] = msgspec.field(name="fleeting", default="")
     call: str = ""
     answers: tuple[str, ...] = ()
     script: dict[str, str] = {}
@@ -67,7 +76,7 @@ _BROADCAST_TO = (ANY, LINE)
 
 
 def topology(lease: timedelta, steady_lease: timedelta | None = None) -> Topology:
-    """Return the streams. The steady stream may have a shorter lease; its jobs last longer than that."""
+    """Return the streams. The steady stream has `steady_lease`, and some of its jobs last longer than this lease."""
     retry = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=40)
     soon_dead = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=3)
     broadcast = frozenset({BROADCAST.name})
@@ -98,8 +107,8 @@ def describe(envelope: Envelope, *, due: datetime | None = None) -> dict[str, An
     }
 
 
-def applied(event: Event[Job], process: str, **facts: Any) -> LogEntry:
-    """Return the log entry that a handler writes in the transaction that settles its event."""
+def applied_entry(event: Event[Job], process: str, **facts: Any) -> LogEntry:
+    """Return the log entry of a handler. The handler writes it in the transaction that settles its event."""
     envelope = event.envelope
     data = {"stream": envelope.stream, "event": str(envelope.event_id), "token": event.fence, **facts}
     return LogEntry(type=APPLIED, actor=process, data=data)

@@ -1,4 +1,4 @@
-"""The types of what commands print with --json; other user interfaces can use them too.
+"""The types of the documents that commands print with --json. Other user interfaces can use them too.
 
-Types of the domain that are printed as they are stay in their own packages.
+Domain types that are printed unchanged stay in their own packages.
 """

@@ -7,7 +7,7 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.operations import Pin, RetentionReport, Situation, StreamStats
-from kingdom.views.camel import camel
+from kingdom.views.camel import camel_case_struct
 
 
 class MigrationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -42,7 +42,7 @@ class CancelResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The streams that stored an event, and those that already had it."""
+    """The streams that stored an event, and in `duplicates` the streams that already had it."""
 
     event_id: UUID
     type: str
@@ -51,7 +51,7 @@ class PublishResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ListedFault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An injected fault, and its time after the first action."""
+    """An injected fault, and the seconds between the first action and the fault."""
 
     at_seconds: float
     kind: str
@@ -59,7 +59,7 @@ class ListedFault(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a verification; `events`, `actions` and `findings` are counts by name."""
+    """The result of a verification. `events`, `actions` and `findings` are counts by name."""
 
     ok: bool
     seed: int
@@ -72,9 +72,9 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     details: list[str]
 
 
-StreamStatsView = camel(StreamStats)
-ExplainedSituation = camel(Situation, "ExplainedSituation", why=str)
-RetentionResult = camel(RetentionReport)
-PinView = camel(Pin)
-LogEntryView = camel(LogEntry)
-LoggedEntryView = camel(LogEntry, "LoggedEntry", cursor=str)
+StreamStatsView = camel_case_struct(StreamStats)
+ExplainedSituation = camel_case_struct(Situation, "ExplainedSituation", why=str)
+RetentionResult = camel_case_struct(RetentionReport)
+PinView = camel_case_struct(Pin)
+LogEntryView = camel_case_struct(LogEntry)
+LoggedEntryView = camel_case_struct(LogEntry, "LoggedEntry", cursor=str)

@@ -6,8 +6,13 @@ from typing import Any, get_type_hints
 import msgspec
 
 
-def camel(kind: type[Any], name: str = "", *, without: tuple[str, ...] = (), **more: Any) -> type[msgspec.Struct]:
-    """Return the type that `to_json_object` prints for a dataclass; one with other fields needs a name."""
+def camel_case_struct(
+    kind: type[Any], name: str = "", *, without: tuple[str, ...] = (), **more: Any
+) -> type[msgspec.Struct]:
+    """Return the type of what `to_json_object` prints for a dataclass.
+
+    `without` and `more` leave out and add fields. The type then needs its own name.
+    """
     hints = get_type_hints(kind)
     own = [(each.name, hints[each.name]) for each in fields(kind) if each.name not in without]
     return msgspec.defstruct(

@@ -5,11 +5,11 @@ from uuid import UUID
 import msgspec
 
 from kingdom.bus.operations import DeadLetter
-from kingdom.views.camel import camel
+from kingdom.views.camel import camel_case_struct
 
 
 class DeadLetterKey(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The key of a dead letter: its event, and the stream that it is dead in."""
+    """The key of a dead letter: its event, and the stream in which the event is dead."""
 
     event_id: UUID
     stream: str
@@ -22,7 +22,7 @@ class DiscardResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RedriveResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a redrive: `events` lists the redriven ones; `stopped` is set if too many died again."""
+    """The result of a redrive. `events` are the redriven events; `stopped` is true if too many of them died again."""
 
     dry_run: bool = False
     matching: int
@@ -32,7 +32,7 @@ class RedriveResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     events: tuple[DeadLetterKey, ...] = ()
 
 
-# A list leaves out the fields with the content.
+# `dead list` leaves out these fields.
 CONTENT_FIELDS = ("envelope", "history")
-ListedDeadLetter = camel(DeadLetter, "ListedDeadLetter", without=CONTENT_FIELDS)
-DeadLetterDetails = camel(DeadLetter)
+ListedDeadLetter = camel_case_struct(DeadLetter, "ListedDeadLetter", without=CONTENT_FIELDS)
+DeadLetterDetails = camel_case_struct(DeadLetter)

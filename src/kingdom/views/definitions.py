@@ -11,13 +11,13 @@ _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
 
 class RunWorkEntry(WorkEntry, frozen=True, kw_only=True):
-    """An existing Work with its id, or a new one without an id."""
+    """An existing Work with its id, or a new Work without an id."""
 
     id: str = ""
 
 
 class DefinitionFile(TemplateFileEntry, frozen=True, kw_only=True):
-    """The new definition of a run; parts that are not in the file do not change."""
+    """The new definition of a run. Parts that are not in the file do not change."""
 
     git_refs: tuple[GitRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET
     mcp_server_refs: tuple[McpServerRefEntry | _Id, ...] | msgspec.UnsetType = msgspec.UNSET

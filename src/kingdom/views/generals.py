@@ -1,4 +1,4 @@
-"""Generals."""
+"""The results of `kingdom general` commands."""
 
 import msgspec
 

@@ -6,7 +6,7 @@ import msgspec
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A log line; it can have further fields."""
+    """A log line. It can have further fields."""
 
     at: datetime
     level: str

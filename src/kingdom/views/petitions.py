@@ -9,7 +9,7 @@ from kingdom.court.petitions.decision import PetitionState
 
 
 class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
-    """A petition; `left_behind` means that its run was rolled back, but its effect outside remains."""
+    """A petition. `left_behind` means that its run was rolled back, but its effect on an external service remains."""
 
     id: str
     task_id: str
@@ -30,7 +30,7 @@ class ListedPetition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PetitionDetails(ListedPetition, frozen=True, kw_only=True):
-    """A petition with its content, the response from outside, and the ids under which agents asked for it."""
+    """A petition with its content, the response of the external service, and the ids that its agents used for it."""
 
     body: dict[str, Any]
     response: dict[str, Any]

@@ -7,7 +7,7 @@ import msgspec
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A run or an assignment; `workflow_id` is the run of an assignment, if there is one yet."""
+    """A run or an assignment. `workflow_id` of an assignment is empty if it has no run yet."""
 
     id: str
     kind: Literal["run", "assignment"]

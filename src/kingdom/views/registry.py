@@ -8,7 +8,7 @@ from kingdom.workflow.model.resources.mcp_server import McpTransport
 
 
 class GitDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository and its users."""
+    """A repository, and the runs and templates that use it."""
 
     git: Git
     users: registry.ResourceUsers
@@ -35,6 +35,6 @@ class RegisteredMcpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpServerWithUsers(RegisteredMcpServer, frozen=True, kw_only=True):
-    """An MCP server, its users, and its tools if it was checked."""
+    """An MCP server, the runs and templates that use it, and its tools if it was checked."""
 
     users: registry.ResourceUsers

@@ -6,7 +6,7 @@ from kingdom.storage.transfer import ItemCounts
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """The counts of what was exported, and the kind of the store."""
+    """The numbers of exported items, and the kind of the store."""
 
     file: str
     source: str
@@ -14,7 +14,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True, rename={"source": 
 
 
 class ImportResult(ExportResult, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """The counts of what was in a file and of what was imported, and the kinds of both stores."""
+    """The numbers of exported and of imported items, and the kinds of both stores."""
 
     target: str
     imported: ItemCounts

@@ -6,7 +6,7 @@ from kingdom.soldiers.agents.transcript import TranscriptEntry
 
 
 class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry of a transcript, its soldier and Work, and the offset of the next entry, if it is from a transcript."""
+    """An entry of a transcript, its soldier and Work, and the offset of the next entry, or null for a log entry."""
 
     soldier: str
     work_id: str

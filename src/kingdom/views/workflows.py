@@ -10,7 +10,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 
 
 class WorkflowDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run, its host if that is known, and the allowed commands."""
+    """A run, its host if the host is known, and the allowed commands."""
 
     workflow: Workflow
     host: Host | None
@@ -25,7 +25,7 @@ class CheckpointDetails(Checkpoint, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The report of a Task; `versions` are the files of attempts that were rolled back."""
+    """The report of a Task. `versions` are the files of attempts that were rolled back."""
 
     task_id: str
     work_id: str

@@ -1,18 +1,18 @@
-"""Detect hosts that did not renew their lease, by the clock of the observer only."""
+"""Detect hosts that did not renew their lease. Only the clock of the observer counts."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-# Observations further apart than this share of a lease start the measurement again.
+# If two observations are further apart than this share of a lease, the measurement starts again.
 _GAP_SHARE = 1 / 3
 _CHECKS_PER_LEASE = 6
 _PAUSE_SECONDS_MIN = 0.05
 
 
 class LeaseObservation(NamedTuple):
-    """The observed lease of a host. Every renewal changes the version of its record."""
+    """The observed lease of a host. Every renewal changes `version`, the version of the host's record."""
 
     version: int
     lease_seconds: float
@@ -24,20 +24,21 @@ def boot_time() -> float:
 
 
 class LivenessMonitor:
-    """Measures how long each host has not changed, as long as observations follow each other closely.
+    """Measures for how long each host has not renewed its lease.
 
-    The clocks of machines need not agree. A gap in the observations, because the store was unavailable or the engine
-    was stopped, never makes a host lost.
+    The measurement starts again after a gap in the observations, for example when the store was unavailable or the
+    engine was stopped. The clocks of the machines need not agree.
     """
 
     def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
+        # For each host the version of its record, and the time since which it has this version.
         self._unchanged: dict[str, tuple[int, float]] = {}
         self._observed_at = -math.inf
         self._shortest_lease = math.inf
 
     def observe(self, observations: Mapping[str, LeaseObservation]) -> set[str]:
-        """Record the current observations; return the hosts that did not change for a whole lease."""
+        """Record the current observations; return the hosts that did not renew for a whole lease."""
         now = self._clock()
         gap = now - self._observed_at
         unchanged: dict[str, tuple[int, float]] = {}
@@ -50,7 +51,7 @@ class LivenessMonitor:
         return {host for host, (_, since) in unchanged.items() if now - since >= observations[host].lease_seconds}
 
     def reset(self) -> None:
-        """Start the measurement again after a failed observation, which may have missed a renewal."""
+        """Start the measurement again after an observation failed, because it may have missed a renewal."""
         self._unchanged.clear()
 
     def pause_seconds(self, seconds_max: float) -> float:

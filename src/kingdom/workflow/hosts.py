@@ -38,15 +38,15 @@ async def register_host(
 ) -> Host:
     """Register a host under a new epoch, so that it gets commands.
 
-    `instance` distinguishes hosts with the same name. If another instance is up, wait for one lease of it: an instance
-    that renews keeps the name, a silent one is replaced. `first` runs in the transaction of the registration, when the
-    name is known to be free.
+    `instance` distinguishes hosts with the same name. If another instance is up, wait for the duration of its lease:
+    if it renews the lease, it keeps the name, otherwise this instance replaces it. `first` is called in the transaction
+    of the registration, when the name is known to be free.
     """
-    silent: int | None = None
+    silent_version: int | None = None
 
     async def act(transaction: Transaction) -> Host | Record:
         record, before = await find_host(transaction, host_id)
-        if record and before and _is_taken(before, instance) and record.version != silent:
+        if record and before and _is_taken(before, instance) and record.version != silent_version:
             return record
         if first:
             await first(transaction)
@@ -67,7 +67,7 @@ async def register_host(
         outcome = await run_transaction(bus, act)
         if isinstance(outcome, Host):
             return outcome
-        silent = await _wait_one_lease(bus, outcome, clock)
+        silent_version = await _wait_one_lease(bus, outcome, clock)
 
 
 async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostRenewal:
@@ -89,7 +89,10 @@ async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostR
 
 
 async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None:
-    """Mark a host as lost at once: it gets no new runs, and its runs move to other hosts."""
+    """Mark a host as lost at once: it gets no new runs, and its runs move to other hosts.
+
+    `leaves_runs` is False if the host has no runs.
+    """
 
     async def act(transaction: Transaction) -> None:
         record, now = await find_host(transaction, host.id)
@@ -100,7 +103,7 @@ async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None
 
 
 async def mark_lost_hosts(bus: Bus, monitor: LivenessMonitor) -> list[Host]:
-    """Mark hosts as lost that did not renew for a whole lease, and return them."""
+    """Find the hosts that did not renew for a whole lease, mark them as lost and return them."""
 
     async def act(transaction: Transaction) -> list[Host]:
         up = [record async for record in each_record(transaction, RecordQuery(kind=HOSTS.name, state=HostStatus.UP))]
@@ -134,9 +137,9 @@ def _observe(record: Record) -> LeaseObservation:
 
 
 async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
-    """Return the version of a host that did not renew for one lease; raises Misconfigured if it did."""
+    """Wait for one lease and return the version of a host that did not renew; raise Misconfigured if it renewed."""
     lease = _observe(other).lease_seconds
-    over = clock() + lease
+    deadline = clock() + lease
     while True:
         await asyncio.sleep(lease / _CHECKS_PER_LEASE)
         async with bus.transaction() as transaction:
@@ -146,7 +149,7 @@ async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -
                 f"another host named {now.id} runs on machine {now.machine or 'unknown'}, directory"
                 f" {now.directory or 'unknown'}: stop it there, or give this host another name"
             )
-        if record is None or record.version != other.version or clock() >= over:
+        if record is None or record.version != other.version or clock() >= deadline:
             return other.version
 
 

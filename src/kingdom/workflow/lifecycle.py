@@ -1,6 +1,6 @@
-"""Operations on stored runs, each in one transaction. A refused operation names the allowed ones.
+"""Operations on stored runs, each in one transaction. The error of a refused operation lists the allowed operations.
 
-With a bus an operation opens its own transaction; with a transaction it takes part in it.
+An operation opens its own transaction if `where` is a bus, and joins the transaction if `where` is a transaction.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ _log = structlog.get_logger("kingdom.workflow")
 
 
 async def create(where: Bus | Transaction, template_id: str, *, actor: str, name: str = "") -> Workflow:
-    """Create a run from a template. Later changes of the template do not affect it."""
+    """Create a run from a template. Later changes of the template do not affect the run."""
 
     async def act(transaction: Transaction) -> Workflow:
         _, template = await load_resource(transaction, WorkflowTemplate, template_id)
@@ -82,7 +82,7 @@ async def start(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Wo
 
     def act(step: Step) -> None:
         if step.workflow.status is WorkflowStatus.PREPARING:
-            # It was READY on a lost host, so its new host prepares it again.
+            # The run was READY on a lost host, so its new host is preparing it again.
             step.workflow.starts_when_ready = True
         else:
             operations.start(step)
@@ -91,14 +91,14 @@ async def start(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Wo
 
 
 async def pause(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
-    """Pause a run when its host confirms that nothing runs."""
+    """Stop the agent of a run. The run is paused when its host confirms the stop."""
     return await _take_step(where, workflow_id, actor, operations.pause)
 
 
 async def resume(
     where: Bus | Transaction, workflow_id: str, how: operations.ResumeFrom, *, actor: str, grants: bool = False
 ) -> Workflow:
-    """Resume a run from a checkpoint, from the base, or in its session; `grants` adds another budget."""
+    """Resume a run from a checkpoint, from its base commit, or in its session. `grants` adds the budget once more."""
 
     def act(step: Step) -> None:
         operations.resume(step, how, grants=grants)
@@ -107,7 +107,7 @@ async def resume(
 
 
 async def cancel(
-    where: Bus | Transaction, workflow_id: str, *, actor: str, reason: str = "somebody cancelled it"
+    where: Bus | Transaction, workflow_id: str, *, actor: str, reason: str = "a person cancelled it"
 ) -> Workflow:
     """Cancel a run. A second request changes nothing."""
 
@@ -154,7 +154,7 @@ async def resume_parked_runs(bus: Bus) -> list[str]:
         await run_transaction(bus, partial(_continue_parked, workflow_id))
 
     failure = "could not resume a parked run, trying again"
-    return await _act_on_each(bus, due, resume_run, failure, others_wait=len(due) == query.limit)
+    return await _act_on_each(bus, due, resume_run, failure, has_more=len(due) == query.limit)
 
 
 async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
@@ -164,33 +164,34 @@ async def _continue_parked(workflow_id: str, transaction: Transaction) -> None:
     try:
         await resume(transaction, workflow_id, operations.Continue(), actor=ENGINE)
     except IllegalTransition:
-        # Its session was lost with its host.
+        # The run cannot continue in its session, which was lost with its host.
         await resume(transaction, workflow_id, operations.Auto(), actor=ENGINE)
 
 
 async def release_old_checkouts(bus: Bus) -> list[str]:
     """Release the checkouts of runs that ended long enough ago, and return the ids of the runs."""
     due: list[str] = []
-    others_wait = False
+    has_more = False
     async with bus.transaction() as transaction:
         for state in sorted({*WORKFLOW.final, DELETED}):
             query = RecordQuery(kind=WORKFLOWS.name, state=state, due_by=utc_now())
             found = [record.id for record in await transaction.find(query)]
             due += found
-            others_wait = others_wait or len(found) == query.limit
+            has_more = has_more or len(found) == query.limit
 
     async def release_run(workflow_id: str) -> None:
         await _take_step(bus, workflow_id, ENGINE, operations.release_remaining_trees)
 
-    return await _act_on_each(
-        bus, due, release_run, "could not release the checkouts of a run", others_wait=others_wait
-    )
+    return await _act_on_each(bus, due, release_run, "could not release the checkouts of a run", has_more=has_more)
 
 
 async def _act_on_each(
-    bus: Bus, due: list[str], act: Callable[[str], Awaitable[None]], failure: str, *, others_wait: bool
+    bus: Bus, due: list[str], act: Callable[[str], Awaitable[None]], failure: str, *, has_more: bool
 ) -> list[str]:
-    """Act on each due run and return the successful ones. Failed ones are postponed if `others_wait`."""
+    """Act on each due run and return the ids of the successful runs.
+
+    If the query found only a part of the due runs (`has_more`), failed runs are postponed, so they do not block others.
+    """
     done: list[str] = []
     for workflow_id in due:
         try:
@@ -199,7 +200,7 @@ async def _act_on_each(
             _log.warning(failure, workflow=workflow_id, error=str(error))
         else:
             done.append(workflow_id)
-    for workflow_id in set(due).difference(done) if others_wait else ():
+    for workflow_id in set(due).difference(done) if has_more else ():
         await run_transaction(bus, partial(_postpone, workflow_id))
     return done
 
@@ -219,7 +220,7 @@ async def _take_step(
     needs_host_for: str = "",
     needs_resources: bool = False,
 ) -> Workflow:
-    """Take one step of a run. `needs_host_for` is an operation that requires a host."""
+    """Apply an operation to a run. `needs_host_for` is the name of the operation if it requires a host."""
 
     async def act(transaction: Transaction) -> Workflow:
         record, workflow = await load_workflow(transaction, workflow_id)

@@ -1,7 +1,7 @@
-"""The engine: one table from each received event to its reaction.
+"""The engine: tables of the events that it receives, each with its reaction.
 
-The engine receives only events from or about hosts and resources. Events such as WorkStarted or TaskCompleted are
-emitted by the step that also acts on them (`proceed`), so they are only logged.
+The engine receives only answers of hosts, and events about hosts, resources and displaced runs. It does not receive
+events such as WorkStarted or TaskCompleted: the step that emits them also acts on them (`proceed`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -76,7 +76,7 @@ ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
 
 
 async def place_displaced_run(received: Event[events.WorkflowDisplaced], transaction: Transaction) -> None:
-    """Place a displaced run on a host. If no host can take it, it waits for its own."""
+    """Place a displaced run on a host. If no host can take the run, the run waits for its lost host."""
     lost = received.payload
     record, workflow = await load_workflow(transaction, lost.workflow_id)
     lost_placement = Placement(host=lost.host, epoch=lost.epoch)
@@ -92,32 +92,32 @@ async def place_displaced_run(received: Event[events.WorkflowDisplaced], transac
         await save_step(transaction, step, record, ENGINE)
 
 
-async def host_restarted(received: Event[events.HostRegistered], transaction: Transaction) -> None:
-    """Displace the earlier runs of a host, and the runs of lost hosts that it can take."""
+async def on_host_registered(received: Event[events.HostRegistered], transaction: Transaction) -> None:
+    """Displace the runs that a host had before it restarted, and runs of lost hosts that now fit on a host."""
     host = received.payload
     own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} restarted")
     await displace_stranded_runs(transaction, taken=own)
 
 
-async def host_lost(received: Event[events.HostLost], transaction: Transaction) -> None:
+async def on_host_lost(received: Event[events.HostLost], transaction: Transaction) -> None:
     """Displace the runs of a lost host."""
     lost = received.payload
     await displace_runs(transaction, lost.host, lost.epoch, f"{lost.host} is lost")
 
 
-async def host_runs_left(received: Event[events.HostRunsLeft], transaction: Transaction) -> None:
+async def on_host_runs_left(received: Event[events.HostRunsLeft], transaction: Transaction) -> None:
     """Displace the next runs of a host with too many runs for one transaction."""
     left = received.payload
     await displace_runs(transaction, left.host, left.epoch, left.reason, left.after)
 
 
-async def git_deleted(received: Event[events.GitDeleted], transaction: Transaction) -> None:
+async def on_git_deleted(received: Event[events.GitDeleted], transaction: Transaction) -> None:
     """Remove a deleted Git from every template."""
     git_id = received.payload.git_id
     await _update_templates(transaction, GITS, git_id, lambda template: template.without_git(git_id))
 
 
-async def mcp_server_unregistered(received: Event[events.McpServerUnregistered], transaction: Transaction) -> None:
+async def on_mcp_server_unregistered(received: Event[events.McpServerUnregistered], transaction: Transaction) -> None:
     """Remove an unregistered McpServer from every template."""
     server_id = received.payload.mcp_server_id
     await _update_templates(
@@ -127,16 +127,16 @@ async def mcp_server_unregistered(received: Event[events.McpServerUnregistered],
 
 REACTIONS: Mapping[type[DomainEvent], Callable[[Event[Any], Transaction], Awaitable[None]]] = {
     events.WorkflowDisplaced: place_displaced_run,
-    events.HostRegistered: host_restarted,
-    events.HostLost: host_lost,
-    events.HostRunsLeft: host_runs_left,
-    events.GitDeleted: git_deleted,
-    events.McpServerUnregistered: mcp_server_unregistered,
+    events.HostRegistered: on_host_registered,
+    events.HostLost: on_host_lost,
+    events.HostRunsLeft: on_host_runs_left,
+    events.GitDeleted: on_git_deleted,
+    events.McpServerUnregistered: on_mcp_server_unregistered,
 }
 
 
 async def apply_answer(received: Event[answers.HostAnswer], transaction: Transaction) -> None:
-    """Apply the answer of a host to its run. Of a stale answer only the cost counts, and it is logged."""
+    """Apply the answer of a host to its run. A stale answer is logged, and only its cost is applied."""
     answer, envelope = received.payload, received.envelope
     try:
         record, workflow = await load_workflow(transaction, envelope.aggregate_id)
@@ -171,8 +171,8 @@ def engine() -> Application:
 
 async def _refuse_undecided(transaction: Transaction, petition: answers.AgentPetitioned, step: Step) -> None:
     """Refuse a petition that will never be decided, unless it has a verdict already."""
-    by_hand = "petitions are decided only for runs of a General, and a person started this run"
-    reason = step.ignored or ("" if step.workflow.requester else by_hand)
+    without_general = "petitions are decided only for runs of a General, and a person started this run"
+    reason = step.ignored or ("" if step.workflow.requester else without_general)
     if reason and await load_verdict(transaction, petition.petition_id) is None:
         await save_verdict(transaction, petition.petition_id, PetitionVerdict(granted=False, reason=reason))
 

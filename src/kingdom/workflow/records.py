@@ -1,4 +1,4 @@
-"""The record kinds of runs and resources, and how a step becomes one transaction."""
+"""The record kinds of runs and resources, and functions that load and save them."""
 
 import asyncio
 import random
@@ -29,19 +29,19 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.streams import requester_stream
 
 DELETED = "DELETED"
-# No run can start to use a resource while its deletion checks for users.
+# No run can start to use a resource in this state: its deletion is looking for runs that use it.
 DELETING = "DELETING"
 ACTIVE = "ACTIVE"
-# The actor of what the engine does by itself.
+# The actor in log entries about actions that the engine takes by itself.
 ENGINE = "engine"
-_PAGE = 100
+_PAGE_SIZE = 100
 _RERUNS_MAX = 50
 _RERUN_PAUSE_SECONDS = 0.05
 _KEPT = timedelta(days=90)
 # Documents of agents are kept as long as the longest run may need them.
 _DOCUMENTS_KEPT = timedelta(days=365)
 _LOST_HOSTS_KEPT = timedelta(days=30)
-# After the end of a run, people can still inspect its checkouts for this long.
+# For this time after the end of a run, people can still inspect its checkouts.
 TREES_KEPT = timedelta(hours=24)
 _RELEASE_RETRY_AFTER = timedelta(hours=24)
 
@@ -68,7 +68,7 @@ MCP_SERVERS = RecordKind(
     final=frozenset({DELETED}),
     retention=_KEPT,
 )
-# A lost host that returns is no longer subject to retention.
+# LOST is final only for retention: a lost host can register again, and its record is then kept.
 HOSTS = RecordKind(
     name="host",
     directories=_states("hosts", *HostStatus),
@@ -79,7 +79,7 @@ HOSTS = RecordKind(
 DOCUMENTS = RecordKind(
     name="document", directories=_states("documents", ACTIVE), final=frozenset({ACTIVE}), retention=_DOCUMENTS_KEPT
 )
-# Commands that a host has accepted, until it has answered.
+# Commands that a host has accepted. A command becomes ANSWERED when the host has answered it.
 ACCEPTED, ANSWERED = "ACCEPTED", "ANSWERED"
 COMMANDS = RecordKind(
     name="command",
@@ -87,7 +87,7 @@ COMMANDS = RecordKind(
     final=frozenset({ANSWERED}),
     retention=timedelta(days=1),
 )
-# The verdict on each petition, kept as long as its agent may ask for it.
+# The verdict on each petition. It is kept as long as the agent may ask for it.
 UNDECIDED, DECIDED = "UNDECIDED", "DECIDED"
 VERDICTS = RecordKind(
     name="verdict",
@@ -135,7 +135,7 @@ async def save_step(
 ) -> None:
     """Store the run of a step, log and publish its events, and send its commands.
 
-    The requester of the run gets its events, and the `answer` of the host that caused the step.
+    The requester of the run also gets events of the step, and the `answer` that caused it (see REQUESTER_EVENTS).
     """
     workflow = step.workflow
     await transaction.put(
@@ -144,7 +144,7 @@ async def save_step(
             id=workflow.id,
             version=record.version if record else 0,
             state=DELETED if workflow.deleted_at else workflow.status,
-            # An ended run needs nothing from its host, so the host does not list it.
+            # The host lists the runs that it owns. It has nothing to do for an ended run, so such a run has no owner.
             owner=workflow.placement.host if workflow.placement and not _is_over(workflow) else None,
             due_at=_due(step),
             doc=workflow.document(),
@@ -178,7 +178,7 @@ async def publish_events(
 
 
 def event_envelope(event: DomainEvent, aggregate: str, key: str) -> Envelope:
-    """Return the envelope of a domain event, ordered by its aggregate."""
+    """Return the envelope of a domain event. Events of one aggregate stay in order."""
     event_type = EVENT_TYPES[type(event)]
     return event_type.envelope(event, aggregate_type=aggregate, aggregate_id=key, partition_key=key)
 
@@ -202,7 +202,7 @@ def log_entry(envelope: Envelope, actor: str, **more: Any) -> LogEntry:
 
 
 async def load_resource(transaction: Transaction, kind: type[Resource], resource_id: str) -> tuple[Record, Resource]:
-    """Return a template, Git or McpServer and its record, including deleted ones."""
+    """Return a template, Git or McpServer, even a deleted one, and its record."""
     record = await _existing(transaction, _RECORD_KINDS[kind].name, resource_id)
     return record, read_document(record.doc, kind)
 
@@ -224,16 +224,16 @@ async def each_record(transaction: Transaction, query: RecordQuery) -> AsyncIter
     """Yield every record of a query in the order of ids, page by page."""
     after = query.after or ""
     while True:
-        page = await transaction.find(replace(query, after=after, limit=_PAGE))
+        page = await transaction.find(replace(query, after=after, limit=_PAGE_SIZE))
         for record in page:
             yield record
-        if len(page) < _PAGE:
+        if len(page) < _PAGE_SIZE:
             return
         after = page[-1].id
 
 
 async def run_transaction(where: Bus | Transaction, act: Callable[[Transaction], Awaitable[_T]]) -> _T:
-    """Act in a new transaction and repeat it after a conflict; with a given transaction act in that one."""
+    """Call `act` in a new transaction, and repeat it after a conflict. If `where` is a transaction, use it instead."""
     if isinstance(where, Transaction):
         return await act(where)
     for _ in range(_RERUNS_MAX):
@@ -267,16 +267,16 @@ def _is_over(workflow: Workflow) -> bool:
 
 
 def _due(step: Step) -> datetime | None:
-    """Return when the timers of the engine have work for a run."""
+    """Return the time at which the timers of the engine must act on a run."""
     workflow = step.workflow
     return workflow.parked_until if workflow.status is WorkflowStatus.AWAITING else _release_due(step)
 
 
 def _release_due(step: Step) -> datetime | None:
-    """Return when the checkouts of an ended run are released, or when a failed release is retried."""
+    """Return the time at which the checkouts of an ended run are released, or a failed release is retried."""
     workflow = step.workflow
-    kept = any(tree.status is WorkTreeStatus.READY for tree in workflow.work_trees)
-    if workflow.ended_at and kept and not workflow.deleted_at:
+    has_checkout = any(tree.status is WorkTreeStatus.READY for tree in workflow.work_trees)
+    if workflow.ended_at and has_checkout and not workflow.deleted_at:
         return workflow.ended_at + TREES_KEPT
-    left = any(tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing for tree in workflow.work_trees)
-    return step.at + _RELEASE_RETRY_AFTER if left and _is_over(workflow) else None
+    failed = any(tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing for tree in workflow.work_trees)
+    return step.at + _RELEASE_RETRY_AFTER if failed and _is_over(workflow) else None

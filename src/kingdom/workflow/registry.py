@@ -37,7 +37,7 @@ ID_PATTERN = "^[a-z0-9][a-z0-9._-]{0,59}$"
 
 
 class ResourceUsers(msgspec.Struct, frozen=True, kw_only=True):
-    """The users of a resource. Workflows prevent its deletion; templates only lose the reference."""
+    """The Workflows and templates that use a resource. Only the Workflows prevent its deletion."""
 
     workflows: tuple[str, ...]
     templates: tuple[str, ...]
@@ -77,7 +77,7 @@ _MCP_SERVER = _ResourceKind(
 
 
 async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
-    """Register a repository, unless another Git has the same repository name in events."""
+    """Register a repository. Refuse it if events with its repository name already belong to another Git."""
 
     async def act(transaction: Transaction) -> Git:
         found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
@@ -96,13 +96,13 @@ async def delete_git(bus: Bus, git_id: str, *, actor: str) -> Git:
     return await _delete(bus, _GIT, git_id, actor)
 
 
-async def list_gits(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[Git]:
+async def list_gits(bus: Bus, on_unreadable: OnUnreadable = ignore_unreadable) -> list[Git]:
     """Return every registered repository."""
-    return await list_resources(bus, GITS, Git, leave_out)
+    return await list_resources(bus, GITS, Git, on_unreadable)
 
 
 async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
-    """Return a repository and its users; includes deleted ones."""
+    """Return a repository, even a deleted one, and its users."""
     return await _show(bus, _GIT, git_id)
 
 
@@ -131,22 +131,22 @@ async def unregister_mcp_server(bus: Bus, server_id: str, *, actor: str) -> McpS
     return await _delete(bus, _MCP_SERVER, server_id, actor)
 
 
-async def list_mcp_servers(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[McpServer]:
+async def list_mcp_servers(bus: Bus, on_unreadable: OnUnreadable = ignore_unreadable) -> list[McpServer]:
     """Return every registered MCP server."""
-    return await list_resources(bus, MCP_SERVERS, McpServer, leave_out)
+    return await list_resources(bus, MCP_SERVERS, McpServer, on_unreadable)
 
 
 async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, ResourceUsers]:
-    """Return an MCP server and its users; includes unregistered ones."""
+    """Return an MCP server, even an unregistered one, and its users."""
     return await _show(bus, _MCP_SERVER, server_id)
 
 
 async def check_new_id(
     transaction: Transaction, kind: RecordKind, resource_id: str, alternatives: Collection[str] = ()
 ) -> Record | None:
-    """Refuse an id that is invalid or in use; return the deleted record that a new resource replaces, if any.
+    """Refuse an id that is invalid or in use. Return the record of a deleted resource with this id, if any.
 
-    `alternatives` names further operations on the existing resource, for the error message.
+    The error message lists `alternatives` as further operations on the existing resource.
     """
     if not re.fullmatch(ID_PATTERN, resource_id):
         raise Misconfigured(
@@ -160,11 +160,13 @@ async def check_new_id(
     return record
 
 
-async def list_resources(bus: Bus, kind: RecordKind, of: type[Resource], leave_out: OnUnreadable) -> list[Resource]:
+async def list_resources(
+    bus: Bus, kind: RecordKind, resource_type: type[Resource], on_unreadable: OnUnreadable
+) -> list[Resource]:
     """Return every readable resource of one kind that is not deleted."""
     async with bus.transaction() as transaction:
         found = [record async for record in each_record(transaction, RecordQuery(kind=kind.name))]
-    return list(read_documents((record for record in found if record.state != DELETED), of, leave_out))
+    return list(read_documents((record for record in found if record.state != DELETED), resource_type, on_unreadable))
 
 
 async def _create(
@@ -192,9 +194,9 @@ async def _show(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str) ->
 async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, actor: str) -> _Registered:
     """Delete a resource that no run uses.
 
-    Runs only read the resources they use, so many runs can start at once, and a deletion has to look for them. It first
-    blocks new users, then looks for users, and looks again afterwards. A start that read the resource before the first
-    step and is stored after the last one fails later, when its host needs the deleted resource.
+    A starting run only reads its resources, so it does not conflict with the deletion. Therefore the deletion first
+    blocks new users, then looks for users, and looks again after it has deleted the resource. It can still miss a run
+    that read the resource before the first step and is stored after the last. Such a run fails on its host.
     """
 
     async def begin(transaction: Transaction) -> None:
@@ -236,7 +238,7 @@ async def _workflows_with(
 ) -> tuple[str, ...]:
     """Return the runs that use a resource and prevent its deletion."""
     users: list[str] = []
-    # One query for all states, since a run could change its state between two queries.
+    # One query covers all states, since a run could change its state between two queries.
     async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
             workflow = Workflow.read(record.doc)

@@ -21,10 +21,10 @@ _log = structlog.get_logger("kingdom.workflow")
 
 
 async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reason: str, after: str = "") -> int:
-    """Publish WorkflowDisplaced for the runs of a host and return their number. Each run is then placed on its own.
+    """Publish a WorkflowDisplaced for each run of a host, and return the number of these runs.
 
-    Further runs of a host with many runs follow in later transactions. A host that registered again in the meantime is
-    skipped, since its registration displaces the runs itself.
+    A host with many runs needs several transactions: HostRunsLeft triggers the next one, which continues after the run
+    id `after`. A host that registered again in the meantime is skipped, since its registration displaces its runs.
     """
     _, host = await find_host(transaction, host_id)
     if host and host.epoch != epoch:
@@ -41,9 +41,10 @@ async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reas
 
 
 async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> None:
-    """Displace runs of lost hosts that can continue elsewhere, as many as there are free slots.
+    """Displace runs that can leave their lost host, as many as there are free slots on other hosts.
 
-    The limit keeps the first returning host from getting all runs. `taken` slots are reserved for its own runs.
+    Without this limit, the first host that returns would get all runs. `taken` is the number of slots that are already
+    used by other displaced runs.
     """
     hosts = await known_hosts(transaction)
     slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.status is HostStatus.UP)
@@ -63,12 +64,12 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
 
 
 def waits_for_host(workflow: Workflow) -> bool:
-    """Return whether a host works for a run or has a command for it."""
+    """Return whether a run needs its host: the host works for the run or has a command for it."""
     return not workflow.is_idle or any(tree.releasing for tree in workflow.work_trees if tree.may_exist)
 
 
 async def finish_stop_on_lost_host(transaction: Transaction, step: Step) -> None:
-    """Complete the requested stop of a run whose host is lost, since nothing can run there."""
+    """Complete the requested stop of a run whose host is lost, because a lost host cannot confirm the stop."""
     placement = step.workflow.placement
     if step.workflow.stop_request and placement:
         _, host = await find_host(transaction, placement.host)
@@ -77,7 +78,7 @@ async def finish_stop_on_lost_host(transaction: Transaction, step: Step) -> None
 
 
 async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host | None:
-    """Return the host for a run: its own while that is up, else one with access to its checkpoints."""
+    """Return the host for a run: its own host if that is up, otherwise another host that can get its checkpoints."""
     placement = workflow.placement
     if placement:
         _, own = await find_host(transaction, placement.host)
@@ -89,7 +90,10 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
 
 
 async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: dict[str, bool]) -> bool:
-    """Return whether another host can get the checkpoints of a run. `with_remote` caches the Gits."""
+    """Return whether another host can get the checkpoints of a run.
+
+    `with_remote` is a cache: it tells for each Git id whether the Git has a checkpoint remote.
+    """
     if workflow.started_at is None:
         return True
     for git_id in workflow.git_ids():
@@ -104,7 +108,7 @@ async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: d
 
 
 def _read(record: Record) -> Workflow | None:
-    """Return a run, or None if it is unreadable, since it must not block the other runs."""
+    """Return a run, or None if it is unreadable: an unreadable run must not block the other runs."""
     try:
         return Workflow.read(record.doc)
     except Unreadable as error:

@@ -8,7 +8,7 @@ from kingdom.workflow.model.messages import answers, events
 from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 
 _RETRY = RetryPolicy(cap=timedelta(seconds=60))
-# All events of a run, in order. The key is the run id.
+# The input of the engine for each run, in order. The partition key is the run id.
 WORKFLOW_STREAM = Stream(
     name="workflow",
     ordered=True,
@@ -18,7 +18,7 @@ WORKFLOW_STREAM = Stream(
         | {events.WorkflowDisplaced.__name__}
     ),
 )
-# Events of resources and hosts. The key is the id of the resource or host.
+# Events of resources and hosts. The partition key is the id of the resource or host.
 REGISTRY_STREAM = Stream(
     name="registry",
     ordered=True,
@@ -34,10 +34,11 @@ REGISTRY_STREAM = Stream(
         )
     ),
 )
-# Commands for a host, ordered by run. Stops have their own stream, so an unprocessable command cannot block them.
+# Commands for a host, in order for each run. Commands that stop an agent have the separate control stream, so a command
+# that fails again and again cannot block them.
 COMMAND_STREAM = Stream(name="soldier.{host}", ordered=True, retry=_RETRY)
 CONTROL_STREAM = Stream(name="soldier.{host}.control", ordered=True, retry=_RETRY)
-# Events for the requester of a run, ordered by run.
+# Events for the requester of runs, in order for each run.
 REQUESTER_STREAM = Stream(name="run.{asker}", ordered=True, retry=_RETRY)
 
 

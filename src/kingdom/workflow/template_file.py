@@ -1,6 +1,7 @@
 """Templates as YAML files: their format, and the conversion in both directions.
 
-Shorthand: a task can be just its query, and a reference just an id. A Git without `baseBranch` uses its default branch.
+A task can be written as just its query, and a reference as just an id. A Git reference without `baseBranch` uses the
+default branch.
 """
 
 from typing import Annotated, Any
@@ -33,7 +34,7 @@ class SectionEntry(TemplateFileEntry, frozen=True, kw_only=True):
 
 
 class TaskEntry(TemplateFileEntry, frozen=True, kw_only=True):
-    """A prompt, and the outline of the report to write, if any."""
+    """A prompt, and the outline of the report that the agent writes, if any."""
 
     query: _Text
     report_outline: tuple[SectionEntry, ...] = ()
@@ -41,7 +42,7 @@ class TaskEntry(TemplateFileEntry, frozen=True, kw_only=True):
 
 
 class GitRefEntry(TemplateFileEntry, frozen=True, kw_only=True):
-    """A repository and the branch to start from; the default branch if none is named."""
+    """A repository and the branch to start from. Without a branch, the run starts from the default branch."""
 
     git_id: _Id
     base_branch: str = ""
@@ -71,7 +72,8 @@ class WorkEntry(TemplateFileEntry, frozen=True, kw_only=True):
 class PolicyEntry(TemplateFileEntry, frozen=True, kw_only=True):
     """Limits of a run: the number of retries per work, and the budget.
 
-    A run that has cost `budgetUsd` asks a person for the same amount again, or fails with `overBudget: stop`.
+    When a run has cost `budgetUsd`, it asks a person whether it may cost the same amount again. With `overBudget: stop`
+    it fails instead.
     """
 
     retries: Annotated[int, Meta(ge=0)] = 0
@@ -100,12 +102,12 @@ NESTED_ENTRIES: dict[str, type[TemplateFileEntry]] = {
     "mcpServerRefs": McpServerRefEntry,
     "policy": PolicyEntry,
 }
-# The field that a plain string stands for, in each list with shorthand.
+# For each list that may contain plain strings: the field that a plain string stands for.
 _SHORTHAND = {"tasks": "query", "gitRefs": "gitId", "mcpServerRefs": "mcpServerId"}
 
 
 def read_template(text: str, source: str, *, template_id: str = "") -> WorkflowTemplate:
-    """Read a template. `source` names the file in errors; `template_id` is the id if the file has none."""
+    """Read a template. Errors mention `source` as the file; `template_id` is the id if the file has none."""
     file = read_yaml(text, source, TemplateFile, NESTED_ENTRIES)
     chosen = file.id or template_id or slug(file.name)
     if not chosen:
@@ -128,7 +130,7 @@ def write_template(template: WorkflowTemplate) -> str:
 
 
 def expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a template document without shorthand."""
+    """Return a template document in which each plain string is replaced by the object that it stands for."""
     expanded = dict(document)
     for field, key in _SHORTHAND.items():
         if field in expanded:

@@ -1,4 +1,4 @@
-"""Templates in the store: create, create from a run, update, delete. Their references must be registered."""
+"""Templates in the store: create, create from a run, update, delete. Every Git and MCP server must be registered."""
 
 import re
 from collections.abc import Iterable
@@ -79,13 +79,13 @@ async def delete_template(bus: Bus, template_id: str, *, actor: str) -> Workflow
     return await run_transaction(bus, act)
 
 
-async def list_templates(bus: Bus, leave_out: OnUnreadable = ignore_unreadable) -> list[WorkflowTemplate]:
+async def list_templates(bus: Bus, on_unreadable: OnUnreadable = ignore_unreadable) -> list[WorkflowTemplate]:
     """Return every template that is not deleted."""
-    return await list_resources(bus, TEMPLATES, WorkflowTemplate, leave_out)
+    return await list_resources(bus, TEMPLATES, WorkflowTemplate, on_unreadable)
 
 
 async def show_template(bus: Bus, template_id: str) -> WorkflowTemplate:
-    """Return a template; includes deleted ones."""
+    """Return a template, even a deleted one."""
     async with bus.transaction() as transaction:
         return (await load_resource(transaction, WorkflowTemplate, template_id))[1]
 
@@ -104,7 +104,7 @@ async def _store_new(transaction: Transaction, template: WorkflowTemplate, actor
 
 
 async def _complete_references(transaction: Transaction, template: WorkflowTemplate) -> WorkflowTemplate:
-    """Return the template with complete references; refuses references to unknown resources."""
+    """Return the template with a base branch in every Git reference. Refuse references to unknown resources."""
     server_refs = [*template.mcp_server_refs, *(ref for work in template.works for ref in work.mcp_server_refs)]
     gits = [await _load_registered(transaction, Git, git_id, template) for git_id in template.git_ids()]
     for server_id in sorted({ref.mcp_server_id for ref in server_refs}):
@@ -135,6 +135,6 @@ async def _load_registered(
             f" register it with `{command} {resource_id} …`, or remove the reference"
         )
     resource = msgspec.convert(record.doc, kind)
-    # This write conflicts with a simultaneous deletion, which then has to check again.
+    # This write conflicts with a simultaneous deletion of the resource, so the deletion has to look for users again.
     await save_resource(transaction, resource, record)
     return resource

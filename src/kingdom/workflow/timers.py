@@ -14,15 +14,16 @@ from kingdom.workflow.lifecycle import release_old_checkouts, resume_parked_runs
 from kingdom.workflow.records import run_transaction
 from kingdom.workflow.relocation import displace_stranded_runs
 
-# This also finds runs that were placed on a host while it was being marked as lost.
-_STRANDED_EVERY = 30
+# Multiples of the period of the timers.
 _PARKED_EVERY = 5
+# The reaction to a lost host moves its runs. This timer finds runs that were placed on the host at the same moment.
+_STRANDED_EVERY = 30
 _log = structlog.get_logger("kingdom.workflow")
 
 
 async def run_timers(bus: Bus, every: timedelta = timedelta(seconds=1)) -> None:
-    """Run all timers until cancelled. Any number of engines may do so."""
-    # Separate tasks, so a long list of runs does not delay the detection of lost hosts.
+    """Run all timers until cancelled. Several engines may run them at the same time."""
+    # The tasks are separate, so a long list of runs does not delay the detection of lost hosts.
     async with asyncio.TaskGroup() as group:
         group.create_task(_detect_lost_hosts(bus, every.total_seconds()))
         group.create_task(_resume_parked_runs(bus, every.total_seconds() * _PARKED_EVERY))

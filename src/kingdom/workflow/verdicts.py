@@ -1,4 +1,4 @@
-"""Verdicts on the petitions of agents, stored for their hosts."""
+"""Stored verdicts on the petitions of agents. The host of an agent reads them."""
 
 import msgspec
 
@@ -8,14 +8,14 @@ from kingdom.workflow.records import DECIDED, UNDECIDED, VERDICTS
 
 
 class PetitionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a petition is granted; None while a person decides. `reason` is for the agent."""
+    """The verdict on a petition: `granted` is None until a person has decided. `reason` is a text for the agent."""
 
     granted: bool | None
     reason: str = ""
 
 
 async def save_verdict(transaction: Transaction, petition_id: str, verdict: PetitionVerdict) -> None:
-    """Store a verdict under the petition id of the host, unless it is stored already."""
+    """Store the verdict on a petition, unless an equal verdict is stored already."""
     record = await transaction.get(VERDICTS.name, petition_id)
     if record and msgspec.convert(record.doc, PetitionVerdict) == verdict:
         return

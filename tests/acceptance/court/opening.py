@@ -14,7 +14,7 @@ from kingdom.clock import utc_now
 from kingdom.court.heartbeat import FileHeartbeatWriter
 from kingdom.court.text_logs import NAMES, log_path
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from tests.acceptance.court.court import Court, wait
 from tests.acceptance.court.packages import REPOSITORIES, gates, write_packages
 
@@ -66,7 +66,7 @@ async def opened_court_with(directory: Path, url: str, soldiers: Mapping[str, An
 @asynccontextmanager
 async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Have stand-ins, people and Generals, but nobody who plays a role."""
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with opened(directory, url) as house:
         write_packages(house)
         source = str(house.source)

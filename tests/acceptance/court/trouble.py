@@ -18,7 +18,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment
 from kingdom.court.sessions import SoldierSession, add_session, list_sessions
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from tests.acceptance.court.court import Court, wait, whole_log
 from tests.acceptance.court.packages import LOST, second_gate
 from tests.acceptance.court.stories import Story, ended, mention
@@ -68,7 +68,7 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
     chamberlain = {"every_seconds": 1, "heartbeat": {"threshold_seconds": 5}}
     settings = {"database_url": store, "heartbeat_seconds": 1, "chamberlain": chamberlain}
     (directory / "kingdom.yaml").write_text(yaml.safe_dump(settings))
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with open_bus(store, application.topology, application.kinds) as bus:
         operations = operations_of(bus)
 

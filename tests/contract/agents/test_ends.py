@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_SECONDS
 async def test_an_idle_agent_ends_by_itself_within_the_grace(stage: Stage) -> None:
     agent = await stage.start()
     await asyncio.wait_for(agent.stop(A_WHILE), PATIENCE_SECONDS)
-    assert await agent.ended() == "exit code 0"
+    assert await agent.wait_for_end() == "exit code 0"
 
 
 async def test_a_busy_agent_may_finish_its_turn_within_the_grace(stage: Stage) -> None:
@@ -29,7 +29,7 @@ async def test_a_busy_agent_may_finish_its_turn_within_the_grace(stage: Stage) -
     (stage.work_space / "go").touch()
     assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == TurnAnswer("in time", 0.0)
     await asyncio.wait_for(stop, PATIENCE_SECONDS)
-    assert await agent.ended() == "exit code 0"
+    assert await agent.wait_for_end() == "exit code 0"
 
 
 @pytest.mark.parametrize("grace", [AT_ONCE, timedelta(milliseconds=50)])
@@ -41,7 +41,7 @@ async def test_a_busy_agent_is_killed_after_the_grace(stage: Stage, grace: timed
     with pytest.raises(AgentGone, match="SIGKILL") as caught:
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
     assert caught.value.cost_usd == 0.5 or stage.kind.cost_told is not Told.AT_ONCE
-    assert "SIGKILL" in await agent.ended()
+    assert "SIGKILL" in await agent.wait_for_end()
 
 
 async def test_an_agent_is_stopped_twice_as_well_as_once(stage: Stage) -> None:
@@ -49,7 +49,7 @@ async def test_an_agent_is_stopped_twice_as_well_as_once(stage: Stage) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(agent.stop(A_WHILE), agent.stop(A_WHILE))
         await agent.stop(AT_ONCE)
-    assert await agent.ended() == "exit code 0"
+    assert await agent.wait_for_end() == "exit code 0"
 
 
 async def test_a_second_stop_may_shorten_the_grace(stage: Stage) -> None:

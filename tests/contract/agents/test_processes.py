@@ -75,7 +75,7 @@ async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_
     turn = await in_a_tool(agent, contained_stage)
     assert agent.pid is not None
     os.kill(agent.pid, signal.SIGKILL)
-    assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+    assert "SIGKILL" in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
     assert marked(contained_stage.mark) == []
     with pytest.raises(AgentGone, match="SIGKILL"):
         await turn

@@ -143,7 +143,7 @@ async def test_a_crashed_agent_makes_send_raise_and_ended_tells_the_code(stage: 
     with pytest.raises(AgentGone, match=stage.kind.crash) as caught:
         await follow(agent, {"cost": 0.5}, {"crash": 3})
     assert caught.value.cost_usd == (0.5 if stage.kind.cost_told is Told.AT_ONCE else 0.0)
-    assert stage.kind.crash in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+    assert stage.kind.crash in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match=stage.kind.crash):
         await follow(agent, prompt_id="t2#1")
 

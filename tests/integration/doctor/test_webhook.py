@@ -13,7 +13,7 @@ from kingdom.clock import utc_now
 from kingdom.court.heartbeat import FileHeartbeatWriter
 from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.realm import Realm, read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from tests.integration.doctor.scene import look, look_at, write_settings
 
 
@@ -33,7 +33,7 @@ def occupied() -> Iterator[int]:
 async def sentinel_listening(file: Path) -> AsyncIterator[None]:
     """Receive webhooks as the Sentinel of these settings does."""
     realm = read_realm(file)
-    application = declared(Realm())
+    application = declare_application(Realm())
     assert realm.sentinel.github is not None
     async with open_bus(realm.database_url, application.topology, application.kinds) as bus:
         receiver = WebhookReceiver(bus, realm.sentinel.github)

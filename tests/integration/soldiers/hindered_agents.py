@@ -60,5 +60,5 @@ class _HinderedAgent(Agent):
         await self._before_stop()
         await self._agent.stop(grace)
 
-    async def ended(self) -> str:
-        return await self._agent.ended()
+    async def wait_for_end(self) -> str:
+        return await self._agent.wait_for_end()

@@ -102,7 +102,7 @@ class _ImpatientAgent(Agent):
         self.pid = agent.pid
         self._agent = agent
         self._grace = grace
-        self._ending = asyncio.create_task(agent.ended())
+        self._ending = asyncio.create_task(agent.wait_for_end())
 
     def when_ended(self, call: Callable[[Any], None]) -> None:
         self._ending.add_done_callback(call)
@@ -116,5 +116,5 @@ class _ImpatientAgent(Agent):
     async def stop(self, grace: timedelta) -> None:
         await self._agent.stop(min(grace, self._grace))
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         return await asyncio.shield(self._ending)

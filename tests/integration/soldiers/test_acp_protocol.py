@@ -211,13 +211,13 @@ async def test_an_agent_that_is_gone_behind_its_adapter_is_gone(scene: Scene) ->
     agent = await scene.start(replace(PLAIN, gone_error="server exited"))
     with pytest.raises(AgentGone, match="server exited"):
         await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
-    assert "SIGKILL" in await asyncio.wait_for(agent.ended(), PATIENCE_SECONDS)
+    assert "SIGKILL" in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
 
 
 async def test_an_agent_that_ends_with_its_input_ends_by_itself(scene: Scene) -> None:
     agent = await scene.start()
     await asyncio.wait_for(agent.stop(A_WHILE), PATIENCE_SECONDS)
-    assert await agent.ended() == "exit code 0"
+    assert await agent.wait_for_end() == "exit code 0"
 
 
 async def test_a_session_that_the_agent_has_lost_cannot_be_continued(scene: Scene) -> None:

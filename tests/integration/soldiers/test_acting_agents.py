@@ -226,7 +226,7 @@ TRAPS = {
     a_repository_whose_head_is_a_pipe: "nested/ has a .git that git would wait for",
     a_folder_that_cannot_be_read: "shut/ cannot be read",
     a_path_that_is_too_long: "d/d+.*cannot be read",
-    a_file_that_is_too_large: "large makes a commit larger than 1 GiB",
+    a_file_that_is_too_large: "large exceeds the limits of a commit, 1 GiB",
 }
 
 

@@ -196,7 +196,7 @@ async def test_a_stop_waits_for_the_program_within_the_grace(stage: Stage) -> No
     (stage.work_space / "go").touch()
     assert (await asyncio.wait_for(turn, PATIENCE_SECONDS))[-1] == TurnAnswer("in time", 0.0)
     await asyncio.wait_for(stop, PATIENCE_SECONDS)
-    assert await agent.ended() == "exit code 0"
+    assert await agent.wait_for_end() == "exit code 0"
     with pytest.raises(AgentGone):
         await updates_of(agent, Prompt(id="t2#1", text="true"))
 
@@ -209,7 +209,7 @@ async def test_a_stop_kills_what_runs_longer(stage: Stage, mark: str) -> None:
     assert not marked(mark)
     with pytest.raises(AgentGone, match="SIGKILL"):
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert "SIGKILL" in await agent.ended()
+    assert "SIGKILL" in await agent.wait_for_end()
 
 
 async def test_a_program_that_is_not_there_is_missed_at_the_start(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
     """A host whose runs have 8 MiB, which it looks at all the time."""
-    monkeypatch.setattr(disk_quota, "_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(disk_quota, "_PAUSE_SECONDS", 0.05)
     await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene
 

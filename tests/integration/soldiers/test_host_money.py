@@ -109,7 +109,7 @@ async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
         try:
             return await take_turn(agent, *turn, **more)
         except AgentGone:
-            await agent.ended()
+            await agent.wait_for_end()
             # Other waiters for its end act on it before this continues.
             for _ in range(100):
                 await asyncio.sleep(0)

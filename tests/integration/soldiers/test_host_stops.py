@@ -120,7 +120,7 @@ async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_wha
 async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
     scene: HostScene, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
     await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")

@@ -197,7 +197,7 @@ def test_an_end_is_told_in_words(code: int, words: str) -> None:
 
 @pytest.mark.parametrize(
     "argv",
-    [[*running_program._AWAIT], [sys.executable, "-I", "-S", die_with_parent.__file__, "1", ""]],
+    [[*running_program._WAIT_FOR_LINE], [sys.executable, "-I", "-S", die_with_parent.__file__, "1", ""]],
     ids=["contained", "not contained"],
 )
 def test_a_program_whose_parent_died_before_it_began_does_not_begin(tmp_path: Path, argv: list[str]) -> None:

@@ -36,7 +36,7 @@ async def stage(tmp_path: Path, mark: str) -> AsyncIterator[Stage]:
 def a_turn(folder: Path, environment: Mapping[str, str], *steps: dict[str, Any]) -> ScriptedTurn:
     """Return a turn that runs in this process."""
     session = open_session(folder / "transcript", soldier_id="soldier-1", session=None, model="")
-    body = ScriptedContext(work_space=folder, environment=environment, crash=os._exit, go_deaf=signal.pause)
+    body = ScriptedContext(work_space=folder, environment=environment, crash=os._exit, block_forever=signal.pause)
     return ScriptedTurn(session, body, Prompt(id="t1#1", text=scripted(*steps)))
 
 
@@ -63,7 +63,7 @@ async def test_an_interrupt_while_a_tool_starts_ends_the_tool(tmp_path: Path, ma
     turn = a_turn(tmp_path, {**ENVIRONMENT, MARK: mark}, {"run": "sleep 916; true"})
 
     async def play() -> None:
-        async for _ in turn.play():
+        async for _ in turn.execute():
             pass
 
     await cancel_while_it_starts(play(), mark, "sleep 916")
@@ -107,7 +107,7 @@ async def test_a_stream_comes_in_words_and_takes_its_time(tmp_path: Path, monkey
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     turn = a_turn(tmp_path, ENVIRONMENT, {"stream": "one two  three", "every": 60})
-    told = [update async for update in turn.play()]
+    told = [update async for update in turn.execute()]
     assert told == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
     assert pauses == [60, 60, 60]
 

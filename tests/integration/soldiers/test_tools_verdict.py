@@ -27,7 +27,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
 async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits(bus: Bus, tmp_path: Path) -> None:
     asked = asyncio.Event()
     patience = timedelta(seconds=PATIENCE_SECONDS)
-    tools = HostTools(tmp_path, partial(await_verdict, bus), patience=patience)
+    tools = HostTools(tmp_path, partial(await_verdict, bus), verdict_limit=patience)
     tools.begin("w1-t1#2", lambda *_: asked.set())
     waiting = asyncio.create_task(tools.call("petition", {"kind": "github.comment", "body": {"body": "hi"}}))
     await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)

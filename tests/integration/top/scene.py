@@ -14,10 +14,10 @@ from textual.strip import Strip
 
 from kingdom.bus import Bus
 from kingdom.cli.court.status import status_sources_of
-from kingdom.cli.top.commands import readers_of
+from kingdom.cli.top.commands import run_views_of
 from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.settings import Settings
 from kingdom.top.app import Top
 from kingdom.top.dashboard import Dashboard
@@ -120,8 +120,8 @@ async def looking(
     async def lookout() -> StatusSources:
         return status_sources_of(settings, realm)
 
-    application = declared(realm)
+    application = declare_application(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(StoreClient(bus, ANNA, lookout), readers_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = PatientTop(StoreClient(bus, ANNA, lookout), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

@@ -18,7 +18,7 @@ from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
 from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.top.store_client import _find_failed as failed_between
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
@@ -27,7 +27,7 @@ from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.top.scene import Looking, looking
 from tests.unit.workflow.model.scene import template
 
-REALM = declared(Realm())
+REALM = declare_application(Realm())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from bench.mutants.mutant import Mutant
 from bench.mutants.reach import MeasuredTest, choose_tests
 from bench.mutants.sites import REGIONS, draw, find_by_name, find_mutants
 from bench.mutants.statements import statement_mutants
+from bench.mutants.survivors import EXPLAINED
 
 STATEMENT = """-- name: take
 -- One FOR UPDATE in a comment, which nobody damages.
@@ -112,3 +113,10 @@ def test_a_mutant_is_found_again_by_the_name_that_a_report_shows() -> None:
     assert find_by_name(mutant.name) == (region, mutant)
     with pytest.raises(LookupError, match="--list"):
         find_by_name("nobody")
+
+
+def test_every_explained_survivor_is_still_a_mutant_and_the_page_of_guarantees_gives_the_reason() -> None:
+    page = " ".join((sites.SOURCE.parents[1] / "docs" / "guarantees.md").read_text(encoding="utf-8").split()).lower()
+    for name, reason in EXPLAINED.items():
+        find_by_name(name)
+        assert all(part.strip() in page for part in reason.lower().split(";")), f"docs/guarantees.md lacks: {reason}"

@@ -36,7 +36,7 @@ def test_an_effect_begins_prepared_and_is_not_stored_yet() -> None:
 
 
 def test_sent_is_recorded_under_the_fence_of_its_delivery_and_must_be_reconciled_by_the_next() -> None:
-    ledger = opened().sent(7)
+    ledger = opened().record_sent(7)
     assert entries(ledger) == [(1, "SENT")]
     assert ledger.latest.fence == 7
     assert ledger.must_reconcile
@@ -45,38 +45,38 @@ def test_sent_is_recorded_under_the_fence_of_its_delivery_and_must_be_reconciled
 
 @pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
 def test_acked_ends_the_effect_with_its_response(idempotency: Idempotency) -> None:
-    ledger = opened().sent(1).answered(Acked({"id": 9}), idempotency)
+    ledger = opened().record_sent(1).record_result(Acked({"id": 9}), idempotency)
     assert entries(ledger) == [(1, "ACKED")]
     assert ledger.document.response == {"id": 9}
-    assert ledger.unconcluded == Acked({"id": 9})
+    assert ledger.unconcluded_result == Acked({"id": 9})
     assert not ledger.finished
     assert ledger.conclude().finished
 
 
 @pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
 def test_rejected_ends_the_effect_with_its_reason(idempotency: Idempotency) -> None:
-    ledger = opened().sent(1).answered(Rejected("no money"), idempotency)
+    ledger = opened().record_sent(1).record_result(Rejected("no money"), idempotency)
     assert entries(ledger) == [(1, "REJECTED")]
     assert ledger.latest.note == "no money"
-    assert ledger.unconcluded == Rejected("no money")
+    assert ledger.unconcluded_result == Rejected("no money")
 
 
 def test_what_was_refused_and_concluded_can_begin_anew_with_another_request() -> None:
-    refused = opened().sent(1).answered(Rejected("no money"), Idempotency.IDENTIFIER).conclude()
-    again = refused.reopened({"amount": 2})
+    refused = opened().record_sent(1).record_result(Rejected("no money"), Idempotency.IDENTIFIER).conclude()
+    again = refused.reopen({"amount": 2})
     assert not refused.finished
     assert entries(again) == [(1, "REJECTED"), (2, "PREPARED")]
     assert again.attempt(9).request == {"amount": 2}
     assert again.latest.identifier != refused.latest.identifier
-    assert again.unconcluded is None
+    assert again.unconcluded_result is None
 
 
 def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
-    waiting = opened().sent(1).answered(Accepted(), Idempotency.NOTHING)
+    waiting = opened().record_sent(1).record_result(Accepted(), Idempotency.NOTHING)
     assert entries(waiting) == [(1, "SENT")]
     assert waiting.finished
     for answer, state in ((Acked(), "ACKED"), (Rejected("late no"), "REJECTED")):
-        closed = waiting.answered(answer, Idempotency.NOTHING).conclude()
+        closed = waiting.record_result(answer, Idempotency.NOTHING).conclude()
         assert entries(closed) == [(1, state)]
         assert not closed.document.awaiting
         assert closed.finished is (state == "ACKED")
@@ -84,7 +84,7 @@ def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
 
 @pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
 def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identifier(idempotency: Idempotency) -> None:
-    ledger = opened().sent(1).answered(LATER, idempotency)
+    ledger = opened().record_sent(1).record_result(LATER, idempotency)
     assert entries(ledger) == [(1, "THROTTLED"), (2, "PREPARED")]
     assert ledger.document.attempts[0].note == "HTTP 429"
     assert len(set(identifiers(ledger))) == 2
@@ -94,7 +94,7 @@ def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identif
 
 @pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
 def test_unknown_keeps_its_attempt_and_must_be_reconciled(idempotency: Idempotency) -> None:
-    ledger = opened().sent(1).answered(Unknown("timeout"), idempotency)
+    ledger = opened().record_sent(1).record_result(Unknown("timeout"), idempotency)
     assert entries(ledger) == [(1, "UNKNOWN")]
     assert ledger.must_reconcile
     assert not ledger.finished
@@ -102,20 +102,20 @@ def test_unknown_keeps_its_attempt_and_must_be_reconciled(idempotency: Idempoten
 
 @pytest.mark.parametrize("state", ["SENT", "UNKNOWN"])
 def test_proof_that_it_happened_ends_the_effect(state: str) -> None:
-    sent = opened().sent(1)
-    ledger = sent if state == "SENT" else sent.answered(Unknown("timeout"), Idempotency.NOTHING)
-    found = ledger.found(Present({"id": 9}))
+    sent = opened().record_sent(1)
+    ledger = sent if state == "SENT" else sent.record_result(Unknown("timeout"), Idempotency.NOTHING)
+    found = ledger.record_proof(Present({"id": 9}))
     assert entries(found) == [(1, "ACKED")]
     assert found.document.response == {"id": 9}
     assert found.conclude().finished
 
 
 def test_absent_is_no_leave_to_send_again_where_the_target_honours_nothing() -> None:
-    assert opened().sent(1).taken_over(2, Idempotency.NOTHING) is None
+    assert opened().record_sent(1).prepare_resend(2, Idempotency.NOTHING) is None
 
 
 def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
-    ledger = opened().sent(1).taken_over(2, Idempotency.IDENTIFIER)
+    ledger = opened().record_sent(1).prepare_resend(2, Idempotency.IDENTIFIER)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
     assert len(set(identifiers(ledger))) == 1
@@ -123,7 +123,7 @@ def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
 
 
 def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> None:
-    ledger = opened().sent(1).taken_over(2, Idempotency.FENCE)
+    ledger = opened().record_sent(1).prepare_resend(2, Idempotency.FENCE)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
     assert len(set(identifiers(ledger))) == 2
@@ -132,37 +132,37 @@ def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> N
 
 @pytest.mark.parametrize("fence", [4, 5])
 def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(fence: int) -> None:
-    assert opened().sent(5).taken_over(fence, Idempotency.FENCE) is None
+    assert opened().record_sent(5).prepare_resend(fence, Idempotency.FENCE) is None
 
 
 def test_absent_counts_where_time_tells_once_the_time_is_over_and_only_for_a_later_sender() -> None:
     target = Target(name="slow", idempotency=Idempotency.TIME, settles_after=timedelta(seconds=10))
-    ledger = opened().sent(5, NOON)
-    assert ledger.settles_in(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
-    assert ledger.settles_in(target, NOON + timedelta(seconds=10)) is None
-    assert ledger.taken_over(5, Idempotency.TIME) is None
-    again = ledger.taken_over(6, Idempotency.TIME)
+    ledger = opened().record_sent(5, NOON)
+    assert ledger.remaining_wait(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
+    assert ledger.remaining_wait(target, NOON + timedelta(seconds=10)) is None
+    assert ledger.prepare_resend(5, Idempotency.TIME) is None
+    again = ledger.prepare_resend(6, Idempotency.TIME)
     assert again is not None
     assert len(set(identifiers(again))) == 2
 
 
 def test_only_a_target_that_is_judged_by_time_is_waited_for() -> None:
-    ledger = opened().sent(5, NOON)
+    ledger = opened().record_sent(5, NOON)
     for idempotency in set(Idempotency) - {Idempotency.TIME}:
-        assert ledger.settles_in(Target(name="other", idempotency=idempotency), NOON) is None
+        assert ledger.remaining_wait(Target(name="other", idempotency=idempotency), NOON) is None
 
 
 def test_an_inherited_identifier_is_kept_when_throttled_as_its_first_sender_may_still_wake_up() -> None:
-    inherited = opened().sent(1).taken_over(2, Idempotency.IDENTIFIER)
+    inherited = opened().record_sent(1).prepare_resend(2, Idempotency.IDENTIFIER)
     assert inherited is not None
-    ledger = inherited.sent(2).answered(LATER, Idempotency.IDENTIFIER)
+    ledger = inherited.record_sent(2).record_result(LATER, Idempotency.IDENTIFIER)
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "THROTTLED"), (3, "PREPARED")]
     assert len(set(identifiers(ledger))) == 1
     assert ledger.latest.inherited
 
 
 def test_an_attempt_carries_the_first_request_and_the_fence_of_the_present_delivery() -> None:
-    ledger = opened().sent(1)
+    ledger = opened().record_sent(1)
     attempt = ledger.attempt(9)
     assert (attempt.number, attempt.request, attempt.fence) == (1, {"a": 1}, 9)
     assert attempt.identifier == ledger.latest.identifier
@@ -177,7 +177,7 @@ def test_the_kind_declares_every_state_and_what_is_final() -> None:
 def test_of_a_target_that_is_away_for_long_the_first_and_the_newest_attempts_are_kept() -> None:
     ledger = opened()
     for fence in range(1, 1441):
-        ledger = ledger.sent(fence, NOON).answered(LATER, Idempotency.IDENTIFIER)
+        ledger = ledger.record_sent(fence, NOON).record_result(LATER, Idempotency.IDENTIFIER)
     assert [number for number, _ in entries(ledger)] == [1, *range(1422, 1442)]
     assert len(json.encode(ledger.record.doc)) < 5000
 
@@ -190,7 +190,7 @@ steps = st.lists(
 def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Ledger:
     """Take a step if a worker could take it from here, as `perform` does."""
     if what == "send":
-        return ledger.sent(fence) if ledger.latest.state == "PREPARED" else ledger
+        return ledger.record_sent(fence) if ledger.latest.state == "PREPARED" else ledger
     if not ledger.must_reconcile or ledger.finished:
         return ledger
     answers: dict[str, Any] = {
@@ -201,11 +201,11 @@ def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Led
         "unknown": Unknown("?"),
     }
     if what == "absent":
-        return ledger.taken_over(fence, idempotency) or ledger
+        return ledger.prepare_resend(fence, idempotency) or ledger
     if what == "found":
-        return ledger.found(Present())
+        return ledger.record_proof(Present())
     # Only the sender gets a result.
-    return ledger.answered(answers[what], idempotency) if ledger.latest.state == "SENT" else ledger
+    return ledger.record_result(answers[what], idempotency) if ledger.latest.state == "SENT" else ledger
 
 
 @given(steps, st.sampled_from(EVERY_IDEMPOTENCY))

@@ -168,5 +168,5 @@ def test_an_open_circuit_uses_up_no_rate() -> None:
 
 def test_each_target_name_has_one_gate() -> None:
     gates = TargetLimiters()
-    assert gates.of(Target(name="a")) is gates.of(Target(name="a"))
-    assert gates.of(Target(name="a")) is not gates.of(Target(name="b"))
+    assert gates.get(Target(name="a")) is gates.get(Target(name="a"))
+    assert gates.get(Target(name="a")) is not gates.get(Target(name="b"))

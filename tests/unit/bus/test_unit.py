@@ -12,19 +12,19 @@ def a_unit() -> Unit:
     return Unit(HeldLease(1, timedelta(seconds=30), 0.0), [delivery()], calls_outside=True)
 
 
-@pytest.mark.parametrize("ended", ["lost", "cut off"])
+@pytest.mark.parametrize("ended", ["lost", "stopped"])
 async def test_a_unit_that_was_ended_before_its_first_step_does_not_run(ended: str) -> None:
     unit = a_unit()
     if ended == "lost":
         unit.lost = True
         unit.cancel()
     else:
-        unit.cut()
+        unit.stop()
     with pytest.raises(asyncio.CancelledError):
         unit.adopt_task()
 
 
-async def test_a_unit_is_cut_off_once() -> None:
+async def test_a_unit_is_stopped_once() -> None:
     unit, cancellations = a_unit(), 0
 
     async def run() -> None:
@@ -38,7 +38,7 @@ async def test_a_unit_is_cut_off_once() -> None:
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0)
-    unit.cut()
-    unit.cut()
+    unit.stop()
+    unit.stop()
     await task
     assert cancellations == 1

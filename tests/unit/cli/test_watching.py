@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kingdom.cli.framework.output import CommandOutput, table
-from kingdom.cli.framework.watching import hidden, watch
+from kingdom.cli.framework.watching import count_hidden_rows, watch
 
 
 class _Enough(Exception):
@@ -53,5 +53,5 @@ def test_a_terminal_shows_as_many_of_the_last_rows_as_it_has_room_for(
     def view(rows: Sequence[int]) -> Table:
         return table(("id", "why"), [(f"wf-{row}", "because") for row in rows])
 
-    assert 40 - hidden(console, range(40), view) == seen
-    assert hidden(console, (), view) == 0
+    assert 40 - count_hidden_rows(console, range(40), view) == seen
+    assert count_hidden_rows(console, (), view) == 0

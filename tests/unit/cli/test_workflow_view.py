@@ -120,8 +120,8 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
 
 def test_a_run_says_what_it_is_about_to_do() -> None:
     run = half_done()
-    run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="somebody paused it")
-    assert describe_state(run) == "wf-1 is RUNNING and about to pause (somebody paused it)"
+    run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="a person paused it")
+    assert describe_state(run) == "wf-1 is RUNNING and about to pause (a person paused it)"
 
 
 def test_of_a_deleted_run_nothing_can_be_asked() -> None:

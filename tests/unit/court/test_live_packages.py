@@ -14,9 +14,9 @@ from kingdom.court.package_files import SHIPPED
 class _Looking(LivePackages):
     """Looks at the files each time it is asked."""
 
-    def _look(self) -> None:
-        self._next_look = 0.0
-        super()._look()
+    def _reload_if_changed(self) -> None:
+        self._next_check = 0.0
+        super()._reload_if_changed()
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_what_a_general_remembers_is_no_change_of_it(generals: Path) -> None:
 
 
 def test_files_are_looked_at_now_and_then_only(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_packages, "_LOOK_SECONDS", 3600)
+    monkeypatch.setattr(live_packages, "_CHECK_SECONDS", 3600)
     packages = LivePackages(generals)
     assert packages.all() == ()
     install(generals, "gen-pr")

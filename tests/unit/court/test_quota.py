@@ -35,7 +35,7 @@ def test_whatever_is_taken_and_given_back_nobody_takes_beyond_the_limit(
                 quota = quota.book(amount)
                 assert quota.spent == before.spent + amount
             case "day":
-                quota = quota.during(str(number))
+                quota = quota.with_period(str(number))
                 assert quota.holders == before.holders
         assert quota.room >= 0
         assert quota.spent >= 0
@@ -59,6 +59,6 @@ def test_nobody_holds_less_than_nothing() -> None:
 
 def test_a_new_day_begins_with_nothing_spent_and_what_is_held() -> None:
     quota = Quota(scope="money", limit=Decimal(10), period="2026-11-15").hold("task-1", Decimal(2)).book(Decimal(5))
-    assert quota.during("2026-11-15") == quota
-    tomorrow = quota.during("2026-11-16")
+    assert quota.with_period("2026-11-15") == quota
+    tomorrow = quota.with_period("2026-11-16")
     assert (tomorrow.spent, tomorrow.held) == (Decimal(0), Decimal(2))

@@ -58,7 +58,7 @@ async def test_a_value_that_several_checks_need_is_computed_once() -> None:
         await asyncio.sleep(0)
         return "told"
 
-    assert await asyncio.gather(*(context.once("it", ask) for _ in range(3))) == ["told"] * 3
+    assert await asyncio.gather(*(context.compute_once("it", ask) for _ in range(3))) == ["told"] * 3
     assert asked == ["asked"]
 
 

@@ -283,7 +283,7 @@ async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Pat
         raise Unavailable("the store is away")
 
     for verdict in (never, unreachable, nobody_decides):
-        tools = in_turn(tmp_path, verdict, patience=timedelta(milliseconds=10))
+        tools = in_turn(tmp_path, verdict, verdict_limit=timedelta(milliseconds=10))
         assert "noted" in await said(tools, "petition", kind="github.comment", body={"body": "hi"})
 
 

@@ -93,7 +93,7 @@ async def test_a_start_that_is_given_up_takes_no_slot(tmp_path: Path) -> None:
 async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_and_frees_its_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_agents, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)
     gone = Gone()
     agents = RunningAgents(StubbornAgents(), 1, gone)
     session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())

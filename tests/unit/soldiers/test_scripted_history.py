@@ -16,7 +16,7 @@ class Player:
     """Runs turns and keeps only the transcript between them."""
 
     def __init__(self, folder: Path) -> None:
-        self.body = ScriptedContext(work_space=folder, environment={}, crash=no_end, go_deaf=no_end)
+        self.body = ScriptedContext(work_space=folder, environment={}, crash=no_end, block_forever=no_end)
         self.transcript = folder / "soldier-1-1.json"
         self.session = self.open(None).id
 
@@ -25,7 +25,7 @@ class Player:
 
     async def play(self, prompt: Prompt) -> TurnUpdate:
         turn = ScriptedTurn(self.open(self.session), self.body, prompt)
-        return [update async for update in turn.play()][-1]
+        return [update async for update in turn.execute()][-1]
 
     async def answer(self, prompt_id: str, text: str = "Write the report.\nIn full.") -> str:
         last = await self.play(Prompt(id=prompt_id, text=text))

@@ -118,7 +118,7 @@ class LateBiller(Agent):
     async def stop(self, grace: timedelta) -> None:
         """Be gone already."""
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         return "it never ran"
 
 

@@ -21,7 +21,7 @@ async def test_a_signal_to_a_process_that_is_just_dying_does_not_hide_how_it_die
         target_port=0,
         seed=0,
         lease_seconds=1,
-        trouble=0,
+        failure_rate=0,
         pause_seconds=0,
     )
     history = History(tmp_path, "fleet")

@@ -22,7 +22,7 @@ PART = ProcessConfig(
     target_port=0,
     seed=0,
     lease_seconds=1,
-    trouble=0,
+    failure_rate=0,
     pause_seconds=0,
     steady_lease_seconds=1,
 )

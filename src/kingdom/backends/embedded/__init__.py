@@ -1,1 +1,1 @@
-"""A PostgreSQL server in one directory, which Kingdom runs for as long as a process uses it."""
+"""Run a PostgreSQL server with all its files in one directory, as long as any process uses it."""

@@ -18,8 +18,8 @@ class ServerInspection:
 
 
 def inspect_server(directory: ServerDirectory) -> ServerInspection:
-    """Inspect the server of a directory; raise Misconfigured if it cannot have one."""
-    directory.refuse_foreign()
+    """Inspect the server of a directory. Raise Misconfigured if the directory cannot have a server."""
+    directory.check_usable()
     programs, account = programs_for(directory), serving_account(directory)
     return ServerInspection(
         version=programs.version,

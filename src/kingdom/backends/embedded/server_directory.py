@@ -1,4 +1,4 @@
-"""The files of an embedded server in its directory, and the user that may use them."""
+"""The directory of an embedded server: its files and locks, and the account that runs the server."""
 
 import fcntl
 import os
@@ -13,25 +13,25 @@ import psutil
 from kingdom.errors import Misconfigured
 
 PORT = 5432
-# The names that PostgreSQL gives its socket and its lock begin with this.
+# The names of PostgreSQL's socket and of the lock file beside it begin with this.
 SOCKET_NAME = ".s.PGSQL."
 ROLE = "kingdom"
 DATABASE = "postgres"
 # Exit codes of a keeper that cannot start a server.
 UNAVAILABLE, MISCONFIGURED = 1, 2
-# The line of postmaster.pid with the state of the server.
+# The index of the line in postmaster.pid that contains the state of the server.
 _STATUS_LINE = 7
-# PostgreSQL refuses to run as root. The first of these accounts that exists runs it then.
+# PostgreSQL refuses to run as root. If root starts the server, it runs as the first existing account of these.
 _ACCOUNTS = ("postgres", "nobody")
-# The longest socket path is 108 bytes on Linux and 104 elsewhere.
+# The length in bytes that every system allows. The limit is 104 or 108 bytes, including the final NUL.
 _SOCKET_PATH_MAX = 103
-# Other characters have a meaning in a directory list of PostgreSQL.
-_PLAIN = re.compile(rb"[\w./+-]+")
+# Other characters, such as a comma, have a special meaning in the setting `unix_socket_directories`.
+_PLAIN_PATH = re.compile(rb"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDirectory:
-    """The directory of an embedded server. Only root needs an `account`, which runs the server."""
+    """The directory of an embedded server. If root uses it, the server runs as the user `account`."""
 
     path: Path
     account: str = ""
@@ -48,12 +48,12 @@ class ServerDirectory:
 
     @property
     def socket(self) -> Path:
-        """Return the socket directory, or the link to it. It exists only while a server runs."""
+        """Return the path of the socket directory, or of a link to it. The path exists only while a server runs."""
         return self.path / "socket"
 
     @property
     def programs(self) -> Path:
-        """Return the directory for copies of the programs, used if the account cannot reach the installed ones."""
+        """Return the directory for copies of the programs. The account uses them if it cannot run the originals."""
         return self.path / "programs"
 
     @property
@@ -62,17 +62,17 @@ class ServerDirectory:
         return self.path / "server.log"
 
     @property
-    def users(self) -> Path:
+    def users_lock(self) -> Path:
         """Return the file on which each user of the server holds a shared lock."""
         return self.path / "users.lock"
 
     @property
-    def keeper(self) -> Path:
+    def keeper_lock(self) -> Path:
         """Return the file on which the keeper holds a lock."""
         return self.path / "keeper.lock"
 
     @property
-    def server(self) -> Path:
+    def server_lock(self) -> Path:
         """Return the file on which the server and all its children hold a lock."""
         return self.path / "server.lock"
 
@@ -83,7 +83,7 @@ class ServerDirectory:
 
     @property
     def socket_file(self) -> Path:
-        """Return the socket, by a short path if the directory has a long name."""
+        """Return the path of the socket file, without the link that may lead to its directory."""
         folder = self.socket.readlink() if self.socket.is_symlink() else self.socket
         return folder / f"{SOCKET_NAME}{PORT}"
 
@@ -91,13 +91,13 @@ class ServerDirectory:
     def fits_socket(self) -> bool:
         """Return whether the path of a socket in this directory is short and plain enough."""
         path = os.fsencode(self.socket / f"{SOCKET_NAME}{PORT}")
-        return len(path) <= _SOCKET_PATH_MAX and bool(_PLAIN.fullmatch(path))
+        return len(path) <= _SOCKET_PATH_MAX and bool(_PLAIN_PATH.fullmatch(path))
 
     def server_pid(self) -> int | None:
         """Return the process id of the running server, or None."""
         try:
             pid = int(self._read_pid_file()[0])
-            # Another process may have this id by now, but only the server works in that directory.
+            # Another process may have this id by now, but only the server has this working directory.
             return pid if psutil.Process(pid).cwd() == str(self.data.resolve()) else None
         except (ValueError, IndexError, psutil.Error):
             return None
@@ -115,13 +115,13 @@ class ServerDirectory:
     def has_keeper(self) -> bool:
         """Return whether a keeper runs."""
         try:
-            with self.keeper.open("rb") as file:
+            with self.keeper_lock.open("rb") as file:
                 return not try_lock(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
-    def refuse_foreign(self) -> None:
-        """Refuse a directory of another user, and one with other files in it."""
+    def check_usable(self) -> None:
+        """Raise Misconfigured if another user owns the directory, or if it has files but no server."""
         try:
             owner = self.path.stat().st_uid
             inside = {path.name for path in self.path.iterdir()}
@@ -134,7 +134,7 @@ class ServerDirectory:
                 f"{self.path} belongs to {_name_of(owner)}, and an embedded server serves only its owner:"
                 " run this as that user, or use another directory"
             )
-        if inside and self.users.name not in inside:
+        if inside and self.users_lock.name not in inside:
             raise Misconfigured(f"{self.path} is not empty and contains no embedded server: use a new directory")
 
 
@@ -153,7 +153,10 @@ def try_lock(file: IO[bytes], kind: int) -> bool:
 
 
 def account_of(directory: ServerDirectory) -> pwd.struct_passwd | None:
-    """Return the account that runs the server, or None for the current user. Existing data keeps its owner."""
+    """Return the account that must run the server, or None if the current user runs it.
+
+    The owner of existing data stays the account.
+    """
     if os.geteuid() != 0:
         return None
     if directory.is_created:

@@ -1,4 +1,4 @@
-"""Adopt files that people drop into a directory as records, or move them aside with a readable reason."""
+"""Turn files that people drop into a directory into records. Move bad files to another directory, with a reason."""
 
 import os
 import stat
@@ -24,10 +24,11 @@ from kingdom.bus.record import Adoption, Record, RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, Unavailable
 
-# The polling period of the source document, for files without a change notification.
+# How often all directories are listed, to find files that caused no change notification.
 SCAN_EVERY_SECONDS = 10.0
-# An invalid file may be incomplete. After this long without a change it counts as complete.
-SETTLED_SECONDS = 2.0
+# A file with invalid JSON may be incomplete. If it has not changed for this long, it counts as complete.
+COMPLETE_AFTER_SECONDS = 2.0
+# The largest file that is adopted, in bytes.
 _SIZE_MAX = 16 << 20
 _SUFFIX = ".json"
 _log = structlog.get_logger(__name__)
@@ -35,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _DropDirectory:
-    """A directory into which people may drop documents of one kind."""
+    """A directory into which people may drop documents of one kind. Bad files are moved to `rejected`."""
 
     kind: RecordKind
     adoption: Adoption
@@ -60,7 +61,7 @@ class Adopter:
             for kind, adoption in kinds
             if (path := f"{root}/{kind.directories[adoption.state]}")
         }
-        # Incomplete files, and when to read each one again.
+        # The paths of incomplete files, and when to read each file again.
         self._incomplete: dict[str, float] = {}
         self._next_scan = 0.0
 
@@ -75,7 +76,7 @@ class Adopter:
             self._store.disk.make_directory(directory.path)
 
     def adopt(self, paths: Collection[str] = ()) -> set[str]:
-        """Adopt these files, and now and then all files. Return the streams that got an event."""
+        """Adopt these files, and periodically all files in the directories. Return the streams that got an event."""
         now = time.monotonic()
         candidates = {*paths, *(path for path, due in self._incomplete.items() if due <= now)}
         if now >= self._next_scan:
@@ -95,11 +96,11 @@ class Adopter:
         if directory is None or is_temporary_name(name):
             return False
         known = id_of_name(name.removesuffix(_SUFFIX))
-        # A file that already is a record in its directory was edited, not dropped.
+        # A file that is already a record in this directory was edited, not dropped.
         return known is None or self._store.records.state_of(directory.kind.name, known) != directory.adoption.state
 
     def _adopt_all(self, paths: Sequence[str]) -> set[str]:
-        """Lock the store for each file separately, so that many files do not block other work."""
+        """Adopt files. The store is locked for each file separately, so that many files do not delay other writers."""
         streams: set[str] = set()
         for path in paths:
             directory = self._directories[os.path.dirname(path)]
@@ -107,7 +108,7 @@ class Adopter:
                 with self._store.exclusive() as plan:
                     streams |= self._adopt_one(plan, directory, path)
             except Unavailable:
-                # The disk failed, not the file.
+                # The disk is the cause, so the file is not rejected.
                 raise
             except Exception as error:  # noqa: BLE001 - no error of one file may stop the others
                 self._reject(directory, path, _reason(error))
@@ -154,15 +155,15 @@ class Adopter:
         try:
             doc = decode_document(content)
         except msgspec.MsgspecError as error:
-            if age < SETTLED_SECONDS:
-                self._incomplete[path] = time.monotonic() + SETTLED_SECONDS - age
+            if age < COMPLETE_AFTER_SECONDS:
+                self._incomplete[path] = time.monotonic() + COMPLETE_AFTER_SECONDS - age
                 return None
             raise _RejectedFile(f"it is not a JSON object: {error}") from error
         doc.pop(STORE_KEY, None)
         return directory.adoption.read(doc)
 
     def _reject(self, directory: _DropDirectory, path: str, reason: str) -> None:
-        """Move a file aside, with the reason beside it and in the log."""
+        """Move a file to the directory for rejected files, and write the reason to a file next to it and to the log."""
         with self._store.exclusive() as plan:
             self._store.disk.make_directory(directory.rejected)
             kept = _free_name(directory.rejected, os.path.basename(path))
@@ -171,7 +172,7 @@ class Adopter:
             try:
                 self._store.disk.rename(path, kept)
             except OSError as error:
-                # The file is gone, or this process may not move it.
+                # The file was removed meanwhile, or this process has no permission to move it.
                 self._store.disk.unlink(f"{kept}.reason")
                 _log.warning("cannot move a rejected file aside", file=path, reason=reason, error=str(error))
                 return
@@ -183,12 +184,13 @@ class Adopter:
     def _log_result(
         self, plan: TransactionPlan, entry_type: str, directory: _DropDirectory, data: Mapping[str, Any]
     ) -> None:
+        # A file name may contain bytes that are not UTF-8.
         safe = {key: value.encode("utf-8", "replace").decode() for key, value in data.items()}
         plan.log(LogEntry(type=entry_type, actor="bus", data=safe, aggregate_type=directory.kind.name))
 
 
 def _reason(error: Exception) -> str:
-    """Return why a file is rejected, for the person who dropped it."""
+    """Return the reason for a rejection, as a text for the person who dropped the file."""
     return str(error) if isinstance(error, (_RejectedFile, KingdomError)) else f"it is not valid: {error!r}"
 
 

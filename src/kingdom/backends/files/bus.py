@@ -32,7 +32,7 @@ from kingdom.bus.stream import Stream, Topology
 from kingdom.errors import KingdomError, MalformedEvent
 
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
-# Editors replace a file quickly. People take longer to fix a damaged file.
+# How long the bus waits for a missing or damaged file. Editors replace a file quickly; people need longer to fix one.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
 # How often an unreadable file is read again.
@@ -63,7 +63,7 @@ class FilesBus(Bus):
         self.store = Store(os.path.abspath(root), self.kinds, disk)
         self.idle_limit = idle_limit
         self._key_locks = KeyLocks(idle_limit)
-        # One thread is enough, because the lock admits only one. The event loop never waits for a sync.
+        # One thread is enough, because only one thread can hold the lock. The event loop does not wait for syncs.
         self._thread = DiskThread("kingdom-files")
         self.in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
@@ -109,7 +109,7 @@ class FilesBus(Bus):
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see the port."""
         declared = self.topology.stream(stream)
-        # Without contention a claim does not block, and is faster than a switch to the thread.
+        # If no other process holds the store, claiming here is faster than switching to the thread.
         with suppress(StoreBusy):
             return self._claim(declared, limit, worker, wait=False)
         return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
@@ -145,11 +145,13 @@ class FilesBus(Bus):
         self._wakeups.published(streams)
 
     def lease_until(self, lease: Lease) -> datetime:
-        """Return when a lease ends, as its file says."""
+        """Return when a lease ends according to its file."""
         known = self.store.tree.read_lease(lease.token)
         return datetime.fromisoformat((known or lease).expires_at)
 
     def _adopt_soon(self, paths: Collection[str]) -> None:
+        """Adopt files in a background task."""
+
         async def adopt() -> None:
             try:
                 self._wakeups.published(await self.in_thread(lambda: self._adopter.adopt(paths)))
@@ -166,7 +168,7 @@ class FilesBus(Bus):
                 raise StoreBusy
             self.store.reload_if_readable(stream.name)
             try:
-                rows, envelopes = self._readable(plan, stream, limit, wait=wait)
+                rows, envelopes = self._read_claimable(plan, stream, limit, wait=wait)
                 claimed = plan.claim(stream.name, rows, worker, stream.lease) if rows else []
             finally:
                 plan.put_back_unclaimed(stream)
@@ -175,17 +177,17 @@ class FilesBus(Bus):
                 self.store.commit(plan, durable=False, wait=wait)
         return _deliveries(claimed, envelopes)
 
-    def _readable(
+    def _read_claimable(
         self, plan: TransactionPlan, stream: Stream, limit: int, *, wait: bool
     ) -> tuple[list[EventRow], dict[int, Envelope]]:
-        """Return the claimable rows with envelopes. A damaged or missing file does not stop the others.
+        """Return the claimable rows and their envelopes. A damaged or missing file does not delay other keys.
 
-        Without `wait`, raise StoreBusy at such a file, because the log entry about it needs a sync.
+        If `wait` is false, raise StoreBusy at a damaged or missing file, because the log entry about it needs a sync.
         """
         rows: list[EventRow] = []
         envelopes: dict[int, Envelope] = {}
         unusable_keys: set[str] = set()
-        # Read all files before decoding any: alternating between the two is slower.
+        # Read all files first and decode them afterwards, because alternating is slower.
         for row, content in [(row, self.store.tree.read_content(row)) for row in plan.select_claimable(stream, limit)]:
             if row.key is not None and row.key in unusable_keys:
                 continue
@@ -221,7 +223,7 @@ class FilesBus(Bus):
             self._log_event(plan, "event.damaged", row, reason)
 
     def _handle_unreadable(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
-        """Let an event wait without a limit, because the disk or the owner of the file is wrong, not the event."""
+        """Let an event wait without a time limit, because the event itself may be fine."""
         is_known = row.error_code == UNREADABLE and row.last_attempt_at is not None
         plan.postpone(row, UNREADABLE, reason, again=_UNREADABLE_SECONDS)
         if not is_known:
@@ -245,7 +247,7 @@ class FilesBus(Bus):
         return events, streams
 
     def _has_expired(self, lease: Lease) -> bool:
-        """Read the expiry from the file, which the holder renews. A lease of an earlier boot has expired."""
+        """Return whether a lease has expired according to its file, or the process that holds it has ended."""
         known = self.store.tree.read_lease(lease.token)
         if known is None or known.boot != self.store.boot or known.expires < boot_clock():
             return True

@@ -16,29 +16,29 @@ from kingdom.backends.files.system.disk import read_file
 from kingdom.backends.files.system.processes import has_ended, holders_of
 from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, StoreLayout
 
-# Writers hold the store for milliseconds, so this is long.
+# How long to wait until the store is free. Writers normally hold it for milliseconds.
 PATIENCE_SECONDS = 2.0
 _SLEEP_SECONDS = 0.05
-# Read at most this many event files: enough to notice a wrong owner or a failing disk.
-_EVENTS_MOST = 10_000
+# The largest number of event files to read. This is enough to notice a wrong owner or a failing disk.
+_EVENTS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInspection:
-    """Processes that hold the store for long, leases of ended processes, and unreadable events.
+    """Processes that hold the store for too long, leases of ended processes, and unreadable event files.
 
-    `holders` is None if the store is free, and empty if the holder is not visible.
+    `holders` is None if the store is free. It is empty if the store is held by a process that is not visible here.
     """
 
     holders: list[int] | None
-    # The stream and the process id of each lease.
+    # The stream and the process id of each lease whose process has ended.
     orphans: list[tuple[str, str]]
-    # The event files, and the error of the system for each.
+    # The path of each unreadable event file, and the error of the operating system.
     unreadable: list[tuple[str, str]]
 
 
 def inspect_store(directory: Path) -> StoreInspection:
-    """Inspect the store of a directory, which may not exist."""
+    """Inspect the store in a directory. The store may not exist."""
     layout = StoreLayout(str(directory))
     return StoreInspection(
         holders=_holders(layout.lock),
@@ -83,7 +83,7 @@ def _orphans(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _unreadable(streams: Path) -> Iterator[tuple[str, str]]:
     files = chain.from_iterable(streams.glob(f"*/{status}/*.json") for status in STATUS_DIRECTORIES.values())
-    for file in islice(files, _EVENTS_MOST):
+    for file in islice(files, _EVENTS_MAX):
         try:
             read_file(str(file))
         except FileNotFoundError:

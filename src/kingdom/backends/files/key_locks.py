@@ -1,4 +1,4 @@
-"""Locks on dedup keys between open transactions of this process. The second one waits for the end of the first."""
+"""Locks on dedup keys. If two open transactions of this process need the same key, the second waits for the first."""
 
 import asyncio
 from datetime import timedelta
@@ -9,7 +9,7 @@ Key = tuple[str, str]
 
 
 class KeyLocks:
-    """The holder of each key in this process. Between processes, the first commit wins."""
+    """The transaction that holds each key. If transactions of two processes take a key, the first commit wins."""
 
     def __init__(self, patience: timedelta) -> None:
         self._patience = patience

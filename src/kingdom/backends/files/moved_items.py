@@ -36,7 +36,7 @@ from kingdom.storage.transfer import (
 )
 
 _LOG_BATCH = 1000
-# How many unreadable files a message lists.
+# The largest number of unreadable files that an error message lists.
 _LISTED = 5
 
 
@@ -47,7 +47,7 @@ class StoreContents:
         self._store = store
 
     def items(self) -> Iterator[AnyItem]:
-        """Yield all items. Unreadable files raise an error at the end, so that it lists all of them."""
+        """Yield all items. At the end, raise an error that lists all unreadable files."""
         unreadable: list[str] = []
         indexes = list(self._indexes())
         for row in sorted((row for index in indexes for row in index.rows.values()), key=lambda row: row.position):
@@ -58,7 +58,7 @@ class StoreContents:
             except MalformedEvent as error:
                 unreadable.append(f"{self._store.tree.event_path(row)} ({error})")
             else:
-                yield _event(row, envelope)
+                yield _event_item(row, envelope)
         for index in indexes:
             yield from self._archived(index.name, unreadable)
             for key, queue in index.queues.items():
@@ -69,10 +69,10 @@ class StoreContents:
         for pause in self._store.events.pauses.values():
             yield PauseItem(stream=pause.stream, reason=pause.reason, actor=pause.actor, since=to_datetime(pause.since))
         yield from self._log()
-        _refuse([*unreadable, *self._damaged_records()])
+        _refuse_unreadable([*unreadable, *self._damaged_records()])
 
     def census(self) -> ItemCounts:
-        """Count everything."""
+        """Count all items."""
         tally = ItemCounter()
         for item in self.items():
             tally.add(item)
@@ -82,8 +82,8 @@ class StoreContents:
         """Yield the files of all events."""
         return (self._store.tree.event_path(row) for index in self._indexes() for row in index.rows.values())
 
-    def highest(self) -> int:
-        """Return the highest position or token of any event."""
+    def highest_number(self) -> int:
+        """Return the highest of all positions and tokens of events."""
         rows = (row for index in self._indexes() for row in index.rows.values())
         return max((max(row.position, row.token) for row in rows), default=0)
 
@@ -98,7 +98,7 @@ class StoreContents:
                     yield f"no head: {index.name}/{key}"
 
     def record_write(self, item: RecordItem) -> RecordWrite:
-        """Return the write of a record; refuse it if its file exists."""
+        """Return a record as a write for the journal. Refuse a record whose file already exists."""
         kind = self._store.kinds.get(item.kind)
         directory = kind.directories.get(item.state) if kind else None
         if kind is None or directory is None:
@@ -115,7 +115,7 @@ class StoreContents:
         )
 
     def key_entry(self, item: DedupKeyItem) -> tuple[str, str, float]:
-        """Return a dedup key for a journal entry; refuse one that exists."""
+        """Return a dedup key in the form of a journal entry. Refuse a key that already exists."""
         if os.path.exists(self._store.layout.key_file(item.scope, item.key)):
             raise duplicate_item(f"key {item.key} of {item.scope}")
         return item.scope, item.key, item.expires_at.timestamp()
@@ -125,7 +125,7 @@ class StoreContents:
 
     def _archived(self, stream: str, unreadable: list[str]) -> Iterator[EventItem]:
         try:
-            yield from (_archived_event(stream, line) for line in self._store.tree.read_archive(stream))
+            yield from (_archived_item(stream, line) for line in self._store.tree.read_archive(stream))
         except (msgspec.MsgspecError, MalformedEvent) as error:
             unreadable.append(f"a line in {self._store.layout.stream(stream)}/done ({error})")
 
@@ -133,10 +133,10 @@ class StoreContents:
         for kind in self._store.kinds:
             for header in self._store.records.headers(kind):
                 if record := self._store.records.get(kind, header.id):
-                    yield _record(header, record)
+                    yield _record_item(header, record)
 
     def _damaged_records(self) -> Iterator[str]:
-        """Yield damaged files in record directories, because each may have been a record."""
+        """Yield the damaged files in record directories. Each of them may have been a record."""
         for name, kind in self._store.kinds.items():
             layout, headers = self._store.layout, self._store.records.headers(name)
             for directory in layout.record_directories(kind):
@@ -162,7 +162,7 @@ class StoreContents:
         cursor = LogCursor()
         while found := read_log(self._store.layout, cursor, _LOG_BATCH):
             cursor = found[-1].cursor
-            yield from (_logged(logged.entry) for logged in found)
+            yield from (_log_item(logged.entry) for logged in found)
 
 
 def duplicate_item(item: str) -> Permanent:
@@ -170,7 +170,7 @@ def duplicate_item(item: str) -> Permanent:
     return Permanent(f"the import contains this twice: {item}; the import is undone")
 
 
-def _refuse(unreadable: list[str]) -> None:
+def _refuse_unreadable(unreadable: list[str]) -> None:
     if unreadable:
         more = f" and {len(unreadable) - _LISTED} more" if len(unreadable) > _LISTED else ""
         raise Permanent(
@@ -179,7 +179,7 @@ def _refuse(unreadable: list[str]) -> None:
         )
 
 
-def _event(row: EventRow, envelope: Envelope) -> EventItem:
+def _event_item(row: EventRow, envelope: Envelope) -> EventItem:
     return EventItem(
         stream=row.stream,
         position=row.position,
@@ -203,7 +203,7 @@ def _event(row: EventRow, envelope: Envelope) -> EventItem:
     )
 
 
-def _archived_event(stream: str, line: ArchiveLine) -> EventItem:
+def _archived_item(stream: str, line: ArchiveLine) -> EventItem:
     return EventItem(
         stream=stream,
         position=line.position,
@@ -249,7 +249,7 @@ def to_row(event: EventItem, event_id: str) -> EventRow:
     )
 
 
-def _record(header: RecordHeader, record: Record) -> RecordItem:
+def _record_item(header: RecordHeader, record: Record) -> RecordItem:
     return RecordItem(
         kind=record.kind,
         id=record.id,
@@ -278,7 +278,7 @@ def _header(item: RecordItem) -> RecordHeader:
     )
 
 
-def _logged(entry: LogEntry) -> LogEntryItem:
+def _log_item(entry: LogEntry) -> LogEntryItem:
     return LogEntryItem(
         type=entry.type,
         actor=entry.actor,

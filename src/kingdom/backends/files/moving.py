@@ -1,4 +1,4 @@
-"""Export and import a store of files: read under the lock, write into an empty store in batches."""
+"""Export and import a store of files. An export reads under the lock; an import fills an empty store in batches."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -31,13 +31,13 @@ from kingdom.storage.transfer import (
     StoreTransfer,
 )
 
-# How many items one journal entry takes, which bounds the memory.
+# The number of items in one journal entry. It limits the memory that an export or import needs.
 _BATCH = 1000
 T = TypeVar("T")
 
 
 class FilesTransfer(StoreTransfer):
-    """The whole store of a FilesBus for export and import. No other process or thread uses it meanwhile."""
+    """Exports and imports the store of a FilesBus. No other process or thread can use the store meanwhile."""
 
     store = "files"
 
@@ -54,11 +54,11 @@ class FilesTransfer(StoreTransfer):
             manifest = await holding.run(self._manifest)
             yield Snapshot(manifest, _read_in_batches(holding, self._contents.items()))
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
+    async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
         async with _HeldStore(self._store) as holding:
-            if (there := await holding.run(self._contents.census)).total:
-                raise Permanent(f"this store is not empty, it has {there}: import into a new directory")
+            if (found := await holding.run(self._contents.census)).total:
+                raise Permanent(f"this store is not empty, it has {found}: import into a new directory")
             importing = _Import(self._store, self._contents, manifest)
             try:
                 await holding.run(importing.begin)
@@ -76,16 +76,16 @@ class FilesTransfer(StoreTransfer):
                 f"{sum(map(len, leases))} event(s) are in flight under {len(leases)} lease(s): stop the workers,"
                 " or wait until the leases have expired, and export again"
             )
-        # Count first, because the count precedes the items.
+        # The file begins with the counts, so count all items before the export.
         census = self._contents.census()
-        last = max(self._store.journal.end, self._contents.highest())
+        last = max(self._store.journal.end, self._contents.highest_number())
         return Manifest(census=census, last_position=last, last_token=last)
 
 
 class _HeldStore:
     """A store held exclusively by its own thread.
 
-    In the thread of the bus, other calls could use the store in between, because its lock is reentrant.
+    The thread of the bus cannot hold it: the lock is reentrant, so other calls in that thread could use the store too.
     """
 
     def __init__(self, store: Store) -> None:
@@ -97,7 +97,7 @@ class _HeldStore:
         try:
             await self.run(lambda: self._held.enter_context(self._store.exclusive()))
         except BaseException:
-            # A cancelled caller may already hold the store.
+            # If the caller was cancelled, the store may already be held, so release it.
             await self.__aexit__()
             raise
         return self
@@ -119,18 +119,18 @@ class _HeldStore:
 
 
 class _Import:
-    """A running import. A marker file makes other processes refuse the store until it is complete or undone."""
+    """A running import. Until it is finished or undone, a marker file makes other processes refuse the store."""
 
     def __init__(self, store: Store, contents: StoreContents, manifest: Manifest) -> None:
         self._store = store
         self._contents = contents
         self._manifest = manifest
         self._blocks: list[BlockItem] = []
-        # All written files except event files, which the index knows.
+        # All written files except event files. Event files are found through the index.
         self._files: set[str] = set()
 
     def begin(self) -> None:
-        """Write the marker, and skip all numbers that were ever used."""
+        """Write the marker, and continue the journal after all positions and tokens that were ever used."""
         self._write_marker()
         last = max(self._manifest.last_position, self._manifest.last_token, self._store.journal.end)
         self._store.skip_to(last + 1)
@@ -165,7 +165,7 @@ class _Import:
             self._files.add(f"{self._store.layout.logs}/{plan.entry.log.keep_as}")
 
     def finish(self) -> ItemCounts:
-        """Check and sync the import, and remove the marker."""
+        """Check the imported content, sync it, and remove the marker."""
         plan = self._store.new_plan()
         for block in self._blocks:
             row = plan.events.stream(block.stream).rows.get(block.blocked_by)
@@ -184,7 +184,7 @@ class _Import:
         return census
 
     def undo(self) -> None:
-        """Remove all imported files, and only those: people may keep other files in the directory."""
+        """Remove the imported files. All other files stay, because people may keep their own files in the directory."""
         self._write_marker()
         try:
             for path in chain(self._contents.event_files(), self._files):

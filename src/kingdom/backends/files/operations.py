@@ -1,4 +1,4 @@
-"""Operations on files: every change by an operator is one journal entry with a line in the log."""
+"""Operations on a store of files. Every change by an operator is one journal entry and one line in the log."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ class FilesOperations(Operations):
                 indexes = map(self._store.events.stream, names)
                 rows = [index.rows[index.by_event[event_id]] for index in indexes if event_id in index.by_event]
                 found = [self._situation(row, plan.now) for row in rows]
-            # Read the long archives without the lock: they only grow, and newer lines are ignored.
+            # Read the archives without the lock, because they are long. They only grow, and newer lines are ignored.
             for name in names:
                 lines = self._store.tree.read_archive(name, event_id)
                 found += [_archived_situation(name, line, plan.now) for line in lines if line.n < plan.offset]
@@ -235,7 +235,7 @@ class FilesOperations(Operations):
                 held.enter_context(self._store.shared())
                 return read_log(self._store.layout, after, limit, about, release=held.close)
 
-        # In its own thread, as below: a search may read months of log.
+        # Use another thread than the bus, because a search may read months of log.
         return await asyncio.to_thread(read)
 
     async def log_end(self) -> LogCursor:
@@ -243,7 +243,7 @@ class FilesOperations(Operations):
 
         def end() -> LogCursor:
             with self._store.shared():
-                # Sync claims too: after a power loss, log entries could get the offsets of lost claims.
+                # Sync the claims too. If a power loss removed them, later log entries would get their offsets.
                 self._store.journal.sync()
                 return LogCursor(self._store.journal.end, 0) if self._store.events.log_sequence else LogCursor()
 
@@ -251,11 +251,11 @@ class FilesOperations(Operations):
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See the port."""
-        # In its own thread, because scanning a million dedup keys takes seconds.
+        # Use another thread than the bus, because scanning a million dedup keys takes seconds.
         return await asyncio.to_thread(retain, self._store, retention)
 
     async def pins(self) -> list[Pin]:
-        """See the port; files have no row versions to pin."""
+        """See the port. A store of files has no row versions."""
         return []
 
     async def _each_dead(
@@ -266,7 +266,7 @@ class FilesOperations(Operations):
         details: Mapping[str, Any],
         act: Callable[[TransactionPlan, EventRow], None],
     ) -> list[UUID]:
-        """Apply a change to each of these events that is still DEAD, one journal entry per event."""
+        """Change each of these events that is still DEAD. Each change is a separate journal entry."""
         changed = []
         for row in await self._bus.in_thread(lambda: self._dead_rows(positions)):
 
@@ -276,7 +276,7 @@ class FilesOperations(Operations):
                     raise NotFound(f"event {row.event_id} is no longer a dead letter")
                 act(plan, known)
 
-            # Another operator was faster: nothing changed, so log nothing.
+            # If another operator has already changed this event, nothing changes here and nothing is logged.
             with suppress(NotFound):
                 data = {"event_id": row.event_id, "stream": row.stream, **details}
                 await self._change(entry_type, actor, data, act_on)

@@ -1,4 +1,4 @@
-"""Remove old archive files, logs, dedup keys and records. Their age counts from their end."""
+"""Remove old archive files, logs, dedup keys and records."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from kingdom.backends.files.store import Store
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.bus.record import RecordKind
 
-# Remove few at a time, so that no other process waits long for the lock.
+# How many keys or records are removed at once, so that no other process waits long for the lock.
 _BATCH = 500
 
 
@@ -45,7 +45,7 @@ def _drop_logs(store: Store, keep: timedelta) -> int:
 def _drop_keys(store: Store) -> int:
     dropped = 0
     for scope, directory in store.layout.key_scopes().items():
-        # List without the lock, and check each key again under the lock.
+        # List the keys without the lock. Each key is checked again under the lock.
         now = time.time()
         with os.scandir(directory) as found:
             # Check modification times first, because opening a million files takes long.
@@ -63,7 +63,7 @@ def _expires(store: Store, scope: str, path: str) -> float:
     try:
         return store.tree.read_key(scope, path)[1]
     except FileNotFoundError:
-        # Another process has removed it.
+        # Another process has removed this key.
         return math.inf
 
 
@@ -85,7 +85,7 @@ def _drop_records(store: Store) -> int:
 
 
 def _is_needed(store: Store, kind: RecordKind, record_id: str) -> bool:
-    """Return whether a record is not final after all, or an open or dead event needs it."""
+    """Return whether an ended record must stay: its document is not final, or an open or dead event needs it."""
     if not kind.final_when and kind.kept_for is None:
         return False
     record = store.records.get(kind.name, record_id)

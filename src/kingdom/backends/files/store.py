@@ -1,7 +1,7 @@
-"""One store: the lock, the journal, the index and the files together. All calls block; the bus uses a thread.
+"""One store: the lock, the journal, the index and the files together. All calls block, so the bus uses a thread.
 
-A transaction is decided on the index, written to the journal (the commit point) and then applied to the files. The next
-holder of the lock finishes the work of a holder that died.
+A transaction is planned with the index, written to the journal (the commit point) and then applied to the files. If the
+holder of the lock dies, the next holder finishes its work.
 """
 
 import math
@@ -33,10 +33,11 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent, Misconfigured, NotFound, Unavailable
 
+# When a journal segment is larger than this, a checkpoint starts a new segment.
 SEGMENT_BYTES = 16 << 20
-# A caller that must not wait reads at most this much of the journal.
+# A caller that must not wait reads at most this many bytes of the journal.
 _NONBLOCKING_BYTES = 64 << 10
-# A smaller step of the clock is ignored.
+# If the clock is set back by less than this, nothing is done.
 _SET_BACK_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -59,8 +60,9 @@ class Store:
         self._mutex = threading.RLock()
         self._lock: StoreLock | None = None
         self._checkpoint: threading.Thread | None = None
-        self._is_stale = False
-        # How far the wall clock is ahead of the boot clock, which is never set.
+        # The index may differ from the files, so it must be loaded again.
+        self._must_reload = False
+        # How many seconds the wall clock is ahead of the boot clock. The boot clock is never set.
         self._clock_ahead = -math.inf
 
     def open(self, *, create: bool = True) -> None:
@@ -94,10 +96,7 @@ class Store:
 
     @contextmanager
     def exclusive(self, *, wait: bool = True) -> Iterator[TransactionPlan]:
-        """Hold the store exclusively with an up-to-date index, and yield a plan for the next entry.
-
-        Without `wait`, raise StoreBusy if the store is held or if catching up would take long.
-        """
+        """Hold the store, update the index, and yield a plan. If `wait` is false, raise StoreBusy rather than wait."""
         with translate_errors(), self._exclude_threads(wait=wait), self._hold_lock(wait=wait):
             if not self._is_current():
                 if not wait and not self._is_nearly_current():
@@ -115,7 +114,7 @@ class Store:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Keep writers out, with an up-to-date index."""
+        """Keep writers out of the store during the block, and update the index first."""
         with translate_errors(), self._mutex:
             with self._hold_lock(shared=True):
                 if self._is_current():
@@ -126,7 +125,7 @@ class Store:
                 yield
 
     def new_plan(self) -> TransactionPlan:
-        """Return a plan for the next entry. The caller holds the store."""
+        """Return a plan for the next journal entry. The caller holds the store."""
         self.events.now = time.time()
         return TransactionPlan(self.events, self.journal.end, self.events.now, self.boot)
 
@@ -136,22 +135,19 @@ class Store:
             return [d for d in deliveries if self.events.owns(d.stream, d.position, d.token)]
 
     def filter_owned_now(self, deliveries: Sequence[Delivery]) -> list[Delivery] | None:
-        """Return the deliveries that are still owned, without waiting; None if that is not known."""
+        """Do the same as `filter_owned` without waiting. Return None if that is not possible."""
         with suppress(StoreBusy), self._exclude_threads(wait=False):
-            # The lock page says whether another process has written since.
-            current = self._lock is not None and not self._is_stale and self._lock.applied == self.journal.end
+            # The lock page tells whether another process has written meanwhile.
+            current = self._lock is not None and not self._must_reload and self._lock.applied == self.journal.end
             if current and all(map(self.events.is_loaded, {d.stream for d in deliveries})):
                 return [d for d in deliveries if self.events.owns(d.stream, d.position, d.token)]
         return None
 
     def commit(self, plan: TransactionPlan, *, durable: bool = True, wait: bool = True) -> None:
-        """Write the entry to the journal, which commits it, and apply it to the files.
-
-        Without `wait`, leave the checkpoint of a full segment to a later commit.
-        """
+        """Write the entry of a plan to the journal, and apply it. If `wait` is false, leave checkpoints to others."""
         entry, lock = self._complete_entry(plan), self._require_lock()
         files = self.tree.render(entry)
-        # A power loss could remove a line that is not synced, and its number would be used again.
+        # Sync the lines of the log and the archive. If a power loss removed a line, its number would be used again.
         durable = durable or entry.log is not None or bool(entry.ended)
         entry.synced = lock.synced
         try:
@@ -178,7 +174,7 @@ class Store:
                 _log.warning("checkpoint not started; the next commit tries again", error=str(error))
 
     def take_body(self, row: EventRow) -> msgspec.Raw:
-        """Return the JSON of an event that is about to end."""
+        """Return the JSON of an event that is about to end, and remove it from `bodies`."""
         known = self.bodies.pop(row.position, None)
         try:
             return known if known is not None else self.tree.read_event(row)[1]
@@ -188,9 +184,9 @@ class Store:
             return msgspec.Raw(msgspec.json.encode({"eventId": row.event_id, "stream": row.stream}))
 
     def skip_to(self, offset: int) -> None:
-        """Continue at a later offset of the journal, so that all other processes reload. The caller holds the store."""
+        """Continue the journal at a later offset, so that all other processes reload. The caller holds the store."""
         lock = self._require_lock()
-        # Sync first: recovery takes everything before a gap in the journal as synced.
+        # Sync first, because recovery assumes that everything before a gap in the journal is synced.
         self.disk.sync_everything(self.layout.root)
         lock.segment = offset
         self.journal.open(offset)
@@ -209,11 +205,11 @@ class Store:
         return self.layout.stream_names()
 
     def load_events(self) -> EventIndex:
-        """Return an index loaded from the files alone. The caller holds the store."""
+        """Return a new index, loaded only from the files. The caller holds the store."""
         return load_events(self.tree)
 
     def checkpoint(self) -> None:
-        """Sync all files and remove the journal before them."""
+        """Sync all files, and remove the journal segments that are no longer needed."""
         if self._checkpoint:
             self._checkpoint.join()
         with translate_errors(), self._mutex, self._hold_lock():
@@ -224,7 +220,7 @@ class Store:
 
     @contextmanager
     def _exclude_threads(self, *, wait: bool) -> Iterator[None]:
-        """Keep the other threads of this process out."""
+        """Keep the other threads of this process out during the block."""
         if not self._mutex.acquire(blocking=wait):
             raise StoreBusy
         try:
@@ -234,12 +230,13 @@ class Store:
 
     @contextmanager
     def _hold_lock(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Keep other processes out, or only writers if `shared`. Leave a failed sync to the next holder."""
+        """Keep other processes out during the block, or only writers if `shared`."""
         lock = self._require_lock()
         with lock.held(shared=shared, wait=wait):
             try:
                 yield
             finally:
+                # After a failed sync, the next holder of the lock rewrites the segment.
                 if self.journal.rewrite_up_to:
                     lock.rewrite_up_to, self.journal.rewrite_up_to = self.journal.rewrite_up_to, 0
 
@@ -252,7 +249,7 @@ class Store:
     def _start(self, lock: StoreLock) -> None:
         segments = self.journal.segments()
         if not segments:
-            # Positions must never repeat, even if the journal of an old store was removed.
+            # If streams exist, their journal was removed. Begin so late that no old position is used again.
             start = time.time_ns() // 1000 if os.listdir(self.layout.streams) else 1
             self.journal.open(start)
             # This also syncs the root directory and its new parents.
@@ -261,7 +258,7 @@ class Store:
         elif lock.boot != self.boot or not self.boot or lock.segment not in segments:
             self._recover(segments, after=0, thorough=True)
             lock.segment, lock.applied = self.journal.start, self.journal.end
-            # A reboot also dropped unsynced data from memory, so the file on disk is what counts.
+            # No rewrite is needed: after a reboot, everything that can be read is on the disk.
             lock.rewrite_up_to = 0
         lock.boot = self.boot
         self.journal.open(lock.segment)
@@ -269,7 +266,7 @@ class Store:
         self._catch_up()
 
     def _reload_if_clock_set_back(self) -> None:
-        """Reload all streams if the clock was set back, because due times of the old clock would wait too long."""
+        """If the clock was set back, reload all streams. Otherwise due times of the old clock would be too late."""
         ahead = time.time() - boot_clock()
         if ahead < self._clock_ahead - _SET_BACK_SECONDS:
             _log.warning("the clock was set back", seconds=round(self._clock_ahead - ahead))
@@ -277,26 +274,27 @@ class Store:
         self._clock_ahead = ahead
 
     def _is_current(self) -> bool:
-        """Return whether this process has read the whole journal, and all of it is applied to the files."""
+        """Return whether this process has read the whole journal, and the whole journal is applied to the files."""
         journal, lock = self.journal, self._require_lock()
-        is_sound = not (self._is_stale or lock.rewrite_up_to)
-        return is_sound and lock.offsets == (journal.start, journal.end) and journal.end_on_disk() == journal.end
+        needs_repair = self._must_reload or lock.rewrite_up_to
+        is_read = lock.offsets == (journal.start, journal.end)
+        return not needs_repair and is_read and journal.end_on_disk() == journal.end
 
     def _is_nearly_current(self) -> bool:
-        """Return whether catching up only means reading a little of the journal, without any sync."""
+        """Return whether `_catch_up` only has to read a small part of the journal, without any sync."""
         journal, lock = self.journal, self._require_lock()
         segment, applied = lock.offsets
-        is_sound = segment == journal.start and not (self._is_stale or lock.rewrite_up_to)
-        return is_sound and journal.end_on_disk() == applied <= journal.end + _NONBLOCKING_BYTES
+        needs_repair = segment != journal.start or self._must_reload or lock.rewrite_up_to
+        return not needs_repair and journal.end_on_disk() == applied <= journal.end + _NONBLOCKING_BYTES
 
     def _catch_up(self) -> None:
-        """Finish the work of a dead holder and read the entries of other processes."""
+        """Read the journal entries of other processes. If a process died while it held the lock, finish its work."""
         lock = self._require_lock()
         segment, applied = lock.offsets
         if segment == self.journal.start and self.journal.end_on_disk() is None:
             # Another process has rewritten the segment after a failed sync.
             self.journal.reopen()
-        if self._is_stale:
+        if self._must_reload:
             self._reload()
         self.events.now = time.time()
         try:
@@ -311,7 +309,7 @@ class Store:
             self.journal.open(segment)
             self._reload()
         if self.journal.start != segment:
-            # After reading the whole old segment, nothing is missing.
+            # If the old segment was read to its end, the index is complete.
             is_complete = self.journal.end == segment
             self.journal.open(segment)
             if not is_complete:
@@ -321,16 +319,18 @@ class Store:
             self.journal.rewrite(lock.rewrite_up_to)
             lock.synced, lock.rewrite_up_to = lock.rewrite_up_to, 0
         if self.journal.end_on_disk() != applied:
-            # A holder died during or after its journal write, or could not write its files.
+            # An earlier holder of the lock has written to the journal, but not applied everything to the files.
             self._recover([s for s in self.journal.segments() if s >= segment], after=applied, thorough=False)
             lock.segment, lock.applied = self.journal.start, self.journal.end
             self._reload()
 
     def _recover(self, segments: list[int], *, after: int, thorough: bool) -> None:
+        """Replay the journal from offset `after`. `thorough` is for a reboot, after which unsynced data may be lost."""
         entries: list[tuple[int, JournalEntry]] = []
         for start in segments:
             if start != self.journal.end:
-                # A gap: a power loss undid the removal of some older segments, which are already synced.
+                # There is a gap before this segment: a checkpoint removed segments, and a power loss restored some of
+                # them. Their changes are synced, so they need no replay.
                 entries.clear()
             entries += self.journal.recover(start, after)
         self.journal.sync()
@@ -340,7 +340,7 @@ class Store:
         except OSError as error:
             raise Unavailable(f"cannot replay the journal ({error}): {suggest_remedy(error)}") from error
         if thorough:
-            # Remove lease files of claims that the power loss removed from the journal.
+            # Remove the lease files of claims that are no longer in the journal.
             for token in lease_tokens(self.layout):
                 if token >= self.journal.end:
                     self.disk.unlink(self.layout.lease(token))
@@ -348,7 +348,7 @@ class Store:
         _log.info("journal replayed", entries=len(entries), after_power_loss=thorough)
 
     def _complete_entry(self, plan: TransactionPlan) -> JournalEntry:
-        """Return the entry with its log lines, and with the body of every rewritten event file for recovery."""
+        """Add the log lines to the entry, and the body of every event file that is rewritten, for recovery."""
         entry = plan.finish()
         if plan.log_entries:
             first = self.events.log_sequence + 1
@@ -368,7 +368,8 @@ class Store:
         start = self.journal.end
         self.journal.sync()
         lock.synced = start
-        # Write the lock page first: a missing segment is created, but an unlisted one would be overlooked.
+        # Write the lock page before the segment. If this process dies in between, the next process creates the segment.
+        # In the other order, the next process would not know the new segment.
         lock.segment = start
         self.journal.open(start)
 
@@ -383,15 +384,15 @@ class Store:
         self._checkpoint.start()
 
     def _reload(self) -> None:
-        """Load the index again from the files, lazily."""
-        # Stay stale until done: if the disk fails in between, the index could be ahead of the journal.
-        self._is_stale = True
+        """Load the index again from the files. Streams and records are loaded when they are first used."""
+        # If the disk fails during the reload, the next holder of the store must reload again.
+        self._must_reload = True
         self.tree.forget_directories()
         self.bodies.clear()
         self.events = self.load_events()
         self.records = RecordIndex(self.tree, self.kinds)
         self.journal.end = self._require_lock().applied
-        self._is_stale = False
+        self._must_reload = False
 
     def _require_lock(self) -> StoreLock:
         if self._lock is None:

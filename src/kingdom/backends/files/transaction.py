@@ -1,4 +1,4 @@
-"""The Transaction on files: it collects all changes and writes them as one journal entry at the end."""
+"""The transaction on files. It collects all changes and writes them as one journal entry at the end."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -58,11 +58,11 @@ class FilesTransaction(Transaction):
 
     def _commit(self) -> None:
         store, changes = self._store, self.changes
-        # Encode before taking the lock, to hold it shorter.
+        # Encode before taking the lock, so that the lock is held for a shorter time.
         documents = {key: encode_document(put.record.doc) for key, put in changes.puts.items()}
         with store.exclusive() as plan:
             settled = list(changes.settlements.values())
-            # Held deliveries that are not settled must still be owned too.
+            # All held deliveries must still be owned, also those that are not settled.
             if lost := plan.find_lost(settled, self.held):
                 raise LeaseLost(lost)
             for scope, key in self._taken:
@@ -78,7 +78,7 @@ class FilesTransaction(Transaction):
             store.commit(plan)
 
     def _is_archived(self, copy: EventCopy) -> bool:
-        """Return whether an event has already ended. Only an id that the caller chose can come again."""
+        """Return whether an event has already ended. Only ids that a publisher chose can be published twice."""
         envelope = copy.envelope
         return envelope.event_id_given and self._store.tree.is_archived(copy.stream.name, str(envelope.event_id))
 

@@ -1,4 +1,4 @@
-"""The next journal entry while it is built: every decision about events, made on the index alone, without any file.
+"""Build the next journal entry. All decisions about events are made here, with the index and without reading files.
 
 The index and the entry change together. If a transaction fails, the store loads the index again.
 """
@@ -39,7 +39,7 @@ FILE_PROBLEMS = frozenset({MISSING, DAMAGED, UNREADABLE})
 
 
 class TransactionPlan:
-    """One journal entry being built, for an offset in the journal and a point in time."""
+    """A journal entry that is being built. `offset` is its offset in the journal, and `now` its time."""
 
     def __init__(self, events: EventIndex, offset: int, now: float, boot: str) -> None:
         self.events = events
@@ -48,11 +48,12 @@ class TransactionPlan:
         self.entry = JournalEntry()
         # The state of each changed event before this transaction.
         self.before: dict[int, EventRow | None] = {}
-        # Changed events whose file keeps its content. Its directory may change.
+        # Changed events whose file keeps its content. The file may move to another directory.
         self.unchanged_files: set[int] = set()
         self.log_entries: list[LogEntry] = []
         self._boot = boot
         self._rows: dict[int, EventRow] = {}
+        # The events that `select_claimable` took from the heap of due events.
         self._due: list[EventRow] = []
 
     def finish(self) -> JournalEntry:
@@ -61,11 +62,11 @@ class TransactionPlan:
         return self.entry
 
     def log(self, *entries: LogEntry) -> None:
-        """Add to the log."""
+        """Add entries to the log."""
         self.log_entries += entries
 
     def publish(self, copies: Sequence[EventCopy]) -> list[EventCopy]:
-        """Enqueue copies, each at its own position. Return those that their stream already has."""
+        """Enqueue copies, each at its own position. Return the copies that were already in their stream."""
         duplicates = []
         for each in copies:
             index, event_id = self.events.stream(each.stream.name), str(each.envelope.event_id)
@@ -76,7 +77,7 @@ class TransactionPlan:
             not_before = each.at.timestamp() if each.at else None
             row = EventRow(
                 stream=each.stream.name,
-                # Each event adds more than one byte to the entry, so no position reaches into the next entry.
+                # Positions stay below the next entry, because each event adds more than one byte to this entry.
                 position=self.offset + len(self.entry.bodies),
                 event_id=event_id,
                 key=key,
@@ -92,14 +93,14 @@ class TransactionPlan:
         return duplicates
 
     def find_lost(self, settled: Sequence[Settlement], held: Sequence[Delivery]) -> set[int]:
-        """Return the positions that are no longer leased under their token."""
+        """Return the positions of the deliveries whose lease was lost."""
         needed = {(s.stream.name, s.position, s.token) for s in settled}
         needed.update((d.stream, d.position, d.token) for d in held)
         owns = self.events.owns
         return {position for stream, position, token in needed if not owns(stream, position, token)}
 
     def settle(self, settled: Sequence[Settlement], body: Callable[[EventRow], msgspec.Raw]) -> None:
-        """Apply the outcomes of deliveries, all of which this process still owns."""
+        """Apply the outcomes of deliveries. This process must still own all of them."""
         queues: dict[tuple[str, str], None] = {}
         for each in sorted(settled, key=lambda s: (not isinstance(s.outcome, Release), s.position)):
             row = self._settle(each, body)
@@ -112,7 +113,7 @@ class TransactionPlan:
 
     def _settle(self, each: Settlement, body: Callable[[EventRow], msgspec.Raw]) -> EventRow:
         if isinstance(each.outcome, Done):
-            # The row is not used again, so it need not be copied.
+            # The row leaves the index, so it can be changed without a copy.
             row = self.events.stream(each.stream.name).rows[each.position]
             self.before.setdefault(each.position, row)
             self.archive(row, "DONE", body(row))
@@ -134,13 +135,13 @@ class TransactionPlan:
         return row
 
     def select_claimable(self, stream: Stream, limit: int) -> list[EventRow]:
-        """Return the rows that one claim may take, in order. A suspect comes alone."""
+        """Return the rows that one claim may take, in order. An event that may have crashed a worker comes alone."""
         index = self.events.stream(stream.name)
         if stream.name in self.events.pauses:
             return []
         found = self._due = index.pop_due(self.now, limit)
         if stream.ordered and index.unreadable:
-            # An unreadable event may be the head of any key, so no later event may overtake it.
+            # The key of an unreadable event is not known, so no later event with any key may run before it.
             barrier = min(index.unreadable)
             found = self._due = [row for row in found if row.key is None or row.position < barrier]
         suspect = bool(found) and found[0].crash_count > 0
@@ -153,7 +154,7 @@ class TransactionPlan:
             if head.key is None:
                 taken.append(head)
             else:
-                taken += index.run_from(head, min(each, limit - len(taken)), self.now)
+                taken += index.head_with_followers(head, min(each, limit - len(taken)), self.now)
         return taken
 
     def put_back_unclaimed(self, stream: Stream) -> None:
@@ -161,7 +162,7 @@ class TransactionPlan:
         self.events.stream(stream.name).put_back(self._due)
 
     def claim(self, stream: str, rows: Sequence[EventRow], worker: str, lease: timedelta) -> list[EventRow]:
-        """Put rows under one new lease. The offset of this entry is the token."""
+        """Put rows under one new lease. Its token is the offset of this entry."""
         self._add_lease(
             Lease(
                 token=self.offset,
@@ -169,7 +170,7 @@ class TransactionPlan:
                 stream=stream,
                 positions=[row.position for row in rows],
                 claimed_at=self.now,
-                expires_at=_text(self.now + lease.total_seconds()),
+                expires_at=_to_iso(self.now + lease.total_seconds()),
                 expires=boot_clock() + lease.total_seconds(),
                 boot=self._boot,
                 process=own_process(),
@@ -187,9 +188,9 @@ class TransactionPlan:
         return claimed
 
     def reap(self, lease: Lease) -> int:
-        """Requeue the events of an expired lease.
+        """Requeue the events of an expired lease, and return their number.
 
-        The crash count of an event grows at its first loss, and whenever it was alone in its lease.
+        The crash count of an event grows the first time its lease expires, and then only if it was alone in its lease.
         """
         alone, requeued = len(lease.positions) == 1, 0
         for position in sorted(self.events.in_flight.get(lease.token, ())):
@@ -206,7 +207,7 @@ class TransactionPlan:
         return requeued
 
     def cancel(self, row: EventRow, actor: str, *, blocks: bool) -> bool:
-        """End a waiting event as DEAD. If it runs, ask its worker to stop and return False."""
+        """End a waiting event as DEAD and return True. For a running event, ask its worker and return False."""
         row = self._copy_row(row.stream, row.position)
         if row.status == PROCESSING:
             lease = self.events.leases[row.token]
@@ -222,7 +223,7 @@ class TransactionPlan:
         return True
 
     def redrive(self, dead: EventRow, actor: str) -> None:
-        """Start a new round for a dead letter at its old position: as head, or after the events in flight."""
+        """Make a dead letter PENDING again at its old position: as the head, or after the events in flight."""
         row = self._copy_row(dead.stream, dead.position)
         self._add_history(
             row,
@@ -230,7 +231,7 @@ class TransactionPlan:
             actor,
             attempts=row.attempt,
             crashes=row.crash_count,
-            died_at=_text(row.processed_at or 0),
+            died_at=_to_iso(row.processed_at or 0),
             code=row.error_code,
             message=row.error_message,
         )
@@ -263,19 +264,19 @@ class TransactionPlan:
         self.entry.bodies[row.position] = body
 
     def postpone(self, row: EventRow, code: str, reason: str, *, again: float = READ_AGAIN_SECONDS) -> float:
-        """Let an event with an unusable file wait. Return for how long it has waited so far."""
+        """Let an event with an unusable file wait. Return how many seconds it has waited so far."""
         row = self._copy_row(row.stream, row.position)
         # An event that was unreadable when its stream was loaded has an error code, but no time yet.
         if row.error_code != code or row.last_attempt_at is None:
             row.last_attempt_at = self.now
         row.error_code, row.error_message = code, reason
-        # An event behind the head keeps waiting for its turn.
+        # An event behind the head of its key still has no due time.
         row.due, row.due_set_at = (None if row.due is None else self.now + again), self.now
         self._put(row, keeps_file=True)
         return self.now - row.last_attempt_at
 
     def give_up(self, row: EventRow, code: str, reason: str) -> None:
-        """End an event with a damaged file as DEAD, and keep the file as it is."""
+        """End an event with a damaged file as DEAD, and do not change the content of the file."""
         row = self._copy_row(row.stream, row.position)
         self._mark_dead(row, code, reason, blocks=row.key is not None)
         self.unchanged_files.add(row.position)
@@ -289,12 +290,12 @@ class TransactionPlan:
             self.promote_head(row.stream, row.key)
 
     def import_event(self, row: EventRow, body: msgspec.Raw) -> None:
-        """Add an event of another store in its exported state."""
+        """Add an event of another store, in the state in which it was exported."""
         self._put(row)
         self.entry.bodies[row.position] = body
 
     def block_queue(self, dead: EventRow) -> None:
-        """Let a dead letter block the queue of its key."""
+        """Block the queue of a key with a dead letter."""
         row = self._copy_row(dead.stream, dead.position)
         row.blocks = True
         self._put(row)
@@ -309,7 +310,7 @@ class TransactionPlan:
         self.events.remove(row.stream, row.position)
 
     def promote_head(self, stream: str, key: str, *, keeps_file: bool = True) -> None:
-        """Give a queue without a head a new one. Its file can stay, because the order of files implies the head."""
+        """Choose a new head for a queue without one. The file of the new head can stay unchanged."""
         head = self.events.stream(stream).next_head(key)
         if head is not None:
             row = self._copy_row(stream, head.position)
@@ -331,7 +332,7 @@ class TransactionPlan:
         self._put(row)
 
     def _add_history(self, row: EventRow, change: str, actor: str, **details: Any) -> None:
-        row.history = [*(row.history or ()), {"what": change, "at": _text(self.now), "actor": actor, **details}]
+        row.history = [*(row.history or ()), {"what": change, "at": _to_iso(self.now), "actor": actor, **details}]
 
     def _copy_row(self, stream: str, position: int) -> EventRow:
         known = self.events.stream(stream).rows[position]
@@ -360,5 +361,5 @@ class TransactionPlan:
         self.events.remove_lease(token)
 
 
-def _text(seconds: float) -> str:
+def _to_iso(seconds: float) -> str:
     return to_datetime(seconds).isoformat()

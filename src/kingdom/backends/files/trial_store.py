@@ -24,17 +24,17 @@ from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Bus, Transaction
 from kingdom.trial_store import StoredEvent, TrialStore
 
-# By then the processes under test have killed a stopped holder of the lock, even if they are just starting.
+# How long the processes under test have to kill a stopped holder of the lock. They may still be starting.
 _PATIENCE_SECONDS = 15 * STOPPED_SECONDS
 _CHECK_EVERY_SECONDS = 0.05
 
 
 class _DiscardTransactionError(Exception):
-    """Rolls a transaction back."""
+    """Raised to roll a transaction back."""
 
 
 class FilesTrialStore(TrialStore):
-    """A store below a directory, or in that directory if it already has the name."""
+    """A store in the subdirectory `schema` of a directory, or in the directory itself if it already has this name."""
 
     has_one_writer = True
     # A process that waits for a stopped holder of the lock must still be able to renew its leases.
@@ -46,7 +46,7 @@ class FilesTrialStore(TrialStore):
         self._created_parent = not self._root.parent.exists()
         self.url = self.safe_url = f"file:{self._root}"
         self.schema = schema
-        # Open for the whole verification, so that its index follows the journal like in a long-running process.
+        # This store stays open during the whole verification, so its index is like that of a long-running process.
         self._store = Store(str(self._root), {})
         self._ended: dict[str, set[str]] = defaultdict(set)
         self._read_until: dict[Path, int] = defaultdict(int)
@@ -90,7 +90,7 @@ class FilesTrialStore(TrialStore):
         return await asyncio.to_thread(self._log_data, entry_type)
 
     @asynccontextmanager
-    async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
+    async def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
         with suppress(_DiscardTransactionError):
             async with bus.transaction() as transaction:
@@ -100,7 +100,7 @@ class FilesTrialStore(TrialStore):
                     raise _DiscardTransactionError
 
     def _wait_for_kill(self) -> None:
-        """Wait until the processes under test have killed a stopped holder of the lock, and record one that is left."""
+        """Wait for the processes under test to kill every stopped holder of the lock. Record holders that are left."""
         end = time.monotonic() + _PATIENCE_SECONDS
         stopped = {pid for pid in self.holders() if is_stopped(pid)}
         while stopped and time.monotonic() < end:
@@ -111,7 +111,7 @@ class FilesTrialStore(TrialStore):
     def _unfinished(self) -> int:
         self._wait_for_kill()
         with _reopened(self._root) as store:
-            return sum(_files(store, stream, PENDING, PROCESSING) for stream in store.stream_names())
+            return sum(_count_files(store, stream, PENDING, PROCESSING) for stream in store.stream_names())
 
     def _broken_invariants(self) -> list[str]:
         self._wait_for_kill()
@@ -123,11 +123,11 @@ class FilesTrialStore(TrialStore):
             for name in self._store.stream_names():
                 own, fresh = indexed.stream(name), found.stream(name)
                 broken += [*_differences(own, fresh), *_wrong_queues(fresh), *self._find_duplicates(fresh)]
-                if (files := _files(self._store, name, *STATUS_DIRECTORIES)) != len(fresh.rows):
+                if (files := _count_files(self._store, name, *STATUS_DIRECTORIES)) != len(fresh.rows):
                     broken.append(f"{files} files for {len(fresh.rows)} events: {name}")
             if indexed.log_sequence != found.log_sequence:
                 broken.append(f"index differs from files: log at {indexed.log_sequence}, not {found.log_sequence}")
-            # Last, because loading the streams fills `in_flight`.
+            # Check this last, because `in_flight` is filled when the streams are loaded.
             broken += [f"lease left over: {token}" for token, positions in found.in_flight.items() if not positions]
         return broken
 
@@ -135,7 +135,7 @@ class FilesTrialStore(TrialStore):
         with _reopened(self._root) as store:
             found = []
             for name in store.stream_names():
-                found += [_stored(row) for row in store.events.stream(name).rows.values()]
+                found += [_stored_event(row) for row in store.events.stream(name).rows.values()]
                 for line in store.tree.read_archive(name):
                     found.append(
                         StoredEvent(
@@ -156,7 +156,7 @@ class FilesTrialStore(TrialStore):
         return [each.entry.data for each in logged if each.entry.type == entry_type]
 
     def _find_duplicates(self, index: StreamIndex) -> Iterator[str]:
-        """Read the archive since the last call, and describe events that exist more than once."""
+        """Read the archive lines that are new since the last call, and describe events that exist more than once."""
         ended = self._ended[index.name]
         for path in Path(self._store.layout.archive_file(index.name, "")).parent.glob("*.jsonl"):
             with path.open("rb") as file:
@@ -172,14 +172,14 @@ class FilesTrialStore(TrialStore):
                 yield f"event twice in its stream: {index.name}/{event}"
 
 
-def _files(store: Store, stream: str, *statuses: str) -> int:
+def _count_files(store: Store, stream: str, *statuses: str) -> int:
     directories = (store.layout.events(stream, status) for status in statuses)
     return sum(len(os.listdir(directory)) for directory in directories if os.path.isdir(directory))
 
 
 @contextmanager
 def _reopened(root: Path) -> Iterator[Store]:
-    """Open and hold the store like a new process, which knows only the files."""
+    """Open and hold the store with a new index, as a new process does."""
     store = Store(str(root), {})
     store.open()
     try:
@@ -207,14 +207,14 @@ def _differences(indexed: StreamIndex, found: StreamIndex) -> Iterator[str]:
 
 
 def _comparable_state(row: EventRow) -> tuple[Any, ...]:
-    """Return the state that index and files share. Only the index has the due time of a head and settled tokens."""
+    """Return the part of a row that must be equal in the index and in the files."""
     token = row.token if row.status == PROCESSING else None
     head = row.due is not None
     return row.event_id, row.key, row.status, head, token, row.attempt, row.crash_count, row.error_code
 
 
 def _wrong_queues(index: StreamIndex) -> Iterator[str]:
-    """Check every queue: one head, which comes first, and at most one owner."""
+    """Describe queues with a wrong head or with two leases. The head must be the first open event."""
     for key, queue in index.queues.items():
         rows = [index.rows[position] for position in queue.open]
         heads = [row for row in rows if row.due is not None]
@@ -229,7 +229,7 @@ def _wrong_queues(index: StreamIndex) -> Iterator[str]:
             yield f"two owners: {name}"
 
 
-def _stored(row: EventRow) -> StoredEvent:
+def _stored_event(row: EventRow) -> StoredEvent:
     return StoredEvent(
         event_id=row.event_id,
         stream=row.stream,

@@ -1,4 +1,4 @@
-"""Wake-ups by inotify: each commit touches one small file per stream, and processes watch their directory."""
+"""Wake-ups by inotify. A commit touches one small file per stream, and all processes watch these files."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from watchfiles import awatch
 from kingdom.backends.files.tree.layout import StoreLayout, id_of_name
 from kingdom.backends.hints import Hints
 
-# How long to collect a burst of changes. watchfiles itself adds a few milliseconds.
+# How long watchfiles collects changes before it reports them.
 STEP_MS = 1
 DEBOUNCE_MS = 5
 _RETRY_SECONDS = 1.0
@@ -24,15 +24,15 @@ _log = structlog.get_logger(__name__)
 
 
 class FileWakeups:
-    """Wakes waiting workers of this and other processes when a stream may have work."""
+    """Wakes waiting workers of this and other processes when a stream may have due events."""
 
     def __init__(
-        self, layout: StoreLayout, dropped: Callable[[Collection[str]], None], drop_boxes: Collection[str]
+        self, layout: StoreLayout, on_dropped: Callable[[Collection[str]], None], drop_directories: Collection[str]
     ) -> None:
         self._layout = layout
         self._hints = Hints()
-        self._dropped = dropped
-        self._drop_boxes = tuple(drop_boxes)
+        self._on_dropped = on_dropped
+        self._drop_directories = tuple(drop_directories)
         self._touched_at: dict[str, int] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -49,7 +49,7 @@ class FileWakeups:
                 with contextlib.suppress(OSError):
                     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             except OSError as error:
-                # A lost hint costs one polling period, never an event.
+                # Without the hint, other processes find the event at their next poll.
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -69,7 +69,7 @@ class FileWakeups:
         wake_directory = f"{self._layout.wake}/"
         while not self._ended.is_set():
             try:
-                watched = [self._layout.wake, *self._drop_boxes]
+                watched = [self._layout.wake, *self._drop_directories]
                 changes = awatch(
                     *watched,
                     watch_filter=None,
@@ -81,10 +81,10 @@ class FileWakeups:
                 )
                 self._hints.notify_all()
                 async for batch in changes:
-                    # watchfiles can miss a change while it returns others, so read the modification times.
+                    # watchfiles may not report every change, so compare the modification times.
                     self._hints.notify(self._touched_streams())
                     if dropped := {path for _, path in batch if not path.startswith(wake_directory)}:
-                        self._dropped(dropped)
+                        self._on_dropped(dropped)
             except Exception as error:  # noqa: BLE001 - a file name that is no text must not end the wake-ups
                 _log.warning("wake-ups interrupted; workers poll meanwhile", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -35,22 +35,23 @@ from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
 
-# An arbitrary constant that must never change: "tokens" in ASCII.
+# The key of an advisory lock, which must never change: "tokens" in ASCII.
 _TOKEN_LOCK = 0x746F6B656E73
+# How often a reap looks at all leases. Other reaps start at the lowest token that had a lease at the last reap.
 _FULL_REAP_SECONDS = 60.0
 _POOL_SECONDS_MIN = 10
-# The pool doubles its wait after each failed attempt. After this time it starts again without a wait.
+# The pool doubles its wait after each failed attempt to connect. After this time, the waits are short again.
 _RECONNECT_SECONDS = 5
-# Claims and reaps wait for no lock. One that takes longer than this has lost its server.
+# Claims and reaps wait for no lock. If an answer takes longer than this, the server counts as lost.
 _ANSWER_SECONDS = 30.0
 _RENEWAL_ANSWER_SECONDS = 5.0
-# A renewal that waits for a lock must fail in time.
-_RENEWAL_PATIENCE: LiteralString = "SET statement_timeout = 2000"
+# A renewal that waits for a lock must fail before its lease expires. The time is in milliseconds.
+_RENEWAL_TIMEOUT: LiteralString = "SET statement_timeout = 2000"
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Each statement must see earlier commits, whatever the default isolation level of the database or the role is.
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# Generic plans save planning time and suit these statements. A plan from when a table was small must not scan it when
-# it has grown. No statement runs long enough for JIT compilation.
+# Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
+# table is still fast when the table has grown. No statement runs long enough for JIT compilation.
 _SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
@@ -64,8 +65,9 @@ _log = structlog.get_logger(__name__)
 class PostgresBus(Bus):
     """Events, leases and records in one schema of one database.
 
-    `through_pgbouncer` avoids prepared statements and session settings. Wake-ups then need `listen_dsn`, a direct
-    connection to the server. Without it the bus only polls.
+    The server aborts a transaction that is idle for longer than `idle_limit`. `through_pgbouncer` avoids prepared
+    statements and session settings. Wake-ups then need `listen_dsn`, the address of the server itself. Without it, the
+    bus only polls.
     """
 
     joins_callers_transaction = True
@@ -86,7 +88,7 @@ class PostgresBus(Bus):
         listen_dsn: str | None = None,
     ) -> None:
         super().__init__(topology, kinds)
-        # A longer connect timeout of the caller also applies to the pool.
+        # If the DSN has a longer connect timeout, the pool waits as long.
         with translate_errors():
             self.dsn = with_timeouts(dsn)
             self._pool_seconds = max(_POOL_SECONDS_MIN, timeout_from_conninfo(conninfo_to_dict(self.dsn)))
@@ -110,7 +112,7 @@ class PostgresBus(Bus):
         )
         self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
-        # Behind PgBouncer a session setting would leak into other clients' transactions.
+        # Behind PgBouncer a session setting would leak into other clients' transactions, so each transaction sets it.
         limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}"
         self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
         self._through_pgbouncer = through_pgbouncer
@@ -143,10 +145,10 @@ class PostgresBus(Bus):
         """Close settled leases and every connection."""
         try:
             await self._wakeups.close()
-            if self._leases.closed and not self.pool.closed:
-                # A lease that is not closed here expires, and the reaper finds no events in it.
+            if self._leases.closable and not self.pool.closed:
+                # If this fails, the leases expire, and the reaper finds no events in them.
                 with suppress(KingdomError), translate_errors():
-                    await self._execute("close_leases", closing_parameters(self._leases.take_closed()))
+                    await self._execute("close_leases", closing_parameters(self._leases.take_closable()))
         finally:
             await self.pool.close()
             await asyncio.to_thread(self._close_renewal)
@@ -169,12 +171,12 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            ours: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
-            self._leases.settle(item for item in ours if item.position in lost.positions)
+            items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
+            self._leases.settle(item for item in items if item.position in lost.positions)
             raise
         finally:
             try:
-                # Roll back an open transaction. After a commit there is none.
+                # After a commit, no transaction is open, and this does nothing.
                 with suppress(psycopg.Error):
                     await connection.rollback()
             finally:
@@ -186,9 +188,9 @@ class PostgresBus(Bus):
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
-        """Yield a Transaction inside the caller's own. The block applies it at its end, and the caller commits.
+        """Yield a Transaction inside the caller's own transaction. Its changes are written when the block ends.
 
-        No wake-up is sent, because the commit comes later. Call `nudge` after it, or let polling find the events.
+        The caller commits later, so no wake-up is sent. Call `nudge` after the commit, or let polling find the events.
         """
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise Misconfigured("join needs an open transaction, but this connection is in autocommit mode")
@@ -205,7 +207,7 @@ class PostgresBus(Bus):
         """Claim due events; see the port."""
         declared, pace = self.topology.stream(stream), self._paces[stream]
         bound, heads = pace.lower_bound(time.monotonic()), pace.heads(limit)
-        closed = self._leases.take_closed()
+        closable = self._leases.take_closable()
         parameters = {
             "stream": stream,
             "limit": limit,
@@ -213,9 +215,9 @@ class PostgresBus(Bus):
             "worker": worker,
             "lease": declared.lease,
             "watermark": bound,
-            **closing_parameters(closed),
+            **closing_parameters(closable),
         }
-        # Concurrent claims may return in any order, but never with a token that was known before they began.
+        # Concurrent claims may end in any order, but a claim never returns a token that was known when it began.
         known = self._highest_token
         started = time.monotonic()
         try:
@@ -224,23 +226,23 @@ class PostgresBus(Bus):
                     "claim_ordered" if declared.ordered else "claim", parameters, raise_tokens=True
                 )
         except BaseException:
-            self._leases.closed |= closed
+            self._leases.closable |= closable
             raise
         deliveries = read_deliveries(stream, rows)
         now = time.monotonic()
         runs = len({d.ordering_key or d.position for d in deliveries})
-        alone = bool(deliveries) and deliveries[0].suspect
-        full = alone or len(rows) >= limit or (declared.ordered and runs >= heads)
+        has_suspect = bool(deliveries) and deliveries[0].suspect
+        full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
-        if declared.ordered and not alone:
+        if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token
             self._leases.hold(token, {d.position for d in deliveries})
             self._highest_token = max(known, token, self._highest_token)
             if token <= known:
-                # A failover behind a pooler. Targets that check fencing tokens have seen higher ones, and refuse this.
+                # A pooler has led to another server after a failover. Targets refuse a token below earlier tokens.
                 with translate_errors():
                     async with self._responsive_connection() as connection:
                         await self._raise_tokens(connection)
@@ -320,7 +322,7 @@ class PostgresBus(Bus):
                 prepare_threshold=None if self._through_pgbouncer else 1,
             )
             self._renewal.isolation_level = IsolationLevel.READ_COMMITTED
-            for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_PATIENCE):
+            for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_TIMEOUT):
                 self._renewal.execute(setting)
         return self._renewal
 
@@ -335,7 +337,7 @@ class PostgresBus(Bus):
             if raise_tokens and not connection.has_raised_tokens:
                 await self._raise_tokens(connection)
             if self._through_pgbouncer:
-                # Behind PgBouncer the session and its defaults are not ours.
+                # Behind PgBouncer the session may have another default isolation level.
                 async with connection.pipeline():
                     await connection.execute(_BEGIN)
                     cursor = await connection.execute(self.queries[name], parameters)
@@ -354,7 +356,7 @@ class PostgresBus(Bus):
                 raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
 
     async def _configure(self, connection: Connection) -> None:
-        # The driver sends it with every BEGIN.
+        # The driver sends the isolation level with every BEGIN.
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
         if self._through_pgbouncer:
             return
@@ -372,7 +374,7 @@ class PostgresBus(Bus):
             )
 
     async def _raise_tokens(self, connection: Connection) -> None:
-        """Raise tokens above the clock and above all that this process has seen, even after a failover."""
+        """Make new tokens higher than the clock and than every token that this process has seen. Log lost tokens."""
         seen = {"seen": self._highest_token}
         if await (await connection.execute(self.queries["lost_token"], seen)).fetchall():
             _log.error("the server has lost committed transactions; raising the tokens", **seen)

@@ -1,15 +1,22 @@
-"""Decide where the next claim of a stream starts in the index, and how many keys it takes. Pure."""
+"""Decide where the next claim of a stream starts in the index, and how many keys it takes. Pure.
+
+A claim of an ordered stream takes a run of events from each of several keys. The first event of a run is its head.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-# Transactions may commit a little after the time that they wrote. A claim that is not full looks this far back.
+# A transaction may commit a little later than the due time that it wrote. So after a claim that found all due events,
+# the next claim looks this far back.
 _BEHIND = timedelta(seconds=2)
-_UNBOUNDED_EVERY = 1.0
-_UNBOUNDED_SHARE = 20
-# A blocked event loop makes any claim seem slow. Events behind the watermark must not wait for minutes then.
-_UNBOUNDED_AT_LEAST_EVERY = 10.0
+# A claim without a lower bound runs once a second, or after 20 times its own duration if that is longer. A blocked
+# event loop makes every claim seem slow, so the time between two such claims is limited.
+_UNBOUNDED_SECONDS_MIN = 1.0
+_UNBOUNDED_DURATION_FACTOR = 20
+_UNBOUNDED_SECONDS_MAX = 10.0
+# An ordered claim takes at least an eighth of its limit as heads. The number of heads shrinks in steps of an eighth.
 _HEADS_SHARE = 8
+# The lower bound of a claim that looks at all events.
 EVERYTHING = datetime(1, 1, 2, tzinfo=UTC)
 
 
@@ -17,34 +24,34 @@ class ClaimPace:
     """Keeps the cost of claims constant while dead row versions accumulate at the front of the index."""
 
     def __init__(self) -> None:
-        self._position: datetime | None = None
-        self._exact = False
+        self._latest_due: datetime | None = None
+        self._was_full = False
         self._next_unbounded = 0.0
         self._heads: int | None = None
 
     def lower_bound(self, now: float) -> datetime:
         """Return the earliest due time to look at. `now` is a monotonic time in seconds."""
-        if self._position is None or now >= self._next_unbounded:
+        if self._latest_due is None or now >= self._next_unbounded:
             return EVERYTHING
-        return self._position if self._exact else self._position - _BEHIND
+        return self._latest_due if self._was_full else self._latest_due - _BEHIND
 
     def heads(self, limit: int) -> int:
-        """Return how many keys an ordered claim takes: few if their runs are long, more if they are short."""
+        """Return the number of keys that an ordered claim takes: few if their runs are long, more if they are short."""
         if self._heads is None:
             self._heads = max(limit // _HEADS_SHARE, 1)
         return min(self._heads, limit)
 
     def record_claim(self, due: Sequence[datetime], *, full: bool, bound: datetime, took: float, now: float) -> None:
-        """Record when the events of a claim were due, whether more may be due, and how long it took."""
+        """Record a claim: the due times of its events, whether more events may be due (`full`), and its duration."""
         if bound == EVERYTHING:
-            wait = max(_UNBOUNDED_EVERY, _UNBOUNDED_SHARE * took)
-            self._next_unbounded = now + min(wait, _UNBOUNDED_AT_LEAST_EVERY)
+            wait = max(_UNBOUNDED_SECONDS_MIN, _UNBOUNDED_DURATION_FACTOR * took)
+            self._next_unbounded = now + min(wait, _UNBOUNDED_SECONDS_MAX)
         if due:
-            self._position = max(due)
-        self._exact = full
+            self._latest_due = max(due)
+        self._was_full = full
 
     def record_runs(self, *, runs: int, events: int, limit: int) -> None:
-        """Adjust the number of heads of the next claim to the runs of this one."""
+        """Set the number of heads for the next claim, depending on the number and length of the runs of this claim."""
         heads, fewest = self.heads(limit), max(limit // _HEADS_SHARE, 1)
         if events >= limit:
             self._heads = max(fewest, heads - max(heads // _HEADS_SHARE, 1))

@@ -1,4 +1,4 @@
-"""Connections and a pool that never lose a cancellation, and that notice a lost server."""
+"""Connections and a pool that notice a lost server and never lose the cancellation of a task."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from psycopg.rows import DictRow
 from psycopg_pool import AsyncConnectionPool
 
 CONNECT_SECONDS = 5
-# A half-open connection must be noticed well before a lease ends.
+# A half-open connection must be noticed well before a lease ends. Only tcp_user_timeout is in milliseconds.
 _TIMEOUTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "tcp_user_timeout": 10_000,
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 def with_timeouts(dsn: str) -> str:
-    """Return a conninfo with timeouts that notice a lost server, and that finds the primary among several hosts."""
+    """Add timeouts to a conninfo, so that a lost server is noticed. Among several hosts, only the primary is used."""
     given = conninfo_to_dict(dsn)
     several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
     return make_conninfo(**{**_TIMEOUTS, **({"target_session_attrs": "read-write"} if several else {}), **given})
@@ -32,7 +32,7 @@ def with_timeouts(dsn: str) -> str:
 
 @contextmanager
 def keep_cancellation() -> Iterator[None]:
-    """Raise the cancellation that arrives during the block, even if the block ends in an error or a result."""
+    """Raise CancelledError if the task is cancelled during the block, even if the block ends with another error."""
     before = _cancellations()
     try:
         yield
@@ -47,8 +47,9 @@ def keep_cancellation() -> Iterator[None]:
 class Connection(AsyncConnection[DictRow]):
     """A connection on which an error never replaces a cancellation.
 
-    It closes itself when its server has become read-only, because that server is no longer the primary. A new
-    connection may lead to another server after a failover, so each connection raises the tokens before it claims.
+    It closes itself when its server has become read-only, because that server is no longer the primary.
+    `has_raised_tokens` means that the bus has made new lease tokens higher than all known tokens. The bus does this
+    before the first claim on each connection, because a connection may lead to another server after a failover.
     """
 
     met_read_only = False
@@ -66,10 +67,10 @@ class Connection(AsyncConnection[DictRow]):
 
 
 class Pool(AsyncConnectionPool[Connection]):
-    """A pool that keeps a cancellation that arrives together with the result, which asyncio loses before 3.12."""
+    """A pool that keeps cancellations. Before Python 3.12, asyncio loses a cancellation that arrives with a result."""
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the signature of the pool
-        """Get a connection like the pool. Return it if the caller was cancelled meanwhile."""
+        """Take a connection out of the pool. If the caller is cancelled meanwhile, put the connection back."""
         connection = None
         try:
             with keep_cancellation():
@@ -81,13 +82,13 @@ class Pool(AsyncConnectionPool[Connection]):
         return connection
 
     async def putconn(self, conn: Connection) -> None:
-        """Return a connection like the pool. If its server was read-only, replace all connections."""
+        """Put a connection back into the pool. If its server was read-only, replace all connections."""
         await super().putconn(conn)
         if conn.met_read_only:
             await self.drain()
 
     async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the signature of the pool
-        """Wait like the pool, but keep a cancellation."""
+        """Wait until the pool is ready, but keep a cancellation."""
         with keep_cancellation():
             await super().wait(timeout)
 

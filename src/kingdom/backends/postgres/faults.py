@@ -16,16 +16,17 @@ _CONFLICTS = (
     errors.UniqueViolation,
     errors.LockNotAvailable,
 )
-# Classes of SQLSTATE that mean "not now": connection, resources, shutdown, system.
+# SQLSTATE classes of temporary errors: connection, resources, system.
 _LOST_CLASSES = frozenset({"08", "53", "58"})
+# SQLSTATE codes of a server that shuts down, starts, has ended this session, or is read-only.
 _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
-# A limit of the server, such as the size of an index entry: no later attempt fits either.
+# The SQLSTATE class of a server limit, such as the size of an index entry. A later attempt would fail as well.
 _LIMIT_CLASS = "54"
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise our own errors instead of the driver's. Programming errors stay as they are."""
+    """Raise errors of the bus instead of errors of the driver. Programming errors stay as they are."""
     try:
         yield
     except (PoolTimeout, PoolClosed) as error:
@@ -43,7 +44,7 @@ def _translate(error: psycopg.Error) -> KingdomError | None:
     primary = error.diag.message_primary or str(error)
     of_driver = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
     unreachable = not state and isinstance(error, of_driver)
-    # The partition of a day was created while a row of that day went to the default partition.
+    # The partition of a day was created while this statement wrote a row of that day to the default partition.
     misplaced = isinstance(error, errors.CheckViolation) and "partition constraint" in primary
     if misplaced or isinstance(error, _CONFLICTS):
         return Conflict(f"another transaction was faster: {error}")
@@ -54,14 +55,14 @@ def _translate(error: psycopg.Error) -> KingdomError | None:
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):
         return Misconfigured(f"{primary}; run `kingdom bus migrate` first")
     if isinstance(error, errors.InsufficientPrivilege):
-        return Misconfigured(f"{primary}; grant it to this role, or connect as another")
+        return Misconfigured(f"{primary}; grant the privilege to this role, or connect as another role")
     if isinstance(error, errors.QueryCanceled | errors.InFailedSqlTransaction):
         return Transient(f"the database cancelled the statement: {primary}")
     return None
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that the driver cannot read. The message omits it, because it may contain a password."""
+    """Refuse a URL that the driver cannot read. The message omits the URL, because it may contain a password."""
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError:

@@ -1,4 +1,7 @@
-"""Export and import a PostgreSQL store: read one snapshot by cursors, COPY into empty tables in one transaction."""
+"""Export and import a PostgreSQL store.
+
+An export reads one snapshot with cursors. An import fills empty tables with COPY in one transaction.
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
@@ -29,7 +32,7 @@ from kingdom.storage.transfer import (
     StoreTransfer,
 )
 
-# How many rows one fetch or COPY takes, which bounds the memory.
+# The number of rows in one fetch or COPY. It limits the memory.
 _BATCH = 1000
 
 
@@ -53,25 +56,25 @@ class PostgresTransfer(StoreTransfer):
         """See the port."""
         with translate_errors():
             async with self._bus.pool.connection() as connection:
-                # Not by the bus, which skips low tokens: here every expired lease counts.
+                # `PostgresBus.reap` may skip leases with low tokens, but here all expired leases must be reaped.
                 while (await self._row(connection, "reap", low=0))["leases"]:
                     pass
                 async with connection.transaction():
                     await self._run(connection, "begin_snapshot")
                     await self._run(connection, "remove_timeouts")
-                    await self._refuse_in_flight(connection)
+                    await self._refuse_events_in_flight(connection)
                     async with aclosing(self._items(connection)) as items:
                         yield Snapshot(await self._manifest(connection), items)
 
-    async def take_in(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
+    async def import_items(self, items: AsyncIterable[AnyItem], manifest: Manifest) -> ItemCounts:
         """See the port."""
         with _translate_import_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 await self._run(connection, "remove_timeouts")
                 await self._run(connection, "lock_store")
-                if (there := await self._census(connection)).total:
+                if (existing := await self._census(connection)).total:
                     raise Permanent(
-                        f"this store is not empty, it has {there}: import into a new database or another --schema"
+                        f"this store is not empty, it has {existing}: import into a new database or another --schema"
                     )
                 await self._write(connection, items)
                 await self._run(connection, "rebuild_keys")
@@ -91,7 +94,7 @@ class PostgresTransfer(StoreTransfer):
                 )
                 return counted
 
-    async def _refuse_in_flight(self, connection: Connection) -> None:
+    async def _refuse_events_in_flight(self, connection: Connection) -> None:
         in_flight = await self._row(connection, "in_flight")
         if in_flight["events"]:
             raise Transient(
@@ -140,7 +143,7 @@ class PostgresTransfer(StoreTransfer):
 
 @contextmanager
 def _translate_import_errors() -> Iterator[None]:
-    """Translate errors of the driver during an import."""
+    """Translate errors of the driver, with messages about an import."""
     try:
         with translate_errors():
             yield
@@ -211,8 +214,9 @@ def _event_row(event: EventItem) -> _CopyRow:
     )
     if event.status in ("DONE", "DISCARDED"):
         return _CopyRow("import_archive", row)
-    waits = "infinity" if event.status == "PENDING" else event.processed_at
-    return _CopyRow("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or waits))
+    # An open event without a due time waits for an earlier event of its key.
+    default_due_at = "infinity" if event.status == "PENDING" else event.processed_at
+    return _CopyRow("import_live", (*row, event.cancel_requested, event.not_before, event.due_at or default_due_at))
 
 
 def _row_of(item: AnyItem) -> _CopyRow:
@@ -224,7 +228,7 @@ def _row_of(item: AnyItem) -> _CopyRow:
 
 
 def _columns(item: AnyItem) -> tuple[Any, ...]:
-    """Return the fields in their order, which is the order of the columns."""
+    """Return the fields of an item. They have the same order as the columns in the COPY statement."""
     return tuple(to_json(value) if isinstance(value, dict) else value for value in astuple(item))
 
 

@@ -1,4 +1,4 @@
-"""The open leases of a process: which events are unsettled, and which events prove the settlements. Pure."""
+"""The open leases of a process, and which of their events are settled. Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -10,47 +10,50 @@ from kingdom.bus.port import Settlement
 
 @dataclass(slots=True)
 class OpenLease:
-    """The unsettled events of a lease, and one event of each transaction that settled some."""
+    """A lease and its unsettled events. `witnesses` has one event of each transaction that settled events of the lease.
+
+    If the server loses such a transaction in a failover, its witness is in flight again, and the lease must stay.
+    """
 
     unsettled: set[int]
     witnesses: list[int] = field(default_factory=list)
 
 
 class OpenLeases(dict[int, OpenLease]):
-    """The open leases of a process by token, and those that the next claim can close."""
+    """The open leases of a process by token. `closable` has the leases that the next claim can close."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.closed: dict[int, OpenLease] = {}
+        self.closable: dict[int, OpenLease] = {}
 
     def hold(self, token: int, positions: Collection[int]) -> None:
         """Add a new lease."""
         self[token] = OpenLease(set(positions))
 
     def settle(self, items: Iterable[Delivery | Settlement]) -> None:
-        """Record the settlements of one transaction. A lease without unsettled events can be closed.
+        """Record the settlements of one transaction. A lease becomes closable when all its events are settled.
 
-        Settlements count by token: an event may be leased again under a newer token, which stays open.
+        A settlement changes only the lease with its own token, because the event may already be in a newer lease.
         """
         positions: dict[int, list[int]] = defaultdict(list)
         for item in items:
             positions[item.token].append(item.position)
-        for token, decided in positions.items():
+        for token, settled in positions.items():
             if lease := self.get(token):
-                lease.unsettled.difference_update(decided)
-                lease.witnesses.append(decided[0])
+                lease.unsettled.difference_update(settled)
+                lease.witnesses.append(settled[0])
                 if not lease.unsettled:
-                    self.closed[token] = self.pop(token)
+                    self.closable[token] = self.pop(token)
 
     def forget_below(self, token: int) -> None:
-        """Forget leases below a token, which the reaper has ended."""
+        """Remove the leases with lower tokens. The reaper has ended them."""
         for ended in [each for each in self if each < token]:
             del self[ended]
 
-    def take_closed(self) -> dict[int, OpenLease]:
-        """Remove and return the leases that can be closed. The caller closes them."""
-        closed, self.closed = self.closed, {}
-        return closed
+    def take_closable(self) -> dict[int, OpenLease]:
+        """Remove and return the closable leases. The caller closes them."""
+        closable, self.closable = self.closable, {}
+        return closable
 
 
 def closing_parameters(leases: Mapping[int, OpenLease]) -> dict[str, list[int]]:

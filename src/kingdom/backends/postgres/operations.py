@@ -1,4 +1,4 @@
-"""Operations on PostgreSQL: every change by an operator is one short transaction with a log entry."""
+"""Operations on PostgreSQL. Each change by an operator is one short transaction, which also writes a log entry."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +28,7 @@ from kingdom.bus.operations import (
 from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound
 
+# Younger transactions are not reported as pins.
 _PIN_SECONDS = 5.0
 
 
@@ -85,23 +86,24 @@ class PostgresOperations(Operations):
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See the port."""
-        return await self._each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
+        return await self._change_each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
         """See the port."""
-        return await self._each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
+        return await self._change_each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         """See the port."""
         data = {"event_id": str(event_id), "stream": stream}
         async with self._change("event.cancelled", actor, data) as connection:
-            row = await self._open_event(connection, event_id, stream)
+            row = await self._find_open_event(connection, event_id, stream)
             key = {"stream": stream, "key": row["partition_key"]}
             if row["ordered"]:
                 await self._run(connection, "lock_key", **key)
             waiting = await self._run(connection, "cancel_waiting", id=row["id"], actor=actor)
             if not waiting:
-                row = await self._open_event(connection, event_id, stream)
+                # The event is in flight. It may have been claimed just now, so read its token again.
+                row = await self._find_open_event(connection, event_id, stream)
                 if not await self._run(connection, "cancel_running", id=row["id"], token=row["lease_token"]):
                     raise Conflict(f"event {event_id} was claimed or released just now: cancel it again")
             elif row["ordered"] and waiting[0]["was_head"]:
@@ -111,7 +113,7 @@ class PostgresOperations(Operations):
                     await self._promote_first(connection, key)
         return "cancelled" if waiting else "requested"
 
-    async def _open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
+    async def _find_open_event(self, connection: Connection, event_id: UUID, stream: str) -> DictRow:
         rows = await self._run(connection, "open_event", event_id=event_id, stream=stream)
         if not rows:
             raise NotFound(f"event {event_id} is not open in stream {stream}: it has ended or was never there")
@@ -137,15 +139,15 @@ class PostgresOperations(Operations):
         """See the port."""
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
-    async def _each_dead(
+    async def _change_each_dead(
         self, positions: Sequence[int], entry_type: str, actor: str, details: Mapping[str, Any], query: str
     ) -> list[UUID]:
         """Apply a statement to each of these events that is still DEAD, each in its own transaction."""
         changed = []
-        for row in await self._read("dead_by_positions", {"positions": list(positions)}):
+        for row in await self._read("events_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
             key = {"stream": row["stream"], "key": row["partition_key"]}
-            # Another operator was faster: nothing changed, so log nothing.
+            # If another operator was faster, nothing changes and nothing is logged.
             with suppress(NotFound):
                 async with self._change(entry_type, actor, data) as connection:
                     key_row = (await self._run(connection, "lock_key", **key))[0] if row["ordered"] else None
@@ -160,15 +162,15 @@ class PostgresOperations(Operations):
         return changed
 
     async def _rewind(self, connection: Connection, key: Mapping[str, Any], position: int) -> None:
-        """Return an event to its old position: as head, or directly after the run in flight."""
+        """Put a redriven event back at its old position: as the head of its key, or right after the run in flight."""
         first = await self._run(connection, "first_open", **key)
         if first[0]["id"] == position and await self._run(connection, "demote_head", **key):
             await self._run(connection, "promote", id=position)
-        # A run in flight may be past this position, so its settlement must look back.
+        # A run in flight may already be past this position. Its settlement then makes this event the next head.
         await self._run(connection, "rewind", id=position, **key)
 
     async def _promote_first(self, connection: Connection, key: Mapping[str, Any]) -> None:
-        """Promote the first open event of an idle key to its head, or delete the key row."""
+        """Make the first open event of an idle key its head. Delete the key row if no event is open."""
         first = await self._run(connection, "first_open", **key)
         if first:
             await self._run(connection, "unblock", **key)
@@ -178,6 +180,7 @@ class PostgresOperations(Operations):
 
     @asynccontextmanager
     async def _change(self, entry_type: str, actor: str, data: Mapping[str, Any]) -> AsyncIterator[Connection]:
+        """Open a transaction for a change, and append a log entry at its end."""
         with translate_errors():
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection

@@ -1,4 +1,4 @@
-"""Named queries and the fragments that they share, read from the `.sql` files beside this module."""
+"""Read named queries, and the fragments that they share, from the files in the folder `sql`."""
 
 import re
 from functools import cache
@@ -15,7 +15,7 @@ _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
 
 def in_schema(sql: str, schema: str) -> LiteralString:
-    """Return SQL for another schema than the default one, which the SQL names."""
+    """Return SQL with the default schema replaced by another schema."""
     if not _SCHEMA_NAME.fullmatch(schema):
         raise Misconfigured(f"schema name {schema!r}: use at most 51 lower-case letters, digits and _")
     # The text comes from our own files and the name is checked, so this is as safe as a literal string.

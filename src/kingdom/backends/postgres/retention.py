@@ -1,4 +1,4 @@
-"""Create daily partitions ahead, drop old ones, and remove expired dedup keys and old ended records."""
+"""Create the partitions of the next days, drop old ones, and remove expired dedup keys and old ended records."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -13,10 +13,11 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.clock import utc_now
 
-# Only one process cleans up at a time. While it waits for a table lock, settlements queue behind it. So it waits only
-# briefly, and does not even try while a dump or a report reads the table. DETACH CONCURRENTLY would not block, but
-# PostgreSQL refuses it for a table with a default partition.
+# The key of the advisory lock that lets only one process clean up at a time: "retain" in ASCII.
 _LOCK = 0x72657461696E
+# While the clean-up waits for a table lock, settlements queue behind it. So it waits only briefly, and does not even
+# try while an older transaction, such as a dump, reads the table. DETACH CONCURRENTLY would not block settlements, but
+# PostgreSQL refuses it for a table with a default partition.
 _LOCK_WAIT = "100ms"
 _READER_SECONDS = 0.2
 
@@ -69,23 +70,28 @@ class _PartitionedTable:
         self._column = sql.Identifier(column)
 
     async def make_ahead(self, today: date, days: int) -> int:
+        """Create the missing partitions of today, of the next days, and of days in the default partition."""
         wanted = {today + timedelta(days=offset) for offset in range(days + 1)} | await self._stray_days()
         return await self._change_until_refused(self._make, wanted - await self._days())
 
     async def drop_before(self, oldest: date) -> int:
+        """Drop the partitions of all days before the oldest day to keep."""
         return await self._change_until_refused(self._drop, {day for day in await self._days() if day < oldest})
 
     async def _change_until_refused(self, change: Callable[[date], Awaitable[bool]], days: set[date]) -> int:
-        """Change the partitions of some days. Stop at the first refusal, because the next would be refused too."""
+        """Change the partitions of some days. Stop if a change fails, because the next change would fail too."""
         changed = 0
         for day in sorted(days):
-            if await self._is_read_for_long(day) or not await change(day):
+            if await self._has_long_reader(day) or not await change(day):
                 break
             changed += 1
         return changed
 
-    async def _is_read_for_long(self, day: date) -> bool:
-        """Return whether a long transaction uses the tables. One whose age is hidden counts as long."""
+    async def _has_long_reader(self, day: date) -> bool:
+        """Return whether a long transaction uses the tables of a day.
+
+        A transaction counts as long if this database role may not see when it began.
+        """
         cursor = await self._connection.execute(
             "SELECT 1 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
             " WHERE l.relation = ANY(%s::regclass[]::oid[]) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()"
@@ -101,6 +107,7 @@ class _PartitionedTable:
         return [self._parent, f"{self._parent}_default", *part]
 
     async def _days(self) -> set[date]:
+        """Return the days that have a partition."""
         cursor = await self._connection.execute(
             "SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             " WHERE i.inhparent = %s::regclass",
@@ -110,7 +117,7 @@ class _PartitionedTable:
         return {datetime.strptime(s, "%Y%m%d").replace(tzinfo=UTC).date() for s in suffixes if s.isdigit()}
 
     async def _stray_days(self) -> set[date]:
-        """Return the days of rows in the default partition, whose partitions were not created in time."""
+        """Return the days whose rows are in the default partition, because no partition was created in time."""
         names = {"column": self._column, "fallback": sql.Identifier(self._schema, f"{self._parent}_default")}
         query = sql.SQL("SELECT DISTINCT ({column} AT TIME ZONE 'UTC')::date AS day FROM {fallback}")
         cursor = await self._connection.execute(query.format(**names))
@@ -141,6 +148,7 @@ class _PartitionedTable:
         return await self._run_exclusively("DROP TABLE {part}", names={"part": self._name(day)})
 
     async def _run_exclusively(self, *statements: Any, names: dict[str, sql.Composable]) -> bool:
+        """Run statements in one transaction. Return False if another process uses or changes the tables now."""
         try:
             async with self._connection.transaction():
                 cursor = await self._connection.execute("SELECT pg_try_advisory_xact_lock(%s) AS mine", (_LOCK,))

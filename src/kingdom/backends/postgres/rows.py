@@ -98,7 +98,10 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
 
 
 def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Delivery]:
-    """Return claimed rows as deliveries in the order of their positions, each with its run."""
+    """Return claimed rows as deliveries in the order of their positions.
+
+    A delivery of an ordered stream gets its run: the positions of all deliveries with the same key.
+    """
     deliveries = [
         Delivery(
             stream=stream,
@@ -120,5 +123,5 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
     for delivery in deliveries:
         if delivery.ordering_key:
             runs.setdefault(delivery.ordering_key, []).append(delivery.position)
-    tuples = {line: tuple(positions) for line, positions in runs.items()}
+    tuples = {key: tuple(positions) for key, positions in runs.items()}
     return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]

@@ -1,4 +1,4 @@
-"""Numbered forward-only migrations, each in its own transaction, under one advisory lock."""
+"""Apply numbered migrations. They only go forward, each in its own transaction, under one advisory lock."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from kingdom.errors import Misconfigured
 
 _log = structlog.get_logger(__name__)
 
-# An arbitrary constant that must never change: "kingdom" in ASCII.
+# The key of the advisory lock, which must never change: "kingdom" in ASCII.
 _LOCK = 0x6B696E67646F6D
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered file."""
+    """One numbered migration file."""
 
     number: int
     name: str
@@ -55,18 +55,18 @@ async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Mig
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
     """Migrate a schema to this version and return the applied migrations. Concurrent calls are safe.
 
-    This also shows log entries again that came with a dump of a server with higher transaction numbers.
+    After the restore of a dump from another server, this also makes hidden log entries visible.
     """
     with translate_errors():
         async with await _connect(dsn) as connection:
             applied = [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
-            await _adopt_log(connection, schema)
+            await _renumber_restored_log(connection, schema)
             return applied
 
 
 async def _connect(dsn: str) -> AsyncConnection:
     connection = await AsyncConnection.connect(with_timeouts(dsn), autocommit=True, prepare_threshold=None)
-    # After waiting for the lock, see the migrations that were applied meanwhile.
+    # After the wait for the lock, statements must see the migrations that another process has applied.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     return connection
 
@@ -75,7 +75,7 @@ async def _apply(connection: AsyncConnection, schema: str, migration: Migration)
     """Apply a migration; return False if it is already applied."""
     name = sql.Identifier(schema)
     async with connection.transaction():
-        # A transaction lock, because behind PgBouncer a session lasts no longer than a transaction.
+        # The lock belongs to the transaction, because behind PgBouncer a session lasts no longer than a transaction.
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
         await connection.execute(
@@ -98,12 +98,12 @@ async def _apply(connection: AsyncConnection, schema: str, migration: Migration)
     return checksum is None
 
 
-async def _adopt_log(connection: AsyncConnection, schema: str) -> None:
+async def _renumber_restored_log(connection: AsyncConnection, schema: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        cursor = await connection.execute(load_queries(schema)["adopt_log"])
+        cursor = await connection.execute(load_queries(schema)["renumber_restored_log"])
     if cursor.rowcount:
-        _log.warning("adopted log entries of another server", entries=cursor.rowcount)
+        _log.warning("made hidden log entries of another server visible", entries=cursor.rowcount)
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> dict[int, str]:

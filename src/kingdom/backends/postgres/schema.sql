@@ -37,11 +37,12 @@ CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
 CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
--- A token is a number above the clock (1,024 per second) with random low bits, so a server that has lost transactions
--- repeats no token and assigns none below a lost one. It has 53 bits, because it may be sent as a number in JSON.
+-- A token is a number of this sequence with 11 random low bits. The numbers stay above the clock, which counts 1,024
+-- per second. So a server that has lost transactions assigns no token again, and no token below a lost one. A token has
+-- at most 53 bits, because it may be sent as a number in JSON.
 CREATE SEQUENCE kingdom.outbox_lease_number;
 
--- No index on expires_at, so that a renewal is a HOT update.
+-- expires_at has no index, so that a renewal is a HOT update.
 CREATE TABLE kingdom.outbox_lease (
     token      bigint PRIMARY KEY
                DEFAULT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::bigint,
@@ -54,7 +55,7 @@ CREATE TABLE kingdom.outbox_lease (
 
 ALTER SEQUENCE kingdom.outbox_lease_number OWNED BY kingdom.outbox_lease.token;
 
--- A row exists while its key has open events or is blocked by a DEAD one. `rewind` is the lowest redriven event that
+-- A row exists while its key has open events or is blocked by a DEAD event. `rewind` is the lowest redriven event that
 -- waits for the end of the run in flight.
 CREATE TABLE kingdom.outbox_key (
     stream        text   NOT NULL,
@@ -103,7 +104,7 @@ CREATE TABLE kingdom.outbox_archive (
 CREATE TABLE kingdom.outbox_archive_default PARTITION OF kingdom.outbox_archive DEFAULT;
 -- UUIDv7 ids arrive nearly sorted, so a BRIN index finds an event and costs almost nothing to maintain.
 CREATE INDEX outbox_archive_event ON kingdom.outbox_archive USING brin (event_id) WITH (pages_per_range = 16, autosummarize = on);
--- Only ids that publishers chose, which may be random and may be published again. Generated ids cost nothing here.
+-- This index contains only ids that publishers chose. Such ids may be random, and may be published again.
 CREATE INDEX outbox_archive_given ON kingdom.outbox_archive (event_id, stream) WHERE event_id_given;
 
 CREATE TABLE kingdom.once_key (
@@ -132,7 +133,8 @@ CREATE INDEX record_owner ON kingdom.record (kind, owner, id) WHERE owner IS NOT
 CREATE INDEX record_due ON kingdom.record (kind, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX record_ended ON kingdom.record (kind, ended_at) WHERE ended_at IS NOT NULL;
 
--- Sequence numbers commit out of order, so readers use (xid, seq) below the oldest running transaction.
+-- Transactions do not commit in the order of `seq`. So readers follow (xid, seq), and only below the oldest running
+-- transaction.
 CREATE TABLE kingdom.log (
     seq            bigint GENERATED ALWAYS AS IDENTITY,
     xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),

@@ -25,12 +25,13 @@ COPY_FROM_ROWS = 1000
 # From this many statements on, a pipeline saves more round trips than it costs in the event loop.
 PIPELINE_FROM_STATEMENTS = 3
 _T = TypeVar("_T", Delivery, Settlement)
+# A function that checks the rows that a statement has returned.
 _Check = Callable[[list[DictRow]], None]
 _Statement = tuple[LiteralString, Mapping[str, Any], _Check]
 
 
 class PostgresTransaction(Transaction):
-    """One transaction. `opening` goes with its first statement, and is empty inside a transaction of the caller.
+    """One transaction. `opening` has the statements that begin it, and is empty inside a transaction of the caller.
 
     A single statement needs no opening if the session already has the right defaults (`may_skip_opening`).
     """
@@ -53,7 +54,7 @@ class PostgresTransaction(Transaction):
         self._may_skip_opening = may_skip_opening
 
     async def hold(self, deliveries: Sequence[Delivery]) -> None:
-        """Lock the leases of these deliveries, and hold those that are still owned."""
+        """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own."""
         behind: dict[int, bool] = {}
         for token, group in _by_token(deliveries).items():
             rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
@@ -61,7 +62,8 @@ class PostgresTransaction(Transaction):
             self.held_at = rows[0]["now"] if rows else self.held_at
         owned = [d for d in deliveries if d.position in behind]
         heads = {d.ordering_key: d.position for d in reversed(owned) if d.ordering_key}
-        overtaking = {line for line, head in heads.items() if behind[head]}
+        # The server has lost the settlement of an earlier event of these keys, so their events must not run now.
+        overtaking = {key for key, head in heads.items() if behind[head]}
         self.held = tuple(d for d in owned if d.ordering_key not in overtaking)
 
     async def apply(self, *, commit: bool) -> None:
@@ -78,10 +80,11 @@ class PostgresTransaction(Transaction):
         statements = list(self._statements(staged=bool(large)))
         if not statements and self._opening:
             return
-        # Settlements, records and some publishes must be rolled back if their result is wrong.
+        # Settlements, records and some publishes must be rolled back if their check fails.
         copies = self.changes.copies.values()
-        final = not (self.changes.puts or self.changes.settlements or any(map(_may_be_withdrawn, copies)))
-        if commit and final and len(statements) == 1 and self._opening and self._may_skip_opening:
+        may_roll_back = self.changes.puts or self.changes.settlements or any(map(_may_be_withdrawn, copies))
+        if commit and not may_roll_back and len(statements) == 1 and self._opening and self._may_skip_opening:
+            # A single statement is a transaction by itself.
             self._opening, commit = (), False
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
             await self._open()
@@ -94,7 +97,7 @@ class PostgresTransaction(Transaction):
             raise Transient("a statement of this transaction failed, so the database has rolled it back")
 
     async def _require_read_committed(self) -> None:
-        """Refuse a caller's transaction with an old snapshot, which could miss the next event of a key."""
+        """Refuse a caller's transaction that keeps an old snapshot. It could miss the next event of a key."""
         (row,) = await self._fetch("isolation", {})
         if row["transaction_isolation"] != "read committed":
             raise Misconfigured(
@@ -103,15 +106,17 @@ class PostgresTransaction(Transaction):
             )
 
     async def _open(self) -> None:
+        """Begin the transaction, unless it has begun already."""
         opening, self._opening = self._opening, ()
         for statement in opening:
             await self._execute(statement)
 
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
+        """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
         held = {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
-            yield self._queries["fence"], {"tokens": sorted(tokens)}, _nothing
+            yield self._queries["fence"], {"tokens": list(tokens)}, _accept_any
         puts = [put for _, put in sorted(self.changes.puts.items())]
         for name, some in (
             ("update_records", [put for put in puts if put.expected]),
@@ -121,11 +126,11 @@ class PostgresTransaction(Transaction):
                 yield self._put_many(name, some)
             elif some:
                 yield self._put(some[0])
-        yield from self._publishing(settled, staged=staged)
+        yield from self._publish_statements(settled, staged=staged)
         for token, group in _by_token(settled).items():
-            yield from self._settling(token, group)
+            yield from self._settle_statements(token, group)
         if self.changes.entries:
-            yield self._queries["append"], {"rows": entry_rows(self.changes.entries)}, _nothing
+            yield self._queries["append"], {"rows": entry_rows(self.changes.entries)}, _accept_any
 
     def _put(self, put: Put) -> _Statement:
         record = put.record
@@ -171,19 +176,19 @@ class PostgresTransaction(Transaction):
 
         return self._queries[name], {"rows": to_json(rows)}, check
 
-    def _publishing(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
+    def _publish_statements(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
         ordered = [c for c in self.changes.copies.values() if _is_ordered(c)]
-        lines = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
-        locks = {"lock_streams": [stream for stream, _ in lines], "lock_keys": [key for _, key in lines]}
+        keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
+        locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
         if ordered:
             yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._collect_duplicates(ordered)
-        elif lines:
-            yield self._queries["lock_keys"], locks, _nothing
+        elif keys:
+            yield self._queries["lock_keys"], locks, _accept_any
         unordered = [] if staged else self._unordered()
         if unordered:
             yield self._queries["publish"], {"rows": _rows(unordered)}, self._collect_duplicates(unordered)
 
-    def _settling(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
+    def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
         done = [s for s in group if isinstance(s.outcome, Done)]
         for name, part in (
@@ -237,7 +242,7 @@ class PostgresTransaction(Transaction):
         return check
 
     async def _withdraw_known(self) -> None:
-        """Withdraw copies whose id the publisher chose, and which has already ended in the stream."""
+        """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
         refused = {id(copy) for copy in self.changes.duplicates}
         copies = [c for c in self.changes.copies.values() if c.envelope.event_id_given and id(c) not in refused]
         if not copies:
@@ -252,16 +257,16 @@ class PostgresTransaction(Transaction):
 
     async def _drop_idle_keys(self) -> None:
         """Delete the key rows that a publish of duplicates has created."""
-        lines = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _is_ordered(c)}
-        if lines:
-            streams, keys = zip(*sorted(lines), strict=True)
+        pairs = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _is_ordered(c)}
+        if pairs:
+            streams, keys = zip(*sorted(pairs), strict=True)
             await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
 
     async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
         await self._open()
         await self._execute(self._queries["stage"])
         async with self._connection.cursor(row_factory=dict_row) as cursor:
-            # Ending a cancelled COPY is a separate statement with its own error.
+            # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
             with keep_cancellation():
                 async with cursor.copy(self._queries["copy_stage"]) as copying:
                     for number, copy in enumerate(copies):
@@ -327,5 +332,5 @@ def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
     return dict(sorted(groups.items()))
 
 
-def _nothing(_rows: list[DictRow]) -> None:
-    """Accept any answer."""
+def _accept_any(_rows: list[DictRow]) -> None:
+    """Accept all rows that a statement can return."""

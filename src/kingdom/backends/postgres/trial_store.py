@@ -20,7 +20,10 @@ from kingdom.trial_store import StoredEvent, TrialStore
 
 
 class PostgresTrialStore(TrialStore):
-    """Connections by `url` have the schema as application name, so that only they are cut."""
+    """A schema that a verification creates and drops.
+
+    Connections with `url` have the name of the schema as application name. Only these connections are cut.
+    """
 
     has_one_writer = False
     shortest_lease = timedelta(seconds=2)
@@ -67,7 +70,7 @@ class PostgresTrialStore(TrialStore):
         return [row["data"] for row in await self._read("log_data", type=entry_type)]
 
     @asynccontextmanager
-    async def lingering(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
+    async def slow_transaction(self, bus: Bus, *, seconds: float, keep: bool) -> AsyncIterator[Transaction]:
         """See the port."""
         if not isinstance(bus, PostgresBus):
             raise Misconfigured(f"{type(bus).__name__} is not a PostgresBus")

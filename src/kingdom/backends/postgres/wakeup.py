@@ -1,4 +1,4 @@
-"""Wake-ups by NOTIFY: coalesced, sent outside of the transaction, and only a hint in addition to polling."""
+"""Send and receive wake-ups by NOTIFY. They are sent after the transaction, and a lost wake-up only costs time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
 
+# Hints that come within this time are sent together.
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
 # Closing does not wait longer than this for the last hint.
@@ -73,7 +74,7 @@ class PostgresWakeups:
                 connection = await Connection.connect(dsn, autocommit=True, row_factory=dict_row)
                 async with connection:
                     await connection.execute(f'LISTEN "{self.channel}"')
-                    # Hints from before are lost, so wake all workers once.
+                    # Hints that were sent before this LISTEN are lost, so wake all workers once.
                     self._hints.notify_all()
                     async for notice in connection.notifies():
                         self._hints.notify([notice.payload])

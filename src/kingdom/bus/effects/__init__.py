@@ -1,1 +1,1 @@
-"""Effects: outside calls with a ledger, so that none is repeated without proof."""
+"""Effects: calls to outside systems. A ledger records each call, so that no call is repeated without proof."""

@@ -1,4 +1,4 @@
-"""Effects: calls to outside systems, never repeated without proof that they did not happen."""
+"""Effects: calls to outside systems. A call is never repeated without proof that it did not happen."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,24 +16,28 @@ T = TypeVar("T")
 
 
 class Idempotency(Enum):
-    """What a target does about a late or repeated call, such as one of a stalled worker that wakes up."""
+    """How a target treats late or repeated calls, such as the call of a stalled worker that wakes up."""
 
     NOTHING = "nothing"
-    """The target excludes no late call. A call without proof that it happened goes to a person."""
+    """The target executes every call. If it is not known whether a call happened, a person must find out."""
     IDENTIFIER = "identifier"
     """The target executes each identifier once, so the same identifier may be sent again."""
     FENCE = "fence"
-    """The target refuses a fence lower than one it has seen, also in `reconcile`, so a new attempt may follow."""
+    """The target refuses a fence that is lower than the highest fence in an earlier `call` or `reconcile`."""
     TIME = "time"
-    """The target shows every call within `settles_after`. A call absent after that may be attempted again.
+    """The target shows every call within `settles_after`. A call that is still absent then may be sent again.
 
-    This is safe against a killed sender, but not against one that was stopped for longer and wakes up.
+    This is safe if the first sender was killed, but not if it was stopped for longer than that and wakes up.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An outside system, its idempotency, and the rate limit and circuit breaker of this process for it."""
+    """An outside system, with its idempotency, and its rate limit and circuit breaker in each process.
+
+    The circuit breaker refuses calls for `open_for` after `failures_to_open` failures in a row. For Idempotency.TIME,
+    `settles_after` is the time after which every executed call is visible.
+    """
 
     name: str
     idempotency: Idempotency = Idempotency.NOTHING
@@ -46,7 +50,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt. `identifier` is our unique id; `request` is the snapshot taken when the effect was first seen."""
+    """One attempt. `identifier` is a unique id that the bus chose. `request` is the request of the first attempt.
+
+    `fence` is the token of the delivery, which grows with every delivery.
+    """
 
     number: int
     identifier: str
@@ -83,7 +90,7 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The call may have happened or not. `reconcile` must find out."""
+    """It is not known whether the call happened. `reconcile` must find out."""
 
     reason: str
 
@@ -115,7 +122,7 @@ _Result = TypeVar("_Result", CallResult, ReconcileResult, Acked | Rejected)
 
 
 def make_storable(result: _Result) -> _Result:
-    """Return a result in a form that every store accepts. Refusing it would lose the result."""
+    """Return a result in a form that every store accepts. If a store refused it, the result would be lost."""
     return replace(result, **{each.name: to_storable(getattr(result, each.name)) for each in fields(result)})
 
 
@@ -126,11 +133,11 @@ class Effect(ABC, Generic[T]):
 
     @abstractmethod
     def key(self, event: Event[T]) -> str:
-        """Return the key of what must happen at most once. Two events with the same key are one effect."""
+        """Return the key of the effect. Events with the same key share one effect, which happens at most once."""
 
     @abstractmethod
     def request(self, event: Event[T]) -> Mapping[str, Any]:
-        """Return everything that the call needs, as JSON. Later attempts use this snapshot again."""
+        """Return everything that the call needs, as JSON. Later attempts use the same request."""
 
     @abstractmethod
     async def call(self, attempt: Attempt) -> CallResult:
@@ -138,9 +145,9 @@ class Effect(ABC, Generic[T]):
 
     @abstractmethod
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
-        """Ask the target whether an attempt took effect. Pass `attempt.fence` to a target that enforces it."""
+        """Ask the target whether an attempt took effect. Pass `attempt.fence` to a target that enforces fences."""
 
     async def conclude(self, event: Event[T], result: Acked | Rejected, transaction: Transaction) -> Outcome:
-        """Write and publish the consequences, in the transaction that records the result."""
+        """Write and publish the consequences of a result, in the transaction that records the result."""
         del event, transaction
         return Done() if isinstance(result, Acked) else Dead(result.reason, "rejected")

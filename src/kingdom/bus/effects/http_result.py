@@ -8,21 +8,21 @@ from typing import Any
 from kingdom.bus.effects.effect import Acked, CallResult, Rejected, Throttled, Unknown
 from kingdom.clock import utc_now
 
-# Statuses that differ from their class; 2xx is Acked, 3xx and 4xx Rejected, 5xx Unknown.
+# Exceptions to the rule that 2xx is Acked, 3xx and 4xx are Rejected, and 5xx is Unknown.
 _SPECIAL: Mapping[int, type[Throttled] | type[Unknown]] = {
-    408: Unknown,  # the server stopped waiting, but may have read enough
-    409: Unknown,  # often our own earlier call, still running or done
-    418: Throttled,  # used by exchanges for a block after repeated 429
-    425: Throttled,  # too early: not processed
+    408: Unknown,  # the server stopped waiting for the request, but may have executed it
+    409: Unknown,  # often a conflict with an earlier attempt of the same call
+    418: Throttled,  # some APIs block a client with this status after repeated 429
+    425: Throttled,  # Too Early: the server did not process the request
     429: Throttled,
 }
-# A longer Retry-After is a mistake.
+# A longer Retry-After is taken for a mistake and shortened to this.
 _LONGEST_WAIT = timedelta(days=30)
 _NO_BODY: Mapping[str, Any] = {}
 
 
 def classify_response(status: int, headers: Mapping[str, str], body: Mapping[str, Any] = _NO_BODY) -> CallResult:
-    """Return the result that a response means. A network error has no response and is Unknown."""
+    """Return the result of a call from its response. A call without a response is Unknown."""
     reason = f"HTTP {status}"
     special = _SPECIAL.get(status)
     if special is Throttled:
@@ -35,7 +35,7 @@ def classify_response(status: int, headers: Mapping[str, str], body: Mapping[str
 
 
 def retry_after(headers: Mapping[str, str]) -> timedelta | None:
-    """Return the wait that a Retry-After header asks for, in seconds or until a date."""
+    """Return the wait from a Retry-After header, which contains seconds or a date."""
     value = next((text for name, text in headers.items() if name.lower() == "retry-after"), "").strip()
     try:
         wait = timedelta(seconds=int(value)) if value.isdecimal() else _until(value)

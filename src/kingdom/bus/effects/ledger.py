@@ -1,4 +1,4 @@
-"""The ledger of one effect: every attempt, recorded before and after the call. This module does no I/O."""
+"""The ledger of one effect. It records every attempt before and after the call. This module does no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from kingdom.bus.effects.effect import (
 from kingdom.bus.record import Record, RecordKind, read_document
 from kingdom.ids import new_event_id
 
-# A ledger keeps the first attempt and this many of the newest.
+# A ledger keeps the first attempt and this many of the newest attempts.
 _NEWEST_KEPT = 20
 State = Literal["PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"]
 
@@ -42,7 +42,7 @@ EFFECTS = RecordKind(
 
 
 class LedgerAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored attempt. `inherited` means that its identifier may still be sent by an earlier worker."""
+    """One stored attempt. `inherited` means that an earlier worker may still send a call with this identifier."""
 
     number: int
     identifier: str
@@ -54,7 +54,13 @@ class LedgerAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
-    # Empty in documents of an earlier version.
+    """The document of a ledger record.
+
+    `awaiting` means that the target accepted the call, and that an event will close the effect. `concluded` means that
+    the consequences of the result are written.
+    """
+
+    # Documents of an earlier version have no key.
     key: str = ""
     target: str
     request: dict[str, Any]
@@ -62,7 +68,7 @@ class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     response: dict[str, Any] | None = None
     awaiting: bool = False
     concluded: bool = False
-    # The ids of the events of this effect that have not ended in Done.
+    # The events that share this effect, except those with the outcome Done.
     events: tuple[str, ...] = ()
 
 
@@ -73,7 +79,10 @@ def second_id(target: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The stored history of one effect. A gap in the attempt numbers means that old attempts were removed."""
+    """The stored history of one effect. Methods that record something return a changed copy.
+
+    A gap in the attempt numbers means that old attempts were removed.
+    """
 
     record: Record
     document: _LedgerDocument
@@ -82,7 +91,7 @@ class Ledger:
     def open(
         cls, key: str, target: str, request: Mapping[str, Any], owner: str, *, key_is_taken: bool = False
     ) -> "Ledger":
-        """Open the ledger of a new effect. Its record id is the key, unless another target already uses that."""
+        """Return the ledger of a new effect. Its record id is the key, unless another target already uses this id."""
         first = LedgerAttempt(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
         document = _LedgerDocument(key=key, target=target, request=dict(request), attempts=(first,))
         record_id = second_id(target, key) if key_is_taken else key
@@ -105,34 +114,34 @@ class Ledger:
 
     @property
     def finished(self) -> bool:
-        """Return whether a worker has nothing left to do: the effect is concluded, or an event will close it."""
+        """Return whether workers have nothing left to do: the effect is concluded, or an event will close it."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
     @property
-    def unconcluded(self) -> Acked | Rejected | None:
-        """Return a recorded result whose consequences are not written yet."""
+    def unconcluded_result(self) -> Acked | Rejected | None:
+        """Return the recorded result if its consequences are not written yet, else None."""
         if self.document.concluded:
             return None
         if self.latest.state == "ACKED":
             return Acked(self.document.response or {})
         return Rejected(self.latest.note) if self.latest.state == "REJECTED" else None
 
-    def reopened(self, request: Mapping[str, Any]) -> "Ledger":
-        """Start a new attempt after a refusal, which had no effect. The redriven event may have another request."""
-        return self._with(request=dict(request), concluded=False, response=None)._next(Idempotency.NOTHING)
+    def reopen(self, request: Mapping[str, Any]) -> "Ledger":
+        """Start a new attempt after the target rejected the call. A redriven event may have another request."""
+        return self._change(request=dict(request), concluded=False, response=None)._add_attempt(Idempotency.NOTHING)
 
     def conclude(self) -> "Ledger":
         """Record that all consequences of the result are written."""
-        return self._with(concluded=True)
+        return self._change(concluded=True)
 
-    def needed_by(self, event_id: UUID) -> "Ledger":
-        """Record that an event needs this ledger if it is delivered again, even after a long time as DEAD."""
+    def add_event(self, event_id: UUID) -> "Ledger":
+        """Record that an event shares this effect. The ledger is kept as long as the event can be delivered."""
         known = self.document.events
-        return self if str(event_id) in known else self._with(events=(*known, str(event_id)))
+        return self if str(event_id) in known else self._change(events=(*known, str(event_id)))
 
-    def done_for(self, event_id: UUID) -> "Ledger":
+    def remove_event(self, event_id: UUID) -> "Ledger":
         """Record that an event will not be delivered again."""
-        return self._with(events=tuple(each for each in self.document.events if each != str(event_id)))
+        return self._change(events=tuple(each for each in self.document.events if each != str(event_id)))
 
     @property
     def must_reconcile(self) -> bool:
@@ -143,50 +152,52 @@ class Ledger:
         """Return the newest attempt for `call` and `reconcile`, with the fence of the current delivery."""
         return Attempt(self.latest.number, self.latest.identifier, self.document.request, fence)
 
-    def sent(self, fence: int, at: datetime | None = None) -> "Ledger":
+    def record_sent(self, fence: int, at: datetime | None = None) -> "Ledger":
         """Record that the call is about to be sent. Commit this before sending."""
         inherited = self.latest.inherited or self.latest.state == "SENT"
-        return self._latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
+        return self._change_latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
 
-    def settles_in(self, target: Target, looked_at: datetime | None) -> timedelta | None:
-        """Return how long an absent call may still appear, if the target guarantees a time."""
+    def remaining_wait(self, target: Target, looked_at: datetime | None) -> timedelta | None:
+        """Return how long an absent call may still become visible. Return None if that time is over or not known."""
         if target.idempotency is not Idempotency.TIME or self.latest.sent_at is None or looked_at is None:
             return None
         left = self.latest.sent_at + target.settles_after - looked_at
         return left if left > timedelta() else None
 
-    def answered(self, result: CallResult, idempotency: Idempotency) -> "Ledger":
-        """Record the result of the call. A throttled attempt is followed by a new one in the same step."""
+    def record_result(self, result: CallResult, idempotency: Idempotency) -> "Ledger":
+        """Record the result of the call. If it was throttled, also open the next attempt."""
         match result:
             case Acked(response):
-                return self._latest(state="ACKED")._with(response=dict(response), awaiting=False)
+                return self._change_latest(state="ACKED")._change(response=dict(response), awaiting=False)
             case Rejected(reason):
-                return self._latest(state="REJECTED", note=reason)._with(awaiting=False)
+                return self._change_latest(state="REJECTED", note=reason)._change(awaiting=False)
             case Accepted():
-                return self._with(awaiting=True)
+                return self._change(awaiting=True)
             case Throttled(_, reason):
-                return self._latest(state="THROTTLED", note=reason)._next(idempotency)
+                return self._change_latest(state="THROTTLED", note=reason)._add_attempt(idempotency)
             case Unknown(reason):
-                return self._latest(state="UNKNOWN", note=reason)
+                return self._change_latest(state="UNKNOWN", note=reason)
 
-    def found(self, proof: Present) -> "Ledger":
+    def record_proof(self, proof: Present) -> "Ledger":
         """Record proof that the newest attempt took effect."""
-        return self._latest(state="ACKED", note="found by reconcile")._with(response=dict(proof.response))
+        return self._change_latest(state="ACKED", note="found by reconcile")._change(response=dict(proof.response))
 
-    def taken_over(self, fence: int, idempotency: Idempotency) -> "Ledger | None":
-        """Prepare to send an absent call again, or return None if an earlier sender may still send it.
+    def prepare_resend(self, fence: int, idempotency: Idempotency) -> "Ledger | None":
+        """Prepare to send an absent call again. Return None if an earlier sender may still send the call.
 
-        A target that executes each identifier once gets the same identifier again. A target that enforces fences has
-        seen this fence in `reconcile`, so a new identifier is safe if the fence is higher than that of the earlier
-        call. For a target with a guaranteed time, that time has passed by now.
+        With Idempotency.IDENTIFIER, the new attempt has the same identifier, so the target executes only one of them.
+        With FENCE, the target has seen this fence in `reconcile`, so it refuses the earlier call with its lower fence.
+        With TIME, `remaining_wait` is over, so the earlier call can no longer appear.
         """
         fenced = idempotency in (Idempotency.FENCE, Idempotency.TIME)
         if idempotency is Idempotency.NOTHING or (fenced and fence <= self.latest.fence):
             return None
-        return self._latest(state="UNKNOWN", fence=fence, note="proven absent")._next(idempotency, absent=True)
+        return self._change_latest(state="UNKNOWN", fence=fence, note="proven absent")._add_attempt(
+            idempotency, absent=True
+        )
 
-    def _next(self, idempotency: Idempotency, *, absent: bool = False) -> "Ledger":
-        """Open the next attempt. It keeps the identifier if an earlier sender may still use it."""
+    def _add_attempt(self, idempotency: Idempotency, *, absent: bool = False) -> "Ledger":
+        """Open the next attempt. It keeps the identifier if an earlier sender may still send it."""
         keep = idempotency is Idempotency.IDENTIFIER and (absent or self.latest.inherited)
         entry = LedgerAttempt(
             number=self.latest.number + 1,
@@ -196,13 +207,13 @@ class Ledger:
             inherited=keep,
         )
         first, *later = *self.document.attempts, entry
-        return self._with(attempts=(first, *later[-_NEWEST_KEPT:]))
+        return self._change(attempts=(first, *later[-_NEWEST_KEPT:]))
 
-    def _latest(self, **changes: Any) -> "Ledger":
+    def _change_latest(self, **changes: Any) -> "Ledger":
         entry = msgspec.structs.replace(self.latest, **changes)
-        return self._with(attempts=(*self.document.attempts[:-1], entry))
+        return self._change(attempts=(*self.document.attempts[:-1], entry))
 
-    def _with(self, **changes: Any) -> "Ledger":
+    def _change(self, **changes: Any) -> "Ledger":
         document = msgspec.structs.replace(self.document, **changes)
         state = document.attempts[-1].state
         return Ledger(replace(self.record, state=state, doc=msgspec.to_builtins(document)), document)

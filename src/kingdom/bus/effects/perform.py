@@ -1,4 +1,4 @@
-"""Perform an effect: record the attempt, call, record the result. Before sending again, ask for proof."""
+"""Perform an effect: record the attempt, send the call, record the result. Before sending again, ask for proof."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
 
 _ACTOR = "bus"
+# How long to wait before a result is written again to a store that was unavailable.
 _STORE_PAUSE_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.bus")
 
@@ -40,23 +41,23 @@ _log = structlog.get_logger("kingdom.bus")
 async def perform(
     bus: Bus, effect: Effect[Any], delivery: Delivery, event: Event[Any], limiters: TargetLimiters
 ) -> Outcome:
-    """Advance an effect by one step, settle its delivery, and return the outcome."""
+    """Handle one delivery of an effect: settle it, and return the outcome."""
     return await _EffectStep(bus, effect, delivery, event, limiters).run()
 
 
 async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
     """Return the ledger of an effect on a target, or None if it was never tried."""
-    return _of_target(target, await _read_ledgers(transaction, target, key))
+    return _find_for_target(target, await _read_ledgers(transaction, target, key))
 
 
 async def close_effect(transaction: Transaction, target: str, key: str, result: Acked | Rejected) -> bool:
-    """Close an effect that its target has only accepted. Return False if it was closed before."""
+    """Record the result of an effect that its target had only accepted. Return False if it already has a result."""
     ledger = await find_ledger(transaction, target, key)
     if ledger is None:
         raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
     if ledger.record.state in EFFECTS.final:
         return False
-    await transaction.put(ledger.answered(make_storable(result), Idempotency.NOTHING).conclude().record)
+    await transaction.put(ledger.record_result(make_storable(result), Idempotency.NOTHING).conclude().record)
     return True
 
 
@@ -68,7 +69,7 @@ def require_held(transaction: Transaction, delivery: Delivery) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _EffectStep:
-    """One delivery of an effect: the context that every part of the step shares."""
+    """Handles one delivery of an effect."""
 
     bus: Bus
     effect: Effect[Any]
@@ -77,21 +78,21 @@ class _EffectStep:
     limiters: TargetLimiters
 
     async def run(self) -> Outcome:
-        """Bring the effect as far as it gets in this delivery."""
+        """Send the call if needed, settle the delivery, and return its outcome."""
         key = self.effect.key(self.event)
         ledger = loaded = await self._load(key)
         if ledger.finished:
             return await self._settle(Done())
-        if known := ledger.unconcluded:
+        if known := ledger.unconcluded_result:
             return await self._conclude(ledger, known)
         if ledger.latest.state == "REJECTED":
-            ledger = ledger.reopened(self.effect.request(self.event))
+            ledger = ledger.reopen(self.effect.request(self.event))
         if ledger.must_reconcile:
             found = await self._reconcile(ledger)
             if not isinstance(found, Ledger):
                 return found
             ledger = found
-        limiter = self.limiters.of(self.effect.target)
+        limiter = self.limiters.get(self.effect.target)
         if refusal := limiter.try_acquire():
             wait, reason = refusal
             return await self._settle(Defer.by(wait, reason), None if ledger is loaded else ledger)
@@ -102,7 +103,7 @@ class _EffectStep:
             try:
                 return await self._settle_result(ledger, result)
             except Unavailable as error:
-                # Only this process knows the result, so it waits for the store until its deadline or lease ends.
+                # Only this process knows the result, so it tries again until its deadline or lease ends.
                 _log.warning("store unavailable, a result waits to be recorded", key=key, error=str(error))
                 await asyncio.sleep(_STORE_PAUSE_SECONDS)
 
@@ -110,29 +111,30 @@ class _EffectStep:
         target = self.effect.target.name
         async with self.bus.transaction() as transaction:
             known = await _read_ledgers(transaction, target, key)
-        ledger = _of_target(target, known)
+        ledger = _find_for_target(target, known)
         if ledger is None:
             owner, taken = self.event.envelope.owner_id, bool(known)
             ledger = Ledger.open(key, target, self.effect.request(self.event), owner, key_is_taken=taken)
-        return ledger.needed_by(self.event.envelope.event_id)
+        return ledger.add_event(self.event.envelope.event_id)
 
     async def _reconcile(self, ledger: Ledger) -> Ledger | Outcome:
-        """Find out what happened to a call without a recorded end.
+        """Find out whether a call without a recorded result took effect.
 
-        Return the outcome that was settled, or a ledger from which the call may be sent again.
+        Return the ledger with a new attempt if the call may be sent again. Otherwise settle the delivery and return its
+        outcome.
         """
         async with self.bus.transaction(hold=[self.delivery]) as transaction:
             require_held(transaction, self.delivery)
-        # Use the time before the question: the call may arrive between the target's look and its reply.
+        # Use the time before the target is asked, because the call may still arrive while the target replies.
         looked_at = transaction.held_at
         found = make_storable(await self._ask_target(ledger))
         target = self.effect.target
         if isinstance(found, Present):
-            return await self._conclude(ledger.found(found), Acked(found.response))
+            return await self._conclude(ledger.record_proof(found), Acked(found.response))
         if isinstance(found, Absent):
-            if wait := ledger.settles_in(target, looked_at):
+            if wait := ledger.remaining_wait(target, looked_at):
                 return await self._settle(Defer.by(wait, "the target does not show the call yet, but still may"))
-            if again := ledger.taken_over(self.delivery.token, target.idempotency):
+            if again := ledger.prepare_resend(self.delivery.token, target.idempotency):
                 return again
         return await self._leave_unclear(ledger, _why_unclear(found))
 
@@ -155,7 +157,7 @@ class _EffectStep:
     async def _record_sent(self, ledger: Ledger) -> Ledger:
         async with self.bus.transaction(hold=[self.delivery]) as transaction:
             require_held(transaction, self.delivery)
-            sent = ledger.sent(self.delivery.token, transaction.held_at)
+            sent = ledger.record_sent(self.delivery.token, transaction.held_at)
             return Ledger.read(await transaction.put(sent.record))
 
     async def _record(self, ledger: Ledger) -> None:
@@ -173,13 +175,13 @@ class _EffectStep:
     async def _settle_result(self, ledger: Ledger, result: CallResult) -> Outcome:
         if isinstance(result, Unknown):
             return await self._leave_unclear(ledger, result.reason)
-        answered = ledger.answered(result, self.effect.target.idempotency)
+        answered = ledger.record_result(result, self.effect.target.idempotency)
         if isinstance(result, Acked | Rejected):
             return await self._conclude(answered, result)
         return await self._settle(_outcome_of(result), answered)
 
     async def _conclude(self, ledger: Ledger, result: Acked | Rejected) -> Outcome:
-        """Write the result and its consequences in one transaction. If that fails, write the result alone."""
+        """Write the result and its consequences in one transaction. If that fails, write only the result."""
         try:
             async with self.bus.transaction(hold=[self.delivery]) as transaction:
                 require_held(transaction, self.delivery)
@@ -198,16 +200,16 @@ class _EffectStep:
         """Return the ledger after `conclude` has returned an outcome."""
         match outcome:
             case Done():
-                return ledger.conclude().done_for(self.event.envelope.event_id)
+                return ledger.conclude().remove_event(self.event.envelope.event_id)
             case Dead():
                 return ledger.conclude()
         return ledger
 
     async def _leave_unclear(self, ledger: Ledger, reason: str) -> Outcome:
-        """Retry later. At the last attempt, end DEAD with a log entry: a person must find out."""
+        """Settle with Retry. At the last attempt, settle with Dead and log it, because a person must find out."""
         outcome: Outcome = Retry(code="effect_unclear", message=reason)
         async with self.bus.transaction(hold=[self.delivery]) as transaction:
-            await transaction.put(ledger.answered(Unknown(reason), Idempotency.NOTHING).record)
+            await transaction.put(ledger.record_result(Unknown(reason), Idempotency.NOTHING).record)
             if self.delivery.attempt >= self.delivery.max_attempts:
                 outcome = Dead(reason, "effect_unclear")
                 data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
@@ -217,13 +219,13 @@ class _EffectStep:
 
 
 async def _read_ledgers(transaction: Transaction, target: str, key: str) -> list[Ledger]:
-    """Return the ledgers under both ids that an effect can have. The first id may belong to another target."""
+    """Return the ledgers under the two ids that an effect can have. The first id may belong to another target."""
     ids = [(EFFECTS.name, key), (EFFECTS.name, second_id(target, key))]
     await transaction.read_ahead(ids)
     return [Ledger.read(record) for each in ids if (record := await transaction.get(*each))]
 
 
-def _of_target(target: str, ledgers: Sequence[Ledger]) -> Ledger | None:
+def _find_for_target(target: str, ledgers: Sequence[Ledger]) -> Ledger | None:
     return next((ledger for ledger in ledgers if ledger.document.target == target), None)
 
 

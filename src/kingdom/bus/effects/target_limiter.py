@@ -1,4 +1,4 @@
-"""Rate limit and circuit breaker per target, in this process."""
+"""The rate limit and the circuit breaker of each target in this process."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class TargetLimiter:
         self._open_until = 0.0
 
     def try_acquire(self) -> tuple[timedelta, str] | None:
-        """Take permission for one call, or return how long to wait and why."""
+        """Return None if one call may be sent now, else how long to wait and why."""
         now = self._clock()
         if now < self._open_until:
             return timedelta(seconds=self._open_until - now), f"circuit of {self._target.name} is open"
@@ -29,21 +29,21 @@ class TargetLimiter:
         self._tokens = min(float(self._target.burst), self._tokens + (now - self._refilled_at) * rate)
         self._refilled_at = now
         if self._tokens < 1:
-            # Each refused caller gets a later slot, so they do not all return at the same moment.
+            # Each refused caller gets a later time than the one before, so that they do not all return together.
             self._last_slot = max(self._last_slot, now - self._tokens / rate) + 1 / rate
             return timedelta(seconds=self._last_slot - now), f"rate limit of {self._target.name}"
         self._tokens -= 1
         return None
 
     def record(self, result: CallResult) -> None:
-        """Open the circuit after repeated failures, or for as long as the target asks. One success resets it."""
+        """Open the circuit after repeated failures, or if the target asks for a pause. One success resets the count."""
         now = self._clock()
         match result:
             case Unknown():
                 self._failures += 1
                 if self._failures >= self._target.failures_to_open:
                     self._open_until = now + self._target.open_for.total_seconds()
-                    # The circuit is half open afterwards: the next failure opens it again.
+                    # When the circuit closes, calls are allowed again, but a single failure opens it again.
                     self._failures = self._target.failures_to_open - 1
             case Throttled(after) if after is not None:
                 self._open_until = max(self._open_until, now + after.total_seconds())
@@ -59,6 +59,6 @@ class TargetLimiters:
     def __init__(self) -> None:
         self._limiters: dict[str, TargetLimiter] = {}
 
-    def of(self, target: Target) -> TargetLimiter:
+    def get(self, target: Target) -> TargetLimiter:
         """Return the limiter of a target."""
         return self._limiters.setdefault(target.name, TargetLimiter(target))

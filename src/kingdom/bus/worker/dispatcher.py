@@ -17,17 +17,17 @@ from kingdom.errors import Misconfigured
 T = TypeVar("T")
 Reaction = Callable[[Event[T], Transaction], Awaitable[Outcome | None]]
 _AnyReaction = Callable[[Event[Any], Transaction], Awaitable[Outcome | None]]
-# How long an event is deferred if this process has no handler for it, as during a rolling deploy.
+# How long an event is deferred if this process has no handler for it. This happens during a rolling deploy.
 _NO_HANDLER_WAIT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerRoute(Generic[T]):
-    """A handler and the event type that it expects. Without a type, the handler gets the raw payload."""
+    """A handler and the event type that it expects. If the type is None, the handler gets the raw payload."""
 
     handler: "Reaction[T] | Effect[T]"
     event_type: EventType[T] | None
-    # The record kind of the event's aggregate. A group of events reads these records in one step.
+    # The kind of a record that the handler reads by the aggregate id of its event. A group reads them in one step.
     reads: str | None = None
 
     def receive(self, delivery: Delivery) -> Event[Any]:
@@ -37,12 +37,12 @@ class HandlerRoute(Generic[T]):
         return Event(payload, envelope, delivery.attempt, delivery.token)
 
     def understands(self, envelope: Envelope) -> bool:
-        """Return whether this code knows the schema version of the envelope."""
+        """Return whether the handler can read the schema version of the envelope."""
         return self.event_type is None or envelope.schema_version <= self.event_type.version
 
 
 class Dispatcher:
-    """The handlers of one process. A handler is bound to one stream, or to all."""
+    """The handlers of one process. A handler receives the events of one stream, or of all streams."""
 
     def __init__(self) -> None:
         self._routes: dict[tuple[str | None, str], HandlerRoute[Any]] = {}
@@ -50,7 +50,7 @@ class Dispatcher:
     def reaction(
         self, event_type: "EventType[Any] | str", *, stream: str | None = None, reads: str | None = None
     ) -> Callable[[_AnyReaction], _AnyReaction]:
-        """Register a function that runs inside the transaction that settles its event."""
+        """Register a function that runs in the transaction that settles its event. HandlerRoute explains `reads`."""
 
         def register(handler: _AnyReaction) -> _AnyReaction:
             self._add(event_type, stream, handler, reads)
@@ -59,11 +59,11 @@ class Dispatcher:
         return register
 
     def effect(self, event_type: "EventType[Any] | str", effect: Effect[Any], *, stream: str | None = None) -> None:
-        """Register an outside call, which is never repeated without proof that it did not happen."""
+        """Register a call to an outside system. It is never repeated without proof that it did not happen."""
         self._add(event_type, stream, effect)
 
     def route(self, delivery: Delivery) -> HandlerRoute[Any] | Defer:
-        """Return the handler of a delivery, or Defer if this process has none. An event is never dropped."""
+        """Return the handler of a delivery, or Defer if this process has no handler for it."""
         envelope = delivery.envelope
         route = self._routes.get((delivery.stream, envelope.type)) or self._routes.get((None, envelope.type))
         if route is None:

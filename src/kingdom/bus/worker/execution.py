@@ -1,4 +1,4 @@
-"""Run handlers: reactions together in one transaction, effects one by one through the ledger."""
+"""Run handlers. Several reactions share one transaction; effects run one by one."""
 
 import asyncio
 import time
@@ -26,11 +26,12 @@ from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Tra
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
+# The pauses while the store is unavailable. Each is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
-# Runs of a handler before a conflict counts as a failed attempt.
+# After this many runs of a handler that ended in a conflict, the attempt counts as failed.
 _CONFLICTS_MAX = 5
-# The share of the store's idle limit that a reaction may take.
+# A reaction may take this share of the time after which the store aborts an idle transaction.
 _IDLE_SHARE = 0.8
 _log = structlog.get_logger("kingdom.bus")
 
@@ -40,7 +41,7 @@ class _MustRunAlone(Exception):
 
 
 class _HandlerFailed(Exception):
-    """Raised when a handler fails, so that its delivery gets an outcome; `error` is what the handler raised."""
+    """Raised when a handler fails. `error` is the error that the handler raised."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -49,7 +50,7 @@ class _HandlerFailed(Exception):
 
 @contextmanager
 def _handler_failures() -> Iterator[None]:
-    """Turn an error of a handler into _HandlerFailed. Errors that concern the whole unit pass unchanged."""
+    """Turn an error of a handler into _HandlerFailed. Errors that affect the whole unit are not changed."""
     try:
         yield
     except (Conflict, Unavailable, LeaseLost):
@@ -60,7 +61,12 @@ def _handler_failures() -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """Deliveries of one lease that are handled one after another. A settled or lost delivery leaves `open`."""
+    """Deliveries of one lease that are handled one after another.
+
+    `open` has the deliveries that are neither settled nor lost, and `cancelled` the positions that an operator has
+    cancelled. `running` is the position whose handler runs now. `calls_outside` is true for effects. The unit starts
+    when `slot` is set. `lost` means that its lease was lost. `stopped` means that the worker has stopped it.
+    """
 
     lease: HeldLease
     deliveries: Sequence[Delivery]
@@ -70,7 +76,7 @@ class Unit:
     running: int | None = None
     slot: asyncio.Event = field(default_factory=asyncio.Event)
     lost: bool = False
-    cut_off: bool = False
+    stopped: bool = False
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -84,31 +90,32 @@ class Unit:
     def adopt_task(self) -> None:
         """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
 
-        asyncio does not run a task that is cancelled before its first step, so `task` is None until then.
+        Until then `task` is None, so that `cancel` cannot cancel it: asyncio never runs a task that is cancelled before
+        its first step, and its deliveries would not be released.
         """
         self.task = asyncio.current_task()
-        if self.lost or self.cut_off:
+        if self.lost or self.stopped:
             raise asyncio.CancelledError
 
-    def cut(self) -> None:
-        """Cancel the unit once. A second cancellation would interrupt the release of its deliveries."""
-        if not self.cut_off:
-            self.cut_off = True
+    def stop(self) -> None:
+        """Cancel the unit, but only once: a second cancellation would interrupt the release of its deliveries."""
+        if not self.stopped:
+            self.stopped = True
             self.cancel()
 
     def uncancel(self) -> None:
-        """Let the task of the unit go on after a cancellation of one of its events."""
+        """Let the task of the unit continue after the cancellation of one event."""
         if self.task:
             self.task.uncancel()
 
     def cancel(self) -> None:
-        """Cancel the task of the unit. A task that has not started yet checks the flags when it starts."""
+        """Cancel the task of the unit. A task that has not started checks `lost` and `stopped` in `adopt_task`."""
         if self.task:
             self.task.cancel()
 
 
 def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
-    """Split a claim into runs: the deliveries of one key stay together, in order."""
+    """Split claimed deliveries into runs: the deliveries of one key in order, or one delivery without a key."""
     runs: dict[object, list[Delivery]] = {}
     for delivery in deliveries:
         runs.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
@@ -116,7 +123,7 @@ def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
 
 
 def join_into_groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
-    """Join runs into groups of about the given size."""
+    """Join runs into groups. A group has at most `size` deliveries, unless a single run is longer."""
     group: list[Delivery] = []
     for run in runs:
         if group and len(group) + len(run) > size:
@@ -144,7 +151,7 @@ class Execution:
         self._limiters = TargetLimiters()
 
     async def run(self, unit: Unit) -> None:
-        """Handle a unit. While the lease is held, wait for a store that cannot be reached."""
+        """Handle a unit. If the store is unavailable, try again until the lease is lost."""
         pause, together = _FIRST_PAUSE_SECONDS, True
         while unit.open and not unit.lost:
             try:
@@ -164,11 +171,12 @@ class Execution:
             except Exception:
                 if unit.calls_outside or not together:
                     raise
-                # One of the group wrote something that cannot be stored. Run alone, only that one fails.
+                # One handler of the group wrote something that cannot be stored. If each handler runs alone, only that
+                # handler fails.
                 together = False
 
     async def release(self, unit: Unit) -> None:
-        """Return unhandled deliveries to their stream. The attempt does not count."""
+        """Return the open deliveries of a unit to their stream, without counting the attempt."""
         if unit.open and not unit.lost:
             try:
                 await self._settle_all(unit, dict.fromkeys(unit.open.values(), Release()))
@@ -176,11 +184,12 @@ class Execution:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
     def is_effect(self, delivery: Delivery) -> bool:
-        """Return whether a delivery makes an outside call. Such deliveries run concurrently."""
+        """Return whether the handler of a delivery is an effect."""
         route = self._dispatcher.route(delivery)
         return isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
 
     async def _react_together(self, unit: Unit) -> None:
+        """Run all reactions of a unit in one transaction. After a failure, skip the later events of the same key."""
         async with self._bus.transaction(hold=list(unit.open.values())) as transaction:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
@@ -243,7 +252,7 @@ class Execution:
         return outcome
 
     async def _react_in_group(self, unit: Unit, delivery: Delivery, transaction: Transaction) -> Outcome:
-        """Run one reaction among others. If it fails, only what it has collected is rolled back."""
+        """Run one reaction in the transaction of its group. If it fails, roll back only its own changes."""
         route = self._route(unit, delivery)
         if not isinstance(route, HandlerRoute):
             return route
@@ -254,13 +263,13 @@ class Execution:
                 return await self._react(delivery, route, transaction)
         except _HandlerFailed as failed:
             if transaction.dedup_keys_taken != keys:
-                # Only a rollback of the whole transaction gives the key back.
+                # Only a rollback of the whole transaction frees the dedup key.
                 raise _MustRunAlone from failed.error
             transaction.changes.roll_back_to(savepoint)
             return self._failure(delivery, failed.error)
         finally:
             unit.running = None
-            self._metrics.handled(delivery, time.monotonic() - started)
+            self._metrics.record_handled(delivery, time.monotonic() - started)
 
     async def _outcome_of(
         self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome", transaction: Transaction
@@ -292,25 +301,25 @@ class Execution:
             current_cause.reset(cause)
 
     def _route(self, unit: Unit, delivery: Delivery) -> "HandlerRoute[Any] | Outcome":
-        """Return the handler of a delivery, or the outcome of a delivery that must not run."""
+        """Return the handler of a delivery, or its outcome if the delivery must not run."""
         route = self._dispatcher.route(delivery)
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
         if quarantined := delivery.quarantine():
             return quarantined
         if isinstance(route, Defer):
-            self._metrics.no_handler(delivery)
+            self._metrics.count_no_handler(delivery)
             _log.warning("no handler", reason=route.reason, **delivery.envelope.log_fields())
         return route
 
     def _reaction_seconds(self, stream: str) -> float:
-        """Return how long a reaction may take. It must end before the store aborts its idle transaction."""
+        """Return how many seconds a reaction may take. It must end before the store aborts its transaction as idle."""
         deadline = self._bus.topology.stream(stream).deadline.total_seconds()
         return min(deadline, self._bus.idle_limit.total_seconds() * _IDLE_SHARE)
 
     @asynccontextmanager
     async def _group_deadline(self, unit: Unit) -> AsyncIterator[None]:
-        """Give a group the time of one reaction. If that is too short, each delivery runs alone."""
+        """Limit a group to the time of one reaction. If the time is over, raise _MustRunAlone."""
         seconds = self._reaction_seconds(unit.deliveries[0].stream)
         limit = self._timeout(seconds)
         unit.lease.deadlines[unit.deliveries[0].position] = time.monotonic() + seconds
@@ -340,7 +349,7 @@ class Execution:
         finally:
             unit.running = None
             del unit.lease.deadlines[delivery.position]
-            self._metrics.handled(delivery, time.monotonic() - started)
+            self._metrics.record_handled(delivery, time.monotonic() - started)
 
     async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
         async with self._bus.transaction() as transaction:
@@ -351,7 +360,7 @@ class Execution:
 
     def _record_settled(self, unit: Unit, outcomes: dict[Delivery, Outcome]) -> None:
         for delivery, outcome in outcomes.items():
-            self._metrics.settled(delivery, outcome)
+            self._metrics.count_settled(delivery, outcome)
             unit.open.pop(delivery.position, None)
             if not isinstance(outcome, Done):
                 for position in delivery.run:
@@ -369,10 +378,10 @@ class Execution:
     def _drop_lost(self, unit: Unit, positions: AbstractSet[int]) -> None:
         for position in positions:
             if (delivery := unit.open.pop(position, None)) is not None:
-                self._metrics.lost(delivery)
+                self._metrics.count_lost(delivery)
 
     def _failure(self, delivery: Delivery, error: Exception) -> Outcome:
-        """Return the outcome for an error of a handler. Only the type of the error matters."""
+        """Return the outcome of a delivery whose handler raised an error. It depends on the type of the error."""
         message = f"{type(error).__name__}: {error}"
         match error:
             case Permanent():

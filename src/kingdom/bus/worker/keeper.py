@@ -1,4 +1,4 @@
-"""Renew leases from a separate thread, so that no handler can starve the renewal."""
+"""Renew leases in a separate thread, so that a handler that blocks the event loop cannot prevent it."""
 
 import threading
 import time
@@ -11,18 +11,22 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.errors import KingdomError
 
-# A lease counts as lost when only this share of it is left.
+# A lease counts as lost when only this share of its length is left.
 MARGIN_SHARE = 0.1
 # A failed renewal is tried again after this time, or after half the margin if that is shorter.
 _PAUSE_SECONDS = 0.5
-# A handler is cancelled at its deadline. If it still runs this much later it blocks the loop, so its lease is dropped.
+# A handler is cancelled at its deadline. If it still runs this long afterwards, it blocks the loop, and its lease is
+# no longer renewed.
 _DEADLINE_GRACE_SECONDS = 1.0
 _log = structlog.get_logger("kingdom.bus")
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease of this process, by the local monotonic clock, and the deadline of each running handler."""
+    """A lease of this process, and the deadline of each running handler by its position.
+
+    Times are on the local monotonic clock. `asked_at` is the time of the last attempt to renew the lease.
+    """
 
     token: int
     length: timedelta
@@ -37,19 +41,19 @@ class HeldLease:
 
     @property
     def due_at(self) -> float:
-        """Return the time of the next renewal: at half the lease, or shortly after a failed renewal."""
+        """Return the time of the next renewal: at half the length of the lease, or shortly after a failed renewal."""
         seconds = self.length.total_seconds()
         return max(self.renewed_at + seconds / 2, self.asked_at + min(_PAUSE_SECONDS, seconds * MARGIN_SHARE / 2))
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether a handler still runs well after its deadline."""
+        """Return whether a handler still runs after its deadline and the grace time."""
         return any(now > deadline + _DEADLINE_GRACE_SECONDS for deadline in list(self.deadlines.values()))
 
 
 class LeaseKeeper:
-    """Renews every lease at half its length, and reports lost leases and cancelled events.
+    """Renews every lease after half its length, and reports lost leases and cancelled events.
 
-    The worker itself watches for expired leases, because this thread may hang in a renewal.
+    This thread may hang in a renewal, so the worker itself checks for expired leases.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class LeaseKeeper:
             self._on_lost(frozenset(lost))
 
     def _renew(self, due: list[HeldLease]) -> set[int]:
-        """Renew leases, and return the tokens that the store no longer knows."""
+        """Renew leases. Return the tokens of lost leases, which the store no longer has."""
         for lease in due:
             lease.asked_at = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""The worker: one fetcher per process, local dispatch, lease renewal and a graceful stop."""
+"""The worker: it claims events, runs their handlers, renews leases and stops gracefully."""
 
 import asyncio
 import os
@@ -24,13 +24,13 @@ from kingdom.errors import KingdomError, Misconfigured
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
-# Reactions that share a transaction. More would gain little and make a rerun more expensive.
+# How many reactions share a transaction at most. Larger groups would be hardly faster, and more costly to repeat.
 GROUP_SIZE = 32
-# A claim takes what this process can handle in about this time. Other workers get the rest.
+# A claim takes only as many events as this process can handle in about this time, and leaves the rest to others.
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# After a stop, the last claim is abandoned after this time. Its events return when their lease ends.
+# How long a stopping worker waits for its last claim. Events of an abandoned claim return when their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
@@ -42,7 +42,7 @@ class Runnable(Protocol):
         """Run until stopped."""
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end; `at_once` cancels what it is doing."""
+        """Ask it to end. If `at_once` is true, cancel what it is doing."""
 
 
 class Worker:
@@ -73,7 +73,7 @@ class Worker:
         self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
         self._grace = grace
         if metrics is None:
-            # Loaded only here, because a process that only publishes needs no metrics.
+            # Import this late, because a process that only publishes needs no metrics.
             from kingdom.bus.metrics import WorkerMetrics  # noqa: PLC0415 - loaded on demand
 
             metrics = WorkerMetrics()
@@ -82,9 +82,10 @@ class Worker:
         self._units: dict[Unit, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        # How many units of each lease have not ended.
         self._lease_units: dict[int, int] = {}
         self._keeper: LeaseKeeper | None = None
-        self._cutting_off = False
+        self._stops_at_once = False
 
     async def run(self) -> None:
         """Work until `stop` is called, then finish running handlers and release the other deliveries."""
@@ -105,20 +106,20 @@ class Worker:
             await self._drain()
             guard.cancel()
             await asyncio.gather(guard, return_exceptions=True)
-            # In a thread, because it may be in the middle of a renewal.
+            # Wait in a thread, because the keeper may be in the middle of a renewal.
             await asyncio.to_thread(self._keeper.stop)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the worker to end gracefully, or to cancel its handlers. A signal handler of the loop may call this."""
+        """Ask the worker to end. If `at_once`, cancel its handlers. A signal handler of the loop may call this."""
         self._stopping.set()
         self._changed.set()
         if at_once:
-            self._cut_off()
+            self._stop_all_units()
 
     async def _fetch_until_stopped(self, *background: asyncio.Task[None]) -> None:
-        """Fetch until a stop, then wait a limited time for the last claim.
+        """Fetch events until `stop` is called, then wait a limited time for the last claim.
 
-        The worker also stops if a background task ends, because events would be stuck without it.
+        The worker also stops if a background task ends, because some events would never be delivered without it.
         """
         fetching = asyncio.create_task(self._fetch_forever(), name="kingdom-fetcher")
         stopped = asyncio.create_task(self._stopping.wait())
@@ -126,7 +127,7 @@ class Worker:
             await asyncio.wait({fetching, stopped, *background}, return_when=asyncio.FIRST_COMPLETED)
             broken = next((task for task in background if task.done() and not self._stopping.is_set()), None)
             self._stopping.set()
-            self._cut_waiting_units()
+            self._stop_waiting_units()
             done, _ = await asyncio.wait({fetching}, timeout=_LAST_CLAIM_SECONDS)
             if not done:
                 _log.warning("the last claim did not return, abandoned")
@@ -154,9 +155,9 @@ class Worker:
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
     async def _claim_round(self) -> bool:
-        """Claim from every stream once, starting each round with another stream. Return whether events came."""
+        """Claim from every stream once, and return whether there were events. Each round starts with another stream."""
         self._streams.append(self._streams.pop(0))
-        # A change from here on may be too late for these claims, so the wait after them must notice it.
+        # Clear the flag before the claims. A change during the claims sets it again, so the wait after them ends.
         self._changed.clear()
         found = False
         for stream in list(self._streams):
@@ -165,7 +166,7 @@ class Worker:
         return found
 
     async def _fetch(self, stream: str) -> bool:
-        """Claim from a stream and start the deliveries. Return whether there were any."""
+        """Claim from a stream and start the deliveries. Return whether there were deliveries."""
         asked_at = time.monotonic()
         deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
         if not deliveries:
@@ -173,7 +174,7 @@ class Worker:
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
         suspect = deliveries[0].suspect
         if suspect and self._units:
-            # If it were held while others run, it would be blamed for a crash that another one causes.
+            # A suspect must run alone. If another event crashed the worker now, the suspect would be blamed for it.
             await self._execution.release(Unit(lease, deliveries, calls_outside=False))
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
@@ -196,7 +197,7 @@ class Worker:
         units += [Unit(lease, run, calls_outside=True) for run in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
-            # Keep a reference, because the loop alone does not protect a waiting task from garbage collection.
+            # Keep a reference to the task, because asyncio does not protect a waiting task from garbage collection.
             self._units[unit] = asyncio.create_task(self._run_unit(unit), name=f"kingdom-unit-{lease.token}")
         self._give_slots()
 
@@ -209,15 +210,15 @@ class Worker:
                     await self._execution.run(unit)
                     break
                 except asyncio.CancelledError:
-                    if unit.lost or unit.cut_off or not unit.cancelled:
+                    if unit.lost or unit.stopped or not unit.cancelled:
                         raise
-                    # An operator cancelled the running event. Run the rest, which settles that event as DEAD.
+                    # An operator cancelled the running event. Run the unit again: this ends the event as DEAD.
                     unit.uncancel()
         except asyncio.CancelledError:
             if not unit.lost:
                 await self._execution.release(unit)
         except Exception:  # noqa: BLE001 - no error may end the worker
-            # This is a bug. The lease is no longer renewed, so its events return to their stream.
+            # This is a bug. The events return to their stream, because their lease is no longer renewed.
             _log.exception("unit failed", deliveries=len(unit.open))
         finally:
             self._finished(unit)
@@ -235,9 +236,9 @@ class Worker:
             self._changed.set()
 
     def _give_slots(self) -> None:
-        """Start units in their order: as many as there are slots, and at least one of each stream.
+        """Start as many units as there are slots, in their order, and at least one unit of each stream.
 
-        So even many slow calls do not delay another stream.
+        Therefore slow calls of one stream do not delay another stream.
         """
         running = Counter(unit.stream for unit in self._units if unit.slot.is_set())
         count = running.total()
@@ -248,31 +249,31 @@ class Worker:
                 count += 1
 
     async def _drain(self) -> None:
-        """Release units that have not started, wait for the others, and cancel those that take too long."""
-        self._cut_waiting_units()
+        """Release the units that have not started, and wait for the others. Cancel units that take too long."""
+        self._stop_waiting_units()
         try:
-            async with asyncio.timeout(0 if self._cutting_off else self._grace.total_seconds()):
+            async with asyncio.timeout(0 if self._stops_at_once else self._grace.total_seconds()):
                 await self._until_idle()
         except TimeoutError:
-            self._cut_off()
+            self._stop_all_units()
             await self._until_idle()
 
-    def _cut_waiting_units(self) -> None:
+    def _stop_waiting_units(self) -> None:
         for unit in list(self._units):
             if not unit.slot.is_set():
-                unit.cut()
+                unit.stop()
 
-    def _cut_off(self) -> None:
+    def _stop_all_units(self) -> None:
         """Cancel every handler and release its unsettled deliveries."""
         _log.warning("handlers cancelled", units=len(self._units))
-        self._cutting_off = True
+        self._stops_at_once = True
         for unit in list(self._units):
-            unit.cut()
+            unit.stop()
 
     async def _guard_leases(self) -> None:
-        """Give up expired leases, even while their renewal hangs. It checks several times within the margin.
+        """Give up expired leases, even while their renewal hangs.
 
-        Ends only if the thread that renews the leases has died.
+        This method returns only if the thread that renews the leases has died.
         """
         while self._keeper and self._keeper.is_running:
             await asyncio.sleep(max(self._shortest_lease * MARGIN_SHARE / 4, _GUARD_SECONDS_MIN))
@@ -290,7 +291,7 @@ class Worker:
             self._lose(expired)
 
     async def _reap_forever(self) -> None:
-        # Checks the flag too, because a cancellation can be lost while waiting for a connection.
+        # Check this flag too, because a cancellation can be lost while the task waits for a connection.
         while not self._stopping.is_set():
             try:
                 with fail_on_stray_cancellation("the reaper"):
@@ -301,14 +302,16 @@ class Worker:
             await self._pause(self._shortest_lease / 3)
 
     def _lose(self, tokens: frozenset[int]) -> None:
+        """Cancel the units of lost leases."""
         for unit in list(self._units):
             if unit.lease.token in tokens and not unit.lost:
                 unit.lost = True
                 for delivery in unit.open.values():
-                    self._metrics.lost(delivery)
+                    self._metrics.count_lost(delivery)
                 unit.cancel()
 
     def _cancel(self, positions: frozenset[int]) -> None:
+        """Cancel events on request of an operator."""
         for unit in list(self._units):
             wanted = (positions & unit.open.keys()) - unit.cancelled
             unit.cancelled |= wanted
@@ -316,7 +319,8 @@ class Worker:
                 unit.cancel()
 
     def _limit(self, stream: str) -> int:
-        # If other streams fill the slots, this stream still has one.
+        """Return how many events to claim from a stream."""
+        # If other streams use all slots, this stream still gets one slot.
         slots = 1 if self._is_full() else self._concurrency
         seconds = self._metrics.seconds_per_event.get(stream)
         if seconds is None:
@@ -325,7 +329,7 @@ class Worker:
         return max(1, min(self._batch, max(affordable, self._concurrency - len(self._units))))
 
     def _group_size(self, stream: str) -> int:
-        """Return how many reactions share a transaction. Slow reactions share it with fewer others."""
+        """Return how many reactions share a transaction. Groups of slow reactions are smaller."""
         seconds = self._metrics.seconds_per_event.get(stream, 0.0)
         return max(1, min(GROUP_SIZE, int(_CLAIM_SECONDS / max(seconds, 1e-6))))
 
@@ -333,10 +337,11 @@ class Worker:
         return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
 
     def _has_room(self, stream: str) -> bool:
-        """Return whether to claim more: the worker is not full, or has nothing of this stream."""
+        """Return whether to claim more events: the worker is not full, or it has no events of this stream."""
         return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
+        """Wait until all units have ended. If `unless_stopping`, return early when the worker stops."""
         while self._units and not (unless_stopping and self._stopping.is_set()):
             await self._next_change()
 
@@ -345,7 +350,7 @@ class Worker:
         await self._changed.wait()
 
     async def _wait_for_hint(self) -> None:
-        """Wait for a hint from the store, or for a unit to end, which may make the next event of its key due."""
+        """Wait for a hint from the store, or for the end of a unit. The end may make the next event of a key due."""
         at_most = timedelta(seconds=self._poll_seconds * _jitter())
         waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._changed.wait())}
         if streams := [stream for stream in self._streams if self._has_room(stream)]:
@@ -358,6 +363,7 @@ class Worker:
             task.result()
 
     async def _pause(self, seconds: float) -> None:
+        """Sleep for about this time. Return early when the worker stops."""
         try:
             async with asyncio.timeout(seconds * _jitter()):
                 await self._stopping.wait()
@@ -366,11 +372,12 @@ class Worker:
 
 
 def _jitter() -> float:
+    """Return a random factor for a wait, so that many workers do not act at the same moment."""
     return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
 
 
 def _log_failure(what: str, error: Exception) -> None:
-    """Log a failure after which the worker continues. Only a bug gets a traceback."""
+    """Log a failure after which the worker continues. Include a traceback only if the error is a bug."""
     if isinstance(error, KingdomError):
         _log.warning(f"{what} failed, trying again", error=str(error))
     else:
@@ -380,6 +387,7 @@ def _log_failure(what: str, error: Exception) -> None:
 def _from_thread(
     loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
 ) -> None:
+    """Call a function in the event loop from another thread."""
     try:
         loop.call_soon_threadsafe(call, argument)
     except RuntimeError:

@@ -34,7 +34,7 @@ from kingdom.workflow.reactions import engine
 
 app = typer.Typer(add_completion=False)
 _SESSION = "watch"
-# The longest name of a socket that the kernel accepts.
+# The kernel accepts at most this many bytes in the path of a socket.
 _SOCKET_MAX = 107
 _FILES_SHOWN = 30
 _POLL_SECONDS = 1.0
@@ -67,7 +67,7 @@ async def attach(
             await watch(call, bus, LogSubject(workflow), follow=True)
             return None
         folders = await folders_here(bus, workflow, "checkout")
-    return await _in_tmux(call, workflow, folders, shell=shell)
+    return await _watch_in_tmux(call, workflow, folders, shell=shell)
 
 
 async def _why_no_tmux(call: CommandCall, bus: Bus, workflow: Workflow) -> str:
@@ -84,11 +84,11 @@ async def _why_no_tmux(call: CommandCall, bus: Bus, workflow: Workflow) -> str:
     return f"{socket} is too long for the name of a socket" if len(os.fsencode(socket)) > _SOCKET_MAX else ""
 
 
-async def _in_tmux(call: CommandCall, workflow: Workflow, folders: HostFolders, *, shell: bool) -> int:
+async def _watch_in_tmux(call: CommandCall, workflow: Workflow, folders: HostFolders, *, shell: bool) -> int:
     """Show a run in a separate tmux server, which ends when the person leaves."""
     socket = _socket(folders)
     socket.parent.mkdir(mode=0o700, exist_ok=True)
-    # The person's own tmux, if any, has another size.
+    # If the user is in tmux, its variables would give the new tmux a wrong size.
     tmux = ("env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", "tmux", "-S", str(socket), "-f", "/dev/null")
     try:
         await _run(call, [*tmux, *_layout(workflow, folders, shell=shell)])
@@ -100,7 +100,7 @@ async def _in_tmux(call: CommandCall, workflow: Workflow, folders: HostFolders, 
 
 
 def _layout(workflow: Workflow, folders: HostFolders, *, shell: bool) -> list[str]:
-    """Return the tmux commands: the transcript above, the files or a shell below."""
+    """Return the tmux commands that show the transcript above, and the files or a shell below."""
     below = ["split-window", "-v", "-l", "40%" if shell else "30%"]
     if shell:
         below += ["-c", str(_checkout(workflow, folders))]
@@ -109,9 +109,9 @@ def _layout(workflow: Workflow, folders: HostFolders, *, shell: bool) -> list[st
     words = "a shell in the checkout" if shell else "read-only"
     steps = [
         ["start-server"],
-        # Ended panes stay readable.
+        # A pane stays readable after its command has ended.
         ["set-option", "-g", "remain-on-exit", "on"],
-        # Ends the server even if this process was killed.
+        # This hook ends the server even if this process was killed.
         ["set-hook", "-g", "client-detached", "run-shell -b -d 3 -C kill-server"],
         ["set-option", "-g", "history-limit", "50000"],
         ["set-option", "-g", "status-left-length", "60"],
@@ -126,9 +126,9 @@ def _layout(workflow: Workflow, folders: HostFolders, *, shell: bool) -> list[st
 
 
 async def _run(call: CommandCall, argv: Sequence[str], *, quiet: bool = False) -> int:
-    nowhere = asyncio.subprocess.DEVNULL if quiet else None
+    target = asyncio.subprocess.DEVNULL if quiet else None
     process = await asyncio.create_subprocess_exec(
-        *argv, env=environment_of_children(call.settings), stdout=nowhere, stderr=nowhere
+        *argv, env=environment_of_children(call.settings), stdout=target, stderr=target
     )
     code = await process.wait()
     if code and not quiet:
@@ -166,8 +166,8 @@ def _files_of(workflow: Workflow, folders: HostFolders) -> Group:
 
 
 def _checkout(workflow: Workflow, folders: HostFolders) -> Path:
-    there = [folders.checkout(workflow.id, tree.id) for tree in workflow.work_trees]
-    place = next((path for path in (*there, folders.run(workflow.id)) if path.is_dir()), None)
+    checkouts = [folders.checkout(workflow.id, tree.id) for tree in workflow.work_trees]
+    place = next((path for path in (*checkouts, folders.run(workflow.id)) if path.is_dir()), None)
     if place is None:
         raise NotFound(f"workflow {workflow.id} has no checkout now: `kingdom logs` shows what its agents did")
     return place

@@ -9,12 +9,12 @@ from rich.table import Table
 from kingdom.cli.framework.output import format_duration, table
 from kingdom.soldiers.files.agent_files import list_files_below
 
-_KILO = 1024
+_UNIT_FACTOR = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file with the time of its last change and its size."""
+    """A file, the time `at` of its last change, and its size in bytes."""
 
     path: str
     at: float
@@ -22,7 +22,7 @@ class ChangedFile:
 
 
 def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
-    """Return the files that changed last, the latest first, without links and Git's own files."""
+    """Return the files that changed last, the latest first, without links and files in `.git`."""
     found = [ChangedFile(each.file.name, each.at, each.size) for each in list_files_below(folder, leaving_out=".git")]
     return sorted(found, key=lambda file: file.at, reverse=True)[:limit]
 
@@ -35,7 +35,7 @@ def files_view(files: Iterable[ChangedFile], now: float) -> Table:
 
 def _size(size: float) -> str:
     for unit in ("B", "kB", "MB"):
-        if size < _KILO:
+        if size < _UNIT_FACTOR:
             return f"{size:.0f} {unit}"
-        size /= _KILO
+        size /= _UNIT_FACTOR
     return f"{size:.0f} GB"

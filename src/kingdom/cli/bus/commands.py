@@ -70,20 +70,20 @@ for _part in (publish, work):
 async def stats(
     call: CommandCall,
     *,
-    again: Watch = False,
+    repeat: Watch = False,
     interval: Annotated[str, typer.Option(help="The time between refreshes.")] = "2s",
 ) -> None:
     """Show every stream that has open or dead events, or is paused.
 
     Example: kingdom bus stats --watch
 
-    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch one per line,
+    JSON: an array of {stream, pending, processing, dead, oldestPendingSeconds, paused}; with --watch an array per line
     whenever something changes. Counting stops at 10000.
     """
     pause = duration(interval).total_seconds()
     async with call.operations() as operations:
         look = operations.stats
-        if again:
+        if repeat:
             await watch(call.output, look, _stats_view, _documents, relevant=_without_age, every_seconds=pause)
         print_state(call.output, await look(), _stats_view, _documents)
 
@@ -153,10 +153,10 @@ async def resume(call: CommandCall, stream: _Stream) -> int | None:
 async def cancel(
     call: CommandCall, event: _Event, *, stream: Annotated[str, typer.Option(help="The stream to cancel it in.")]
 ) -> None:
-    """Cancel an event, which makes it dead: a waiting one at once, a running one at its worker's next renewal.
+    """Cancel an event, which makes it dead: a waiting event at once, a running one when its worker renews its lease.
 
-    In an ordered stream a cancelled head blocks its key or is skipped, as the stream declares. Without --app it blocks
-    its key until it is redriven or discarded.
+    In an ordered stream, a cancelled event is skipped or blocks the later events of its key, as the stream declares.
+    Without --app it blocks them until it is redriven or discarded.
 
     Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
 
@@ -180,11 +180,13 @@ async def retain(
     *,
     archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")] = 7,
     log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = 90,
-    ahead_days: Annotated[int, typer.Option(min=1, max=DAYS_MAX, help="Days to create partitions ahead.")] = 7,
+    ahead_days: Annotated[
+        int, typer.Option(min=1, max=DAYS_MAX, help="Create partitions for this many days ahead.")
+    ] = 7,
 ) -> None:
-    """Create partitions ahead and remove what is older than its retention; workers do this by themselves.
+    """Create the partitions of the next days and remove expired data; workers do this by themselves.
 
-    Records are removed by the retention of their kind, which --app declares.
+    How long records are kept depends on their kind, which --app declares.
 
     Example: kingdom bus retain --archive-days 14
 

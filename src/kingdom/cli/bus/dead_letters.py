@@ -32,12 +32,13 @@ app = typer.Typer()
 dead = typer.Typer(no_args_is_help=True, help="List, show, patch and discard dead letters.")
 app.add_typer(dead, name="dead")
 
-_Stream = Annotated[str | None, typer.Option("--stream", help="Only of this stream.")]
-_Type = Annotated[str | None, typer.Option("--type", help="Only of this type of event.")]
-_Code = Annotated[str | None, typer.Option("--code", help="Only with this error code.")]
+_Stream = Annotated[str | None, typer.Option("--stream", help="Only dead letters of this stream.")]
+_Type = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
+_Code = Annotated[str | None, typer.Option("--code", help="Only dead letters with this error code.")]
 _Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of events.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-# The stream, the type and the error code that dead letters share.
+_StopAfter = Annotated[int, typer.Option(min=0, help="Stop after this many events died again; 0 never stops.")]
+# A group of dead letters has the same stream, type and error code.
 _Group = tuple[str, str, str | None]
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
 
@@ -57,11 +58,11 @@ async def list_dead(
     Example: kingdom bus dead list --stream orders --code malformed
 
     JSON: an array of {eventId, stream, type, partitionKey, attempt, errorCode, errorMessage, createdAt, diedAt,
-    position}; the next page begins with --after the last position.
+    position}; to get the next page, give the last position to --after.
     """
     which = DeadFilter(stream=stream, type=event_type, code=code, after=after)
     async with call.operations(*([stream] if stream else [])) as operations:
-        # One more than requested shows whether there are more.
+        # One more dead letter than requested is read, to know whether there are more.
         letters = await operations.dead_letters(which, limit + 1)
     shown = letters[:limit]
     if call.output.json:
@@ -87,10 +88,10 @@ async def show(
 
     Example: kingdom bus dead show 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
 
-    JSON: an array with an object per stream that it is dead in: the fields of `dead list`, envelope and history.
+    JSON: an array with one object for each stream that has it: the fields of `dead list`, envelope and history.
     """
     async with call.operations() as operations:
-        letters = await _letters(operations, [event], stream)
+        letters = await _find_letters(operations, [event], stream)
     if call.output.json:
         call.output.document([to_json_object(letter) for letter in letters])
         return
@@ -114,7 +115,7 @@ async def patch(
     body: Annotated[str, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input.")],
     stream: _Stream = None,
 ) -> None:
-    """Replace the payload of a dead letter; its history keeps the old one. Redrive it afterwards.
+    """Replace the payload of a dead letter. Its history keeps the old payload. Redrive the dead letter afterwards.
 
     Example: kingdom bus dead patch 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --payload '{"order": 7}'
 
@@ -122,7 +123,7 @@ async def patch(
     """
     fresh = payload(body)
     async with call.operations() as operations:
-        letters = await _letters(operations, [event], stream)
+        letters = await _find_letters(operations, [event], stream)
         if len(letters) > 1:
             names = ", ".join(letter.stream for letter in letters)
             raise Misconfigured(f"event {event} is dead in {names}: choose one with --stream")
@@ -148,7 +149,7 @@ async def discard(
     JSON: {discarded: [{eventId, stream}]}.
     """
     async with call.operations() as operations:
-        letters = await _letters(operations, events, stream)
+        letters = await _find_letters(operations, events, stream)
         call.output.confirm(f"Discard {len(letters)} dead letter(s) permanently?", yes=yes)
         done = [
             _key_of(each)
@@ -165,14 +166,14 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
     events: Annotated[list[UUID] | None, typer.Argument(metavar="[EVENT...]", help="Ids of events.")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Redrive all that match the filters.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Redrive all dead letters that match the filters.")] = False,
     stream: _Stream = None,
     event_type: _Type = None,
     code: _Code = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be redriven.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Events per second.")] = 50.0,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
-    stop_after: Annotated[int, typer.Option(min=0, help="Stop after this many died again; 0 never stops.")] = 1,
+    stop_after: _StopAfter = 1,
     yes: _Yes = False,
 ) -> int | None:
     """Retry dead letters: each keeps its event, its place in the order and its history; its attempts start at zero.
@@ -181,14 +182,16 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
 
     Example: kingdom bus redrive --all --stream orders --code unavailable --rate 10 --dry-run
 
-    JSON: {dryRun, matching, redriven, diedAgain, stopped, events: [{eventId, stream}]}. The exit code is 1 if it
-    stopped because events died again.
+    JSON: {dryRun, matching, redriven, diedAgain, stopped, events: [{eventId, stream}]}. The exit code is 1 if
+    the command stopped because events died again.
     """
     if everything == bool(events):
         raise typer.BadParameter("name events, or add --all.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
-        named = [each for each in await _letters(operations, events or (), stream) if _matches(each, which)][:limit]
+        named = [each for each in await _find_letters(operations, events or (), stream) if _matches(each, which)][
+            :limit
+        ]
 
         async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
             for each in named:
@@ -248,8 +251,8 @@ def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, in
         call.output.say(f"Redrove {len(result.events)} of {result.matching} dead letter(s){again}.")
 
 
-async def _letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
-    """Return the dead letters of events; raise an error if one has none."""
+async def _find_letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
+    """Return the dead letters of events. Raise NotFound if an event has none."""
     found: list[DeadLetter] = []
     for event in events:
         situations = await operations.situations(event)

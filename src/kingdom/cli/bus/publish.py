@@ -12,7 +12,7 @@ from kingdom.bus.app import Application
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.port import Bus
 from kingdom.cli.framework import exit_code
-from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.inputs import STANDARD_INPUT, attributes, duration, envelopes, opened, payload
 from kingdom.cli.framework.json_result import lines
 from kingdom.cli.framework.output import CommandOutput
@@ -21,29 +21,40 @@ from kingdom.errors import MalformedEvent, Misconfigured
 from kingdom.views.bus import PublishResult
 
 app = typer.Typer()
-# Lines of a file per transaction; from this size on the store uses its fastest insert.
-_BATCH = 1000
+# Lines of a file per transaction. For this many events the store uses its fastest way to insert.
+_BATCH_SIZE = 1000
+
+_StreamName = Annotated[
+    str | None, typer.Option(help="The stream; by default every stream that subscribes to the type.")
+]
+_Payload = Annotated[
+    str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; by default {}.")
+]
+_Key = Annotated[str | None, typer.Option(help="The partition key; events with the same key keep their order.")]
+_EventId = Annotated[UUID | None, typer.Option("--id", help="The id of the event; a stream stores each id once.")]
+_EventFile = Annotated[
+    str | None, typer.Option(help="A file with one event as JSON per line, or - for standard input.")
+]
+_Ordered = Annotated[
+    bool | None, typer.Option("--ordered/--unordered", help="Without --app: whether the stream is ordered.")
+]
 
 
 @command(app, "publish", result=lines(PublishResult))
 async def publish(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
     *,
-    stream: Annotated[str | None, typer.Option(help="The stream; by default all that subscribe to the type.")] = None,
+    stream: _StreamName = None,
     event_type: Annotated[str | None, typer.Option("--type", help="The type of the event.")] = None,
-    body: Annotated[
-        str | None, typer.Option("--payload", help="A JSON object, @FILE, or - for standard input; by default {}.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="The partition key; a key keeps its order.")] = None,
+    body: _Payload = None,
+    key: _Key = None,
     delay: Annotated[str | None, typer.Option(help="Deliver it later: 30s, 5m, 2h, 1d.")] = None,
-    event_id: Annotated[UUID | None, typer.Option("--id", help="Its id; a stream stores an id once.")] = None,
+    event_id: _EventId = None,
     aggregate: Annotated[str, typer.Option(help="The subject of the event, as TYPE/ID.")] = "",
     owner: Annotated[str, typer.Option(help="The owner of the event.")] = "",
     attribute: Annotated[list[str] | None, typer.Option(help="A custom header, NAME=VALUE; repeatable.")] = None,
-    file: Annotated[str | None, typer.Option(help="A file of events, one as JSON per line, or -.")] = None,
-    ordered: Annotated[
-        bool | None, typer.Option("--ordered/--unordered", help="Without --app: whether the stream is ordered.")
-    ] = None,
+    file: _EventFile = None,
+    ordered: _Ordered = None,
 ) -> int | None:
     """Publish an event, or every line of a file, and print the ids.
 
@@ -51,8 +62,8 @@ async def publish(  # noqa: PLR0913 - one parameter per option
 
     Example: kingdom bus publish --app orders:app --file events.ndjson
 
-    JSON: an object {eventId, type, streams, duplicates} per event and line: `streams` stored it, `duplicates` already
-    had it. An event without a subscriber is not stored; the exit code is then 1.
+    JSON: one object {eventId, type, streams, duplicates} per line for each event. `streams` stored the event,
+    `duplicates` already had it. An event without a subscriber is not stored; the exit code is then 1.
     """
     kind, _, name = aggregate.partition("/")
     headers = {
@@ -66,7 +77,7 @@ async def publish(  # noqa: PLR0913 - one parameter per option
     }
     at = utc_now() + duration(delay) if delay else None
     application = call.application()
-    declared = application or undeclared(ordered=bool(ordered))
+    declared = application or application_for_any_stream(ordered=bool(ordered))
     order_known = application is not None or ordered is not None
     if file is not None:
         if body is not None or event_id:
@@ -76,7 +87,13 @@ async def publish(  # noqa: PLR0913 - one parameter per option
         raise typer.BadParameter("give --type, or --file with one event per line.")
     given = {"eventId": str(event_id)} if event_id else {}
     wire = {**headers, **given, "payload": payload("{}" if body is None else body)}
-    envelope = _checked(Envelope.from_wire(wire), declared, order_known=order_known)
+    return await _publish_one(call, declared, wire, at, order_known=order_known)
+
+
+async def _publish_one(
+    call: CommandCall, declared: Application, wire: dict[str, Any], at: datetime | None, *, order_known: bool
+) -> int | None:
+    envelope = _check_routing(Envelope.from_wire(wire), declared, order_known=order_known)
     async with call.bus(declared) as bus:
         async for published in _store(bus, [envelope], at):
             _report(call.output, published)
@@ -96,9 +113,9 @@ async def _publish_file(
     def read() -> Iterator[Envelope]:
         with opened(file) as lines:
             for envelope in envelopes(lines, headers):
-                yield _checked(envelope, declared, order_known=order_known)
+                yield _check_routing(envelope, declared, order_known=order_known)
 
-    # The file is checked before anything is stored, so that a bad line stores nothing.
+    # The whole file is checked first, so that nothing is stored if a line is invalid. Standard input is read only once.
     total = None if file == STANDARD_INPUT else sum(1 for _ in read())
     stored = duplicates = unrouted = 0
     async with call.bus(declared) as bus:
@@ -117,7 +134,7 @@ async def _publish_file(
     return exit_code.FAILED if unrouted else None
 
 
-def _checked(envelope: Envelope, declared: Application, *, order_known: bool) -> Envelope:
+def _check_routing(envelope: Envelope, declared: Application, *, order_known: bool) -> Envelope:
     if envelope.stream is None and not declared.topology.names():
         raise Misconfigured(
             f"the stream of {envelope.type} is unknown: add --stream,"
@@ -133,7 +150,7 @@ def _checked(envelope: Envelope, declared: Application, *, order_known: bool) ->
 
 async def _store(bus: Bus, events: Iterable[Envelope], at: datetime | None) -> AsyncIterator[PublishResult]:
     source = iter(events)
-    while batch := list(islice(source, _BATCH)):
+    while batch := list(islice(source, _BATCH_SIZE)):
         already = {(copy.stream.name, copy.envelope.event_id) for copy in await bus.publish(*batch, at=at)}
         for envelope in batch:
             routes = bus.topology.route(envelope)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bootstrap import transfer_of
-from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.output import AdvanceProgress
 from kingdom.clock import utc_now
@@ -37,7 +37,7 @@ async def export(
     JSON: {file, from, exported}, where exported has the number of openEvents, deadEvents, endedEvents, blockedKeys,
     records, dedupKeys, pausedStreams and logEntries.
     """
-    async with _opened(call, create=False) as store:
+    async with _open_store(call, create=False) as store:
         async with store.snapshot() as snapshot:
             census = snapshot.manifest.census
             with (
@@ -55,7 +55,8 @@ async def export(
     call.output.say(f"Exported everything to {file}. Import it elsewhere: kingdom storage import {file}")
     if changed:
         call.output.note(
-            "The store changed during the export, and the file lacks that: stop what uses the store, and export again."
+            "The store changed during the export, and the file lacks these changes: stop what uses the store,"
+            " and export again."
         )
 
 
@@ -66,22 +67,22 @@ async def import_(
         Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file that `export` wrote.")
     ],
 ) -> None:
-    """Import a whole file into an empty store, or nothing of it; open work continues there.
+    """Import a file into an empty store, completely or not at all. Open work continues in the new store.
 
     The whole file is checked before anything is written.
 
     Example: kingdom storage import kingdom.jsonl.gz --database-url postgresql://user@host/database
 
-    JSON: {file, from, to, exported, imported}, the last two with the same numbers as `export` shows.
+    JSON: {file, from, to, exported, imported}, where exported and imported have the numbers that `export` shows.
     """
     header = read_header(file)
     exported = header.manifest.census
     with call.output.progress("Checking", exported.total) as advance:
         for _ in read_items(file):
             advance()
-    async with _opened(call, create=True) as store:
+    async with _open_store(call, create=True) as store:
         with call.output.progress("Importing", exported.total) as advance:
-            imported = await store.take_in(_with_progress(read_items(file), advance), header.manifest)
+            imported = await store.import_items(_with_progress(read_items(file), advance), header.manifest)
     if call.output.json:
         names = {"file": str(file), "source": header.source, "target": store.store}
         call.output.document(ImportResult(**names, exported=exported, imported=imported))
@@ -91,9 +92,9 @@ async def import_(
 
 
 @asynccontextmanager
-async def _opened(call: CommandCall, *, create: bool) -> AsyncIterator[StoreTransfer]:
-    # The kinds decide where files are; without --app they are those of a court.
-    application = call.application() or replace(undeclared(), kinds=KINDS)
+async def _open_store(call: CommandCall, *, create: bool) -> AsyncIterator[StoreTransfer]:
+    # The record kinds decide where a store of files keeps its files. Without --app, the kinds of a court are used.
+    application = call.application() or replace(application_for_any_stream(), kinds=KINDS)
     async with call.bus(application, create=create) as bus:
         yield transfer_of(bus)
 
@@ -103,7 +104,7 @@ async def _has_changed(store: StoreTransfer, since: Manifest) -> bool:
         async with store.snapshot() as now:
             return now.manifest != since
     except Transient:
-        # A process uses the store again.
+        # The store cannot be read now, because another process uses it.
         return True
 
 

@@ -13,7 +13,7 @@ from kingdom.cli.framework.output import to_json_object
 from kingdom.views.bus import LoggedEntryView
 
 app = typer.Typer()
-_PAGE = 500
+_PAGE_SIZE = 500
 _POLL_SECONDS = 0.5
 
 
@@ -39,16 +39,16 @@ async def tail(
     JSON: an object {cursor, at, type, actor, traceId, aggregateType, aggregateId, data} per line; `--from CURSOR`
     continues after the entry with that cursor.
     """
-    left = limit
+    remaining = limit
     async with call.operations() as operations:
         cursor = await _begin(operations, start or ("now" if follow else "start"))
-        while left is None or left > 0:
-            page = await operations.read_log(cursor, min(_PAGE, left or _PAGE))
+        while remaining is None or remaining > 0:
+            page = await operations.read_log(cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
             for logged in page:
                 _show(call, logged)
                 cursor = logged.cursor
-            if left is not None:
-                left -= len(page)
+            if remaining is not None:
+                remaining -= len(page)
             if not page:
                 if not follow:
                     return

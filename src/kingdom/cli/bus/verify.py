@@ -15,6 +15,7 @@ from kingdom.verify import verify as run_verification
 from kingdom.views.bus import ListedFault, VerifyResult
 
 app = typer.Typer()
+# The progress bar advances once in this time.
 _TICK_SECONDS = 0.25
 
 
@@ -43,7 +44,7 @@ async def verify(
     with call.output.progress(
         f"Injecting faults for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
     ) as advance:
-        ticking = asyncio.create_task(_tick(advance))
+        ticking = asyncio.create_task(_advance_forever(advance))
         try:
             report = await run_verification(call.settings.direct_url, seconds=seconds, seed=seed, directory=history)
         finally:
@@ -55,7 +56,7 @@ async def verify(
     return None if report.ok else exit_code.FAILED
 
 
-async def _tick(advance: AdvanceProgress) -> None:
+async def _advance_forever(advance: AdvanceProgress) -> None:
     while True:
         await asyncio.sleep(_TICK_SECONDS)
         advance()

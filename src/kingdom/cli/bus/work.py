@@ -32,9 +32,13 @@ from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
 
 app = typer.Typer()
-# A worker needs connections beside those of its handlers.
+# A worker needs more connections than its handlers use.
 _SPARE_CONNECTIONS = 4
 _log = structlog.get_logger("kingdom.bus")
+_Streams = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this stream; repeatable. Of a family of streams, name the members to handle."),
+]
 
 
 @command(app, "work", result=LOG_LINES, json_flags=("--json-logs", "--json"))
@@ -42,11 +46,11 @@ async def work(
     call: CommandCall,
     name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
     *,
-    stream: Annotated[
-        list[str] | None, typer.Option(help="Only this stream; repeatable. Name the members of a family.")
-    ] = None,
+    stream: _Streams = None,
     concurrency: Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")] = 16,
-    batch: Annotated[int, typer.Option(min=1, help="The most events in one claim.")] = 100,
+    batch: Annotated[
+        int, typer.Option(min=1, help="The maximum number of events that the worker claims at once.")
+    ] = 100,
     grace: Annotated[str, typer.Option(help="The time that running handlers get to finish.")] = "30s",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
@@ -54,8 +58,8 @@ async def work(
 ) -> int | None:
     """Handle the events of an application until SIGTERM or SIGINT.
 
-    The first signal stops it gracefully: running handlers finish, and other claimed events are released without using
-    up an attempt. The second signal cancels running handlers and releases their events too; the exit code is then 1.
+    After the first signal, running handlers finish, and other claimed events are released without counting an attempt.
+    The second signal cancels running handlers and releases their events too; the exit code is then 1.
 
     Example: kingdom bus work orders:app --metrics-port 9100
 
@@ -64,14 +68,11 @@ async def work(
     JSON: log lines, one object each, on standard error.
     """
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
-    chosen = name or call.settings.application
-    if chosen is None:
-        raise typer.BadParameter("name the application as MODULE:OBJECT, or set KINGDOM_APP.")
-    application = load_application(chosen)
+    application = _application(name or call.settings.application)
     streams = _streams(application, stream or ())
     registry = CollectorRegistry()
     await refuse_old_store(call.settings)
-    # A hung process may hold rows for about as long as its lease, and a handler must not outlive its lease.
+    # A handler may use its whole lease, so the store aborts idle transactions only after the longest lease.
     idle_limit = max(application.topology.stream(each).lease for each in streams)
     async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
         worker = Worker(
@@ -93,6 +94,12 @@ async def work(
                 await asyncio.gather(upkeep, return_exceptions=True)
 
 
+def _application(name: str | None) -> Application:
+    if name is None:
+        raise typer.BadParameter("name the application as MODULE:OBJECT, or set KINGDOM_APP.")
+    return load_application(name)
+
+
 def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
     topology = application.topology
     streams = [*dict.fromkeys(chosen)] or [each for each in topology.names() if not topology.stream(each).is_family]
@@ -112,5 +119,5 @@ async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
     received = stop_on_signals(stop)
     _log.info("worker started", worker=worker.name, streams=list(streams))
     await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=received.again)
-    return exit_code.FAILED if received.again else None
+    _log.info("worker ended", worker=worker.name, cut_off=received.ends_at_once)
+    return exit_code.FAILED if received.ends_at_once else None

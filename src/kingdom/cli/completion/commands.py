@@ -16,7 +16,7 @@ _kingdom() {
     local -a found=() words=()
     local word gap rest=$COMP_LINE prefix=""
     COMPREPLY=()
-    # bash also splits at : and =, so words without a gap between them are joined again.
+    # bash also splits words at : and =, so parts without a space between them are joined again.
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         gap=${rest%%"$word"*}
         rest=${rest#*"$word"}
@@ -51,7 +51,7 @@ _kingdom() {
     fi
     local line
     for line in $lines; do
-        # A line without a meaning has only the word.
+        # A line without a tab has only the word, and no meaning.
         [[ -n $line ]] && found+=("${${line%%$'\t'*}//:/\\:}${${(M)line%%$'\t'*}/$'\t'/:}")
     done
     _describe kingdom found

@@ -10,7 +10,7 @@ from kingdom.bootstrap import inspect_embedded, is_embedded, operations_of
 from kingdom.bus.operations import DeadFilter
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
-from kingdom.cli.framework.command import CommandCall, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.cli.framework.workflow_ids import LAST, find_workflow, short
 from kingdom.cli.general.lookup import generals_directory
@@ -21,13 +21,14 @@ from kingdom.court.questions import QUESTIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATES, WORKFLOWS
 
-_PATIENCE_SECONDS = 3.0
+# A person waits for the candidates, so the search ends after this time.
+_TIMEOUT_SECONDS = 3.0
 _IDLE_LIMIT = timedelta(seconds=3)
-_PAGE, _PAGES_MAX = 100, 10
-# Sorts after every id with the same prefix.
+_PAGE_SIZE, _PAGES_MAX = 100, 10
+# The largest character: a prefix with this character at its end sorts after every id with the prefix.
 _LAST_CHARACTER = "\U0010ffff"
-_GENERALS, _DEAD, _STREAMS, _POINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
-# The sources of ids by the name of an argument or option; NOUN:NAME where it depends on the noun.
+_GENERALS, _DEAD, _STREAMS, _CHECKPOINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
+# The sources of ids for an argument or option, by its name, or by NOUN:NAME if the sources depend on the noun.
 _SOURCES: dict[str, tuple[str, ...]] = {
     "WORKFLOW": (WORKFLOWS.name, ASSIGNMENTS.name),
     "RUN|TASK": (WORKFLOWS.name, ASSIGNMENTS.name),
@@ -40,8 +41,8 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "PETITION": (PETITIONS.name,),
     "STREAM": (_STREAMS,),
     "--stream": (_STREAMS,),
-    "CHECKPOINT": (_POINTS,),
-    "base|CHECKPOINT": (_POINTS,),
+    "CHECKPOINT": (_CHECKPOINTS,),
+    "base|CHECKPOINT": (_CHECKPOINTS,),
     "--general": (_GENERALS,),
     "answer:TASK": (QUESTIONS.name,),
     "answer:TEXT": (_CHOICES,),
@@ -72,15 +73,15 @@ def sources_of(noun: str, named: Iterable[str]) -> tuple[str, ...]:
 
 
 def live_ids(
-    noun: str, named: Iterable[str], given: Sequence[str], begun: str, shared: dict[str, str]
+    noun: str, named: Iterable[str], given: Sequence[str], typed: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
-    """Return ids that begin with the typed text, each with its state."""
+    """Return ids that begin with the typed text, each with its state. `given` has the arguments before it."""
     sources = sources_of(noun, named)
-    return asyncio.run(_look(sources, given, begun, shared)) if sources else []
+    return asyncio.run(_find_ids(sources, given, typed, shared)) if sources else []
 
 
-async def _look(
-    sources: Sequence[str], given: Sequence[str], begun: str, shared: dict[str, str]
+async def _find_ids(
+    sources: Sequence[str], given: Sequence[str], typed: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
     call = CommandCall(CommandOutput(json=False), shared)
     found = [(package.name, package.general.description) for package in _generals(call)] if _GENERALS in sources else []
@@ -89,15 +90,15 @@ async def _look(
     # After the time limit, the ids found so far are offered.
     with suppress(TimeoutError):
         async with (
-            asyncio.timeout(_PATIENCE_SECONDS),
-            call.bus(undeclared(), create=False, idle_limit=_IDLE_LIMIT) as bus,
+            asyncio.timeout(_TIMEOUT_SECONDS),
+            call.bus(application_for_any_stream(), create=False, idle_limit=_IDLE_LIMIT) as bus,
         ):
             # Where a run is accepted, `last` means the newest run.
             last = WORKFLOWS.name if WORKFLOWS.name in sources else sources[0]
             for source in sources:
                 if source in _KINDS:
                     newest = _NEWEST.get(source, "") if source == last else ""
-                    found += [each async for each in _records(bus, _KINDS[source], begun, newest)]
+                    found += [each async for each in _records(bus, _KINDS[source], typed, newest)]
                 elif source in _OTHERS:
                     found += await _OTHERS[source](bus, given)
     return found
@@ -108,61 +109,67 @@ def _needs_start(url: str) -> bool:
     return is_embedded(url) and not inspect_embedded(url).has_keeper
 
 
-async def _records(bus: Bus, kind: RecordKind, begun: str, newest: str) -> AsyncIterator[tuple[str, str]]:
-    """Yield ids of a kind with their states, and `last` if `newest` explains it; of questions only the open ones."""
+async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield ids of a kind with their states. Questions that are no longer open are left out.
+
+    If `newest` is the meaning of `last` for this kind, yield `last` too.
+    """
     states = [each for each in kind.directories if each != DELETED and not (kind is QUESTIONS and each in kind.final)]
     async with bus.transaction() as transaction:
-        whole = await transaction.get(kind.name, begun) if begun else None
-        if whole and whole.state in states:
-            yield whole.id, whole.state.lower()
+        exact = await transaction.get(kind.name, typed) if typed else None
+        if exact and exact.state in states:
+            yield exact.id, exact.state.lower()
         for state in states:
-            for record in await _last(
-                transaction, RecordQuery(kind=kind.name, state=state, after=begun, limit=_PAGE), begun
+            for record in await _newest_records(
+                transaction, RecordQuery(kind=kind.name, state=state, after=typed, limit=_PAGE_SIZE), typed
             ):
                 yield record.id, state.lower()
-        # Only read the store if `last` is still a candidate.
-        searched = states if newest and LAST.startswith(begun) else []
+        # If the typed text does not fit `last`, the store is not searched for it.
+        searched = states if newest and LAST.startswith(typed) else []
         if any([await transaction.find(RecordQuery(kind=kind.name, state=each, limit=1)) for each in searched]):
             yield LAST, newest
 
 
-async def _last(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
-    """Return the records with the last ids of a prefix, which are the newest, without reading all of them."""
-    page = await _page(transaction, query, begun)
+async def _newest_records(transaction: Transaction, query: RecordQuery, typed: str) -> list[Record]:
+    """Return the records with the last ids of a prefix, without reading all of them. The last ids are the newest."""
+    page = await _page(transaction, query, typed)
     if len(page) < query.limit:
         return page
-    last = await _last_id(transaction, query, begun, page[-1].id)
+    last = await _last_id(transaction, query, typed, page[-1].id)
     few: list[Record] = []
-    for length in range(len(last) - 1, len(begun) - 1, -1):
-        page = await _page(transaction, replace(query, after=last[:length]), begun)
+    for length in range(len(last) - 1, len(typed) - 1, -1):
+        page = await _page(transaction, replace(query, after=last[:length]), typed)
         if len(page) == query.limit:
             break
         few = page
     for _ in range(_PAGES_MAX):
-        more = await _page(transaction, replace(query, after=page[-1].id), begun)
+        more = await _page(transaction, replace(query, after=page[-1].id), typed)
         page = [*page, *more][-query.limit :]
         if len(more) < query.limit:
             return page
     return few or page
 
 
-async def _last_id(transaction: Transaction, query: RecordQuery, begun: str, known: str) -> str:
-    """Return the last id with a prefix, starting from a known one: each query finds a later id or fixes a character."""
-    at = len(begun)
+async def _last_id(transaction: Transaction, query: RecordQuery, typed: str, known: str) -> str:
+    """Return the last id with a prefix, starting from a known id.
+
+    Each query finds a later id, or shows that the last id begins with one more character of the known id.
+    """
+    at = len(typed)
     while at < len(known):
         after = known[: at + 1] + _LAST_CHARACTER
-        later = await _page(transaction, replace(query, after=after, limit=1), begun)
+        later = await _page(transaction, replace(query, after=after, limit=1), typed)
         known, at = (later[0].id, at) if later else (known, at + 1)
     return known
 
 
-async def _page(transaction: Transaction, query: RecordQuery, begun: str) -> list[Record]:
-    # Ids with the prefix come first, then others.
-    return [record for record in await transaction.find(query) if record.id.startswith(begun)]
+async def _page(transaction: Transaction, query: RecordQuery, typed: str) -> list[Record]:
+    # The query returns ids in order, so ids without the prefix can follow.
+    return [record for record in await transaction.find(query) if record.id.startswith(typed)]
 
 
 async def _dead(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:
-    letters = await operations_of(bus).dead_letters(DeadFilter(), _PAGE)
+    letters = await operations_of(bus).dead_letters(DeadFilter(), _PAGE_SIZE)
     return [(str(each.event_id), f"{each.type} in {each.stream}: {each.error_code}") for each in letters]
 
 
@@ -178,7 +185,7 @@ async def _choices(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
     return [(choice, "") for choice in ask.doc["choices"]] if ask else []
 
 
-async def _points(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
+async def _checkpoints(bus: Bus, given: Sequence[str]) -> list[tuple[str, str]]:
     """Return the checkpoints of the run in the previous argument."""
     workflow = await find_workflow(bus, given[0])
     return [(short(workflow, point.id), short(workflow, point.work_id)) for point in workflow.checkpoints]
@@ -194,4 +201,4 @@ def _generals(call: CommandCall) -> Sequence[Package]:
     return load_packages(generals_directory(call, "")).packages
 
 
-_OTHERS = {_DEAD: _dead, _STREAMS: _streams, _CHOICES: _choices, _POINTS: _points, _TASKS: _tasks}
+_OTHERS = {_DEAD: _dead, _STREAMS: _streams, _CHOICES: _choices, _CHECKPOINTS: _checkpoints, _TASKS: _tasks}

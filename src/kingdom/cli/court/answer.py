@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bus.port import Transaction
-from kingdom.cli.court.inbox import ANSWERS
+from kingdom.cli.court.inbox import ANSWERS_APPLICATION
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.workflow_ids import LAST, choose_id
@@ -20,7 +20,7 @@ from kingdom.workflow.records import run_transaction
 app = typer.Typer(add_completion=False)
 _SOURCE = "cli"
 _PREFIX = "task-"
-# The least number of characters of a petition's id.
+# A petition is identified by at least this many characters at the end of its id.
 _TAIL_MIN = 6
 
 
@@ -53,7 +53,7 @@ async def answer(
     who = person or call.settings.actor.partition("@")[0]
 
     async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, SubmissionResult]:
-        ask = await _ask(transaction, task)
+        ask = await _resolve_question(transaction, task)
         if not words and (meant := _similar_choice(ask, text)):
             choices = ", ".join(ask.choices)
             raise Permanent(f"{text} is not one of {choices}; did you mean {meant}? For free text add --words")
@@ -61,7 +61,7 @@ async def answer(
         given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
         return ask, given, await submit_answer(transaction, given, now)
 
-    async with call.bus(ANSWERS, create=False) as bus:
+    async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
         ask, given, taken = await run_transaction(bus, act)
     if taken.refusal:
         raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
@@ -70,8 +70,8 @@ async def answer(
     call.output.say(f"Answered {ask.id}: {ask.text} → {text}")
 
 
-async def _ask(transaction: Transaction, task: str) -> HumanQuestion:
-    """Return the question of an assignment or petition, or raise an error that lists the open ones."""
+async def _resolve_question(transaction: Transaction, task: str) -> HumanQuestion:
+    """Return the question of an assignment or petition, or raise an error that lists the open questions."""
     if ask := await find_question(transaction, task):
         return ask
     open_ones = {each.id: each for each in await open_questions(transaction)}
@@ -80,19 +80,21 @@ async def _ask(transaction: Transaction, task: str) -> HumanQuestion:
     if task == LAST:
         return list(open_ones.values())[-1]
     unknown = f"{task} has no open question; these have one: {', '.join(open_ones)}"
-    meant = {each.id: each.general for each in open_ones.values() if not each.petition or _names(task, each)}
+    meant = {
+        each.id: each.general for each in open_ones.values() if not each.petition or _identifies_petition(task, each)
+    }
     return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
 
 
 def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
-    """Return the choice that a text resembles, since it is more often a typo than free text."""
+    """Return the choice that a text resembles, if any. Such a text is more often a typo than free text."""
     typed, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
     if ask.exact or not typed or typed in choices:
         return None
-    begun = [choice for choice in choices if choice.startswith(typed)]
-    return next((choices[near] for near in begun or get_close_matches(typed, choices, n=1)), None)
+    completions = [choice for choice in choices if choice.startswith(typed)]
+    return next((choices[near] for near in completions or get_close_matches(typed, choices, n=1)), None)
 
 
-def _names(text: str, ask: HumanQuestion) -> bool:
-    """Return whether a text names the petition, not only the assignment that its id begins with."""
+def _identifies_petition(text: str, ask: HumanQuestion) -> bool:
+    """Return whether a text is a long enough end of a petition's id. The beginning only identifies the assignment."""
     return len(text) >= _TAIL_MIN and ask.id.endswith(text)

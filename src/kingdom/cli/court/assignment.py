@@ -37,7 +37,7 @@ async def list_(
             record async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name, state=status))
         ]
     found = [task for task in call.readable(records, Assignment) if general in ("", task.target_general)]
-    shown = sorted(found, key=lambda task: task.turn)[-limit:]
+    shown = sorted(found, key=lambda task: task.sort_key)[-limit:]
     if call.output.json:
         call.output.document(shown)
     elif shown:

@@ -1,4 +1,4 @@
-"""What commands about events share: the application of the court, and the rules that the King decides by."""
+"""What commands about events share: the application of the court, and the rules for the King's decisions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,8 @@ from kingdom.court.streams import TOPOLOGY
 COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, HEALTH))
 
 Rules = Annotated[
-    str, typer.Option("--rules", help="The folder of the Generals; by default that of the settings or the store.")
+    str,
+    typer.Option("--rules", help="The folder of the Generals; by default the folder in the settings or in the store."),
 ]
 EventId = Annotated[
     str,
@@ -29,8 +30,8 @@ EventId = Annotated[
 ]
 
 
-def terms_of(call: CommandCall, rules: str) -> KingContext:
-    """Return the rules that the King decides by; note and skip broken Generals."""
+def king_context_of(call: CommandCall, rules: str) -> KingContext:
+    """Return the context of the King's decisions. Skip broken Generals with a note."""
     directory = Path(rules) if rules else generals_directory_of(call.settings, call.realm)
     loaded = load_packages(directory, accepts_strangers=call.realm.sentinel.accepts_strangers)
     for broken in loaded.broken:

@@ -23,12 +23,12 @@ from kingdom.court.streams import TOPOLOGY
 from kingdom.views.questions import OpenQuestion
 
 app = typer.Typer(add_completion=False)
-# The records that an answer changes.
-ANSWERS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, QUESTIONS, ENVOYS))
+# The application whose records an answer changes.
+ANSWERS_APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, QUESTIONS, ENVOYS))
 
 
 @command(app, "inbox", result=array(OpenQuestion))
-async def inbox(call: CommandCall, *, again: Watch = False) -> None:
+async def inbox(call: CommandCall, *, repeat: Watch = False) -> None:
     """List every question that waits for a person, the oldest first.
 
     Example: kingdom inbox --watch
@@ -36,17 +36,17 @@ async def inbox(call: CommandCall, *, again: Watch = False) -> None:
     A question about a petition has the id of that petition.
 
     JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default},
-    with an answer that the King has not processed yet, and a petition_id if there is a petition to approve; with
-    --watch one per line, whenever something changes.
+    and also answer if the King has not processed it yet, and petition_id if a petition needs approval; with --watch an
+    array per line whenever something changes.
     """
-    async with call.bus(ANSWERS, create=False) as bus:
+    async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
 
         async def look() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
                 asks = await open_questions(transaction, call.note_unreadable)
-                return [await _shown(call, transaction, ask) for ask in asks]
+                return [await _to_open_question(call, transaction, ask) for ask in asks]
 
-        if again:
+        if repeat:
             await watch(call.output, look, _view, identity)
         print_state(call.output, await look(), _view, identity)
 
@@ -71,7 +71,7 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
 
 
-async def _shown(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
+async def _to_open_question(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
     assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
     given = call.read(await find_pending_answer(transaction, ask), ExternalEvent)
     return OpenQuestion(

@@ -28,12 +28,14 @@ app = typer.Typer(
     add_completion=False,
     help="List and show what agents asked for and what was done outside.",
 )
-LEDGER = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, *records.KINDS, PETITIONS))
+PETITIONS_APPLICATION = Application(
+    topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, *records.KINDS, PETITIONS)
+)
 _BASE = "base"
-# How many characters of the end of an id a table shows, and how many identify a petition.
+# A table shows this many characters of the end of an id. At least _TAIL_MIN of them identify a petition.
 _TAIL = 8
 _TAIL_MIN = 6
-_STAYS = "git cannot undo it"
+_CANNOT_UNDO = "git cannot undo it"
 
 
 @command(app, "list", result=array(ListedPetition))
@@ -50,7 +52,7 @@ async def list_(
 ) -> None:
     """List what agents asked for, in order: what was done outside, when, where, and who approved it.
 
-    Petitions of rolled back Works are marked, since git cannot undo their effects outside.
+    Petitions of rolled back Works are marked, because git cannot undo their effects on external services.
 
     Example: kingdom petition list last
 
@@ -61,13 +63,15 @@ async def list_(
     """
     if after and not run:
         raise typer.BadParameter("--after needs the run of the checkpoint.")
-    async with call.bus(LEDGER, create=False) as bus:
-        shown = await (_of_run(call, bus, run, after, limit) if run else _of_all(call, bus, limit))
+    async with call.bus(PETITIONS_APPLICATION, create=False) as bus:
+        shown = await (_petitions_of_run(call, bus, run, after, limit) if run else _all_petitions(call, bus, limit))
     if call.output.json:
-        call.output.document([ListedPetition(**_fields(petition, stays=stays)) for petition, stays in shown])
+        call.output.document(
+            [ListedPetition(**_fields(petition, left_behind=left_behind)) for petition, left_behind in shown]
+        )
     elif shown:
         columns = ("petition", "what", "where", "state", "when", "agreed", "")
-        call.output.table(columns, [_row(petition, stays=stays) for petition, stays in shown])
+        call.output.table(columns, [_row(petition, left_behind=left_behind) for petition, left_behind in shown])
     else:
         call.output.say("There are no petitions.")
 
@@ -83,10 +87,10 @@ async def show(
 
     JSON: the fields of `list`, with body, response and asked_as: [id].
     """
-    async with call.bus(LEDGER, create=False) as bus, bus.transaction() as transaction:
+    async with call.bus(PETITIONS_APPLICATION, create=False) as bus, bus.transaction() as transaction:
         petition = await find_petition(transaction, petition_id)
-        [(_, stays)] = await _marked(call, transaction, [petition])
-    entry = _fields(petition, stays=stays)
+        [(_, left_behind)] = await _with_left_behind(call, transaction, [petition])
+    entry = _fields(petition, left_behind=left_behind)
     entry |= {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
     if call.output.json:
         call.output.document(PetitionDetails(**entry))
@@ -96,7 +100,7 @@ async def show(
 
 
 async def find_petition(transaction: Transaction, text: str) -> Petition:
-    """Return a petition by its id or by the end of it."""
+    """Return a petition by its id or by the end of its id."""
     record = await transaction.get(PETITIONS.name, text)
     if record:
         return read_petition(record)
@@ -114,14 +118,14 @@ async def find_petition(transaction: Transaction, text: str) -> Petition:
     return read_petition(found[0])
 
 
-async def note_left_behind(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
-    """Print a note for each effect outside that the rollback of a run does not undo."""
-    for words in await left_outside(bus, workflow):
+async def note_irreversible_effects(call: CommandCall, bus: Bus, workflow: Workflow) -> None:
+    """Print a note for each effect on an external service that the rollback of a run does not undo."""
+    for words in await irreversible_effects(bus, workflow):
         call.output.note(words)
 
 
-async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
-    """Return a sentence for each effect outside that the rollback of a run does not undo."""
+async def irreversible_effects(bus: Bus, workflow: Workflow) -> list[str]:
+    """Return a sentence for each effect on an external service that the rollback of a run does not undo."""
     resumption = workflow.resumption
     if resumption is None or not resumption.rolls_back:
         return []
@@ -129,56 +133,62 @@ async def left_outside(bus: Bus, workflow: Workflow) -> list[str]:
         petitions = await petitions_of(transaction, root_id_of(workflow.id))
     return [
         f"Git cannot undo this: {petition.kind} is {petition.state}, {petition.response.get('url') or petition.target}"
-        for petition in irreversible_petitions(petitions, _kept(workflow, resumption.checkpoint_id))
+        for petition in irreversible_petitions(petitions, _kept_petition_ids(workflow, resumption.checkpoint_id))
     ]
 
 
-async def _of_run(call: CommandCall, bus: Bus, text: str, after: str, limit: int) -> list[tuple[Petition, bool]]:
+async def _petitions_of_run(
+    call: CommandCall, bus: Bus, text: str, after: str, limit: int
+) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
         record = await transaction.get(ASSIGNMENTS.name, root_id_of(text))
         root = read_document(record.doc, Assignment).root_id if record else root_id_of(text)
         petitions = await petitions_of(transaction, root)
         if petitions and not after:
-            return await _marked(call, transaction, petitions[-limit:])
+            return await _with_left_behind(call, transaction, petitions[-limit:])
     workflow = await find_workflow(bus, run_id_of_root(root) if record or petitions else text)
     async with bus.transaction() as transaction:
         petitions = await petitions_of(transaction, root_id_of(workflow.id))
         if not after:
-            return await _marked(call, transaction, petitions[-limit:])
+            return await _with_left_behind(call, transaction, petitions[-limit:])
     point = None if after == _BASE else find_checkpoint(workflow, after).id
-    return [(petition, True) for petition in irreversible_petitions(petitions, _kept(workflow, point))[-limit:]]
+    return [
+        (petition, True) for petition in irreversible_petitions(petitions, _kept_petition_ids(workflow, point))[-limit:]
+    ]
 
 
-async def _of_all(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
+async def _all_petitions(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
         known = [record async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name))]
         found = call.readable(known, Petition)
-        return await _marked(call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:])
+        return await _with_left_behind(
+            call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:]
+        )
 
 
-async def _marked(
+async def _with_left_behind(
     call: CommandCall, transaction: Transaction, petitions: list[Petition]
 ) -> list[tuple[Petition, bool]]:
-    """Return petitions, each with whether a rollback of its run left it behind."""
+    """Return petitions, each with whether its effect remains although its Work was rolled back."""
     runs: dict[str, list[Petition]] = {}
     for petition in petitions:
         runs.setdefault(petition.workflow_id, []).append(petition)
-    left: set[str] = set()
+    irreversible: set[str] = set()
     for run_id, asked in runs.items():
         if workflow := call.read(await transaction.get(WORKFLOWS.name, run_id), Workflow):
             kept = [claim.id for work in workflow.works for claim in work.petitions]
-            left |= {petition.id for petition in irreversible_petitions(asked, kept)}
-    return [(petition, petition.id in left) for petition in petitions]
+            irreversible |= {petition.id for petition in irreversible_petitions(asked, kept)}
+    return [(petition, petition.id in irreversible) for petition in petitions]
 
 
-def _kept(workflow: Workflow, checkpoint_id: str | None) -> list[str]:
-    """Return the petitions of the Works that a rollback to a checkpoint, or to the base, keeps."""
+def _kept_petition_ids(workflow: Workflow, checkpoint_id: str | None) -> list[str]:
+    """Return the ids of petitions whose Works remain after a rollback to a checkpoint, or to the base for None."""
     point = next((point for point in workflow.checkpoints if point.id == checkpoint_id), None)
     undone = {work.id for work in workflow.works_after(point)}
     return [claim.id for work in workflow.works if work.id not in undone for claim in work.petitions]
 
 
-def _fields(petition: Petition, *, stays: bool) -> dict[str, Any]:
+def _fields(petition: Petition, *, left_behind: bool) -> dict[str, Any]:
     names = ("workflow_id", "general", "kind", "target", "state", "reason")
     times = ("expires_at", "decided_by", "decided_at", "granted_at", "ended_at")
     return {
@@ -188,11 +198,11 @@ def _fields(petition: Petition, *, stays: bool) -> dict[str, Any]:
         "url": petition.response.get("url", ""),
         "asked_at": petition.created_at,
         **{name: getattr(petition, name) for name in times},
-        "left_behind": stays,
+        "left_behind": left_behind,
     }
 
 
-def _row(petition: Petition, *, stays: bool) -> tuple[object, ...]:
+def _row(petition: Petition, *, left_behind: bool) -> tuple[object, ...]:
     outcome_text = petition.reason or petition.response.get("url") or petition.response.get("message_id") or ""
     return (
         petition.id[-_TAIL:],
@@ -201,12 +211,12 @@ def _row(petition: Petition, *, stays: bool) -> tuple[object, ...]:
         "awaits a person" if petition.awaits_person else petition.state,
         petition.ended_at or petition.granted_at or petition.created_at,
         None if petition.rejected else petition.decided_by or None,
-        f"{outcome_text}\n{_STAYS}".strip() if stays else outcome_text,
+        f"{outcome_text}\n{_CANNOT_UNDO}".strip() if left_behind else outcome_text,
     )
 
 
 def _text(value: object) -> object:
-    """Return a value for a table, with an object as lines instead of JSON."""
+    """Return a value for a table. An object becomes one line per field."""
     if isinstance(value, dict):
         return "\n".join(f"{name}: {each}" for name, each in value.items() if each not in ("", 0))
     return "\n".join(value) if isinstance(value, tuple) else value

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
-from kingdom.cli.framework.command import CommandCall, Limit, command, undeclared
+from kingdom.cli.framework.command import CommandCall, Limit, application_for_any_stream, command
 from kingdom.cli.framework.json_result import array
 from kingdom.cli.framework.output import format_duration, table
-from kingdom.cli.framework.watching import Watch, hidden, print_state, watch
+from kingdom.cli.framework.watching import Watch, count_hidden_rows, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.context import run_id_of
@@ -25,7 +25,7 @@ app = typer.Typer(add_completion=False)
 
 
 class _ProcessList(NamedTuple):
-    """The entries, and if there are none, whether events wait."""
+    """The entries. If there are none, `events_wait` says whether events wait."""
 
     entries: list[ProcessEntry]
     events_wait: bool
@@ -37,16 +37,16 @@ async def ps(
     *,
     every: Annotated[bool, typer.Option("--all", "-a", help="Include those that have ended.")] = False,
     limit: Limit = 50,
-    again: Watch = False,
+    repeat: Watch = False,
 ) -> None:
     """List the runs and assignments that have not ended, the newest last; a run is below its assignment.
 
     Example: kingdom ps --watch
 
     JSON: an array of {id, kind, name, status, workflow_id, since, ended_at, cost_usd, why}, where kind is run or
-    assignment; with --watch one per line, whenever something changes.
+    assignment; with --watch an array per line whenever something changes.
     """
-    async with call.bus(undeclared(), create=False) as bus:
+    async with call.bus(application_for_any_stream(), create=False) as bus:
 
         async def look() -> _ProcessList:
             async with bus.transaction() as transaction:
@@ -59,12 +59,12 @@ async def ps(
             return _view(seen.entries, events_wait=seen.events_wait, dropped=dropped)
 
         def newest(seen: _ProcessList) -> RenderableType:
-            return view(seen, dropped=hidden(call.output.console, seen.entries, _view))
+            return view(seen, dropped=count_hidden_rows(call.output.console, seen.entries, _view))
 
         def document(seen: _ProcessList) -> object:
             return seen.entries
 
-        if again:
+        if repeat:
             await watch(call.output, look, newest, document)
         print_state(call.output, await look(), view, document)
 
@@ -73,12 +73,12 @@ async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) 
     """Return the entries by age, each run after the newest assignment that it belongs to."""
     assignments = call.readable(await _records(transaction, ASSIGNMENTS, every=every), Assignment)
     runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
-    groups = [(workflow.created_at, [_of_run(workflow)]) for workflow in runs]
-    behind = {entries[0].id: entries for _, entries in groups}
-    for assignment in sorted(assignments, key=lambda one: one.turn, reverse=True):
-        entry = _of_assignment(assignment, behind)
-        if entry.workflow_id in behind:
-            behind[entry.workflow_id].insert(0, entry)
+    groups = [(workflow.created_at, [_run_entry(workflow)]) for workflow in runs]
+    entries_of_run = {entries[0].id: entries for _, entries in groups}
+    for assignment in sorted(assignments, key=lambda one: one.sort_key, reverse=True):
+        entry = _assignment_entry(assignment, entries_of_run)
+        if entry.workflow_id in entries_of_run:
+            entries_of_run[entry.workflow_id].insert(0, entry)
         else:
             groups.append((assignment.created_at, [entry]))
     return [entry for _, entries in sorted(groups, key=lambda group: group[0]) for entry in entries]
@@ -93,7 +93,7 @@ async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -
     ]
 
 
-def _of_run(workflow: Workflow) -> ProcessEntry:
+def _run_entry(workflow: Workflow) -> ProcessEntry:
     asks = f"asks: {workflow.question.text}" if workflow.question else ""
     return ProcessEntry(
         id=workflow.id,
@@ -108,7 +108,7 @@ def _of_run(workflow: Workflow) -> ProcessEntry:
     )
 
 
-def _of_assignment(assignment: Assignment, runs: dict[str, list[ProcessEntry]]) -> ProcessEntry:
+def _assignment_entry(assignment: Assignment, runs: dict[str, list[ProcessEntry]]) -> ProcessEntry:
     run = run_id_of(assignment)
     return ProcessEntry(
         id=assignment.id,
@@ -129,11 +129,11 @@ def _view(entries: Sequence[ProcessEntry], *, events_wait: bool = False, dropped
         events = ", but events wait: kingdom status" if events_wait else ""
         return Text(f"Nothing is running{events}. To see what has ended: kingdom ps --all")
     now = utc_now()
-    above: set[str] = set()
+    shown_runs: set[str] = set()
     rows = []
     for entry in entries[dropped:]:
-        is_below = entry.kind == "run" and entry.id in above
-        above.add(entry.workflow_id)
+        is_below = entry.kind == "run" and entry.id in shown_runs
+        shown_runs.add(entry.workflow_id)
         rows.append(
             (
                 f"└ {entry.id}" if is_below else entry.id,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bootstrap import operations_of
-from kingdom.cli.court.declarations import COURT, Rules, terms_of
+from kingdom.cli.court.declarations import COURT, Rules, king_context_of
 from kingdom.cli.framework import inputs
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
@@ -33,7 +33,7 @@ async def simulate(
     unchanged, forgotten}.
     """
     start = utc_now() - inputs.duration(since)
-    packages = terms_of(call, rules).packages()
+    packages = king_context_of(call, rules).packages()
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
         found = await replay(transaction, operations_of(bus), packages, start)
     if call.output.json:

@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False)
 
 
 @command(app, "status", result=one(CourtStatus))
-async def status(call: CommandCall, *, again: Watch = False) -> int | None:
+async def status(call: CommandCall, *, repeat: Watch = False) -> int | None:
     """Show the state of the court: health, roles, money, slots, what waits and why, and what needs a person.
 
     Exit codes: 0 everything works, 1 something needs a person; the output says what, and which command to use next.
@@ -38,19 +38,21 @@ async def status(call: CommandCall, *, again: Watch = False) -> int | None:
     limit, status}, slots: [{scope, held, limit}], undecided, waiting: {count, by_priority, by_reason, absent},
     assignments: {pending, in_progress, needs_human}, open_asks, dead_letters: {stream: count}, paused: {stream:
     reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}], troubles: [{what, command}]};
-    counts stop at 1000; with --watch one per line, whenever something changes.
+    counts stop at 1000; with --watch one document per line whenever something changes.
     """
     async with call.bus(COURT, create=False) as bus:
-        now = partial(look_now, bus, call.settings, call.realm)
-        if again:
+        now = partial(read_current_status, bus, call.settings, call.realm)
+        if repeat:
             await watch(call.output, now, status_view, identity, relevant=_without_ages)
         court_status = await now()
         print_state(call.output, court_status, status_view, identity)
     return exit_code.FAILED if court_status.troubles else None
 
 
-async def look_now(bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()) -> CourtStatus:
-    """Return the state of the court; `running` are roles whose process runs, even without a heartbeat yet."""
+async def read_current_status(
+    bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()
+) -> CourtStatus:
+    """Return the state of the court. Roles in `running` have a process, but perhaps no heartbeat yet."""
     # The Generals can change while --watch runs.
     sources = await asyncio.to_thread(status_sources_of, settings, realm)
     return await read_status(bus, operations_of(bus), replace(sources, running=running))

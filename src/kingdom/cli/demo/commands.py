@@ -1,4 +1,4 @@
-"""`kingdom demo`: run a whole court in a temporary directory, and play a story in it."""
+"""`kingdom demo`: run a whole court in a temporary directory, and run a scenario in it."""
 
 import asyncio
 import logging
@@ -51,12 +51,12 @@ async def demo(
     JSON: the last line of standard output, {ok, seconds, directory, has_slack, question: {question, answer,
     answered_by}, kills: [{what, pid, back_after_seconds}], checkpoints: [id], resumed_from, assignments: [{task_id,
     general, status, cost_usd}], cost_usd, outside: {reviews, comments, pull_requests, ticket_comments, slack_messages},
-    places: [{path, what}], findings: [text]}; directory is null unless it is kept. The story is on standard error.
+    places: [{path, what}], findings: [text]}; directory is null unless it is kept. The narration is on standard error.
     """
     received = _cancel_on_signal()
     directory = _new_directory()
     try:
-        report = await _play(output, directory, fast=fast, keep=keep)
+        report = await _run_demo(output, directory, fast=fast, keep=keep)
     except asyncio.CancelledError:
         if not received:
             raise
@@ -70,22 +70,22 @@ async def demo(
     return None if report.ok else exit_code.FAILED
 
 
-async def _play(output: CommandOutput, directory: Path, *, fast: bool, keep: bool) -> DemoReport:
-    """Play the story in a court that ends with it, after a person has had time to look around."""
+async def _run_demo(output: CommandOutput, directory: Path, *, fast: bool, keep: bool) -> DemoReport:
+    """Run the scenario in a new court. At the end, a person can look around before the court stops."""
     system_log = TextLog(log_path(directory / "realm", SYSTEM))
     configure_logs(json=True, level=logging.INFO, also=[tee(system_log, "demo"), drop_log_line])
-    is_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
+    has_person = output.console.is_terminal and sys.stdin.isatty() and not output.json
     async with open_demo_court(directory) as court:
         if output.console.is_terminal and not output.json:
-            stage: DemoScreen | DemoLines = DemoScreen(output.console, fast=fast or not is_person)
+            display: DemoScreen | DemoLines = DemoScreen(output.console, fast=fast or not has_person)
         else:
-            stage = DemoLines(sys.stderr if output.json else sys.stdout)
-        with stage:
-            report = await Scenario(court, stage, person=court.settings.actor.partition("@")[0]).run()
-        looks_around = is_person and not fast and not keep
+            display = DemoLines(sys.stderr if output.json else sys.stdout)
+        with display:
+            report = await Scenario(court, display, person=court.settings.actor.partition("@")[0]).run()
+        waits_for_enter = has_person and not fast and not keep
         if not output.json:
-            output.console.print(end_view(report, directory if keep or looks_around else None))
-        if looks_around:
+            output.console.print(end_view(report, directory if keep or waits_for_enter else None))
+        if waits_for_enter:
             await read_line("\nEverything keeps running until you press Enter. ", None)
     return report if keep else replace(report, directory=None)
 
@@ -95,7 +95,7 @@ def _new_directory() -> Path:
 
 
 def _cancel_on_signal() -> list[int]:
-    """Cancel this task at the first signal and ignore later ones; return the list of received signals."""
+    """Cancel this task at the first signal and ignore later signals. Return the list to which signals are appended."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     received: list[int] = []
 

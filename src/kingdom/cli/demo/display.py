@@ -17,7 +17,9 @@ from kingdom.demo.narration import NarrationLine
 from kingdom.demo.store_watcher import DemoState
 from kingdom.text import printable
 
+# After this time, the demo answers its own question.
 _ANSWER_SECONDS = 45.0
+# The time to read the screen after each step.
 _READ_SECONDS = 4.0
 _LINES_KEPT = 200
 _WHO_WIDTH = 12
@@ -29,7 +31,7 @@ class DemoScreen(DemoDisplay):
     def __init__(self, console: Console, *, fast: bool) -> None:
         self._console = console
         self._fast = fast
-        self.rest_seconds = 0.0 if fast else _READ_SECONDS
+        self.pause_seconds = 0.0 if fast else _READ_SECONDS
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._part = ("", "")
         self._lines: deque[NarrationLine] = deque(maxlen=_LINES_KEPT)
@@ -46,21 +48,21 @@ class DemoScreen(DemoDisplay):
         self._live.stop()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
-        """See the port."""
+        """See DemoDisplay."""
         self._part = (f"{number}/{total}  {title}", words)
         self._draw()
 
     def tell(self, line: NarrationLine) -> None:
-        """See the port."""
+        """See DemoDisplay."""
         self._lines.append(line)
 
     def show(self, state: DemoState) -> None:
-        """See the port."""
+        """See DemoDisplay."""
         self._state = state
         self._draw()
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """See the port."""
+        """See DemoDisplay."""
         if self._fast:
             return None
         self._is_asking = True
@@ -83,7 +85,7 @@ class DemoScreen(DemoDisplay):
 
 
 class DemoLines(DemoDisplay):
-    """A pipe or file: one line per event, and no answers."""
+    """A pipe or file: one line per event. It never asks for an answer."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -97,18 +99,18 @@ class DemoLines(DemoDisplay):
         self._stream.flush()
 
     def begin(self, number: int, total: int, title: str, words: str) -> None:
-        """See the port."""
+        """See DemoDisplay."""
         self._write(f"\n{number}/{total} {title}. {words}")
 
     def tell(self, line: NarrationLine) -> None:
-        """See the port."""
+        """See DemoDisplay."""
         self._write(f"{line.who:<{_WHO_WIDTH}}{line.what}")
 
     def show(self, state: DemoState) -> None:
-        """See the port."""
+        """See DemoDisplay."""
 
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
-        """See the port."""
+        """See DemoDisplay."""
         del ask, default
         return None
 
@@ -118,7 +120,7 @@ class DemoLines(DemoDisplay):
 
 
 async def read_line(prompt: str, seconds: float | None) -> str:
-    """Return the line that a person types, or raise TimeoutError."""
+    """Return the line that a person types. Raise TimeoutError after `seconds`; None means no limit."""
     sys.stdout.write(prompt)
     sys.stdout.flush()
     loop, typed = asyncio.get_running_loop(), asyncio.Event()

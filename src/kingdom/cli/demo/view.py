@@ -34,18 +34,18 @@ _MARKS: Mapping[WorkStatus, tuple[str, str]] = {
 }
 _WAITING = ("·", "dim")
 _WHO_WIDTH = 12
-# The height of the title, words, roles, cost, and the frame of the table.
+# The lines of the screen for the title, words, roles, cost, and the frame of the table.
 _FIXED_HEIGHT = 10
 _LINES_MIN = 4
 _COMMAND_WIDTH = 56
-# In the demo a role has a heartbeat every second.
+# A role counts as silent after this time. In the demo each role sends a heartbeat every second.
 _SILENT_SECONDS = 3.0
 
 
 def screen_view(
     title: str, words: str, lines: Iterable[NarrationLine], state: DemoState, *, height: int
 ) -> RenderableType:
-    """Return the screen: the part of the story, the last events, and the current state."""
+    """Return the screen: the current step, the last lines of the narration, and the current state."""
     room = max(height - _FIXED_HEIGHT - len(state.runs), _LINES_MIN)
     shown = [line_view(line) for line in lines][-room:]
     return Group(
@@ -59,7 +59,7 @@ def screen_view(
 
 
 def line_view(line: NarrationLine) -> Text:
-    """Return a line of the story."""
+    """Return a line of the narration."""
     who, what = printable(f"{line.who:<{_WHO_WIDTH}}"), printable(line.what)
     return Text.assemble((who, "bold"), (what, _STYLES[line.tone]), no_wrap=True, overflow="ellipsis")
 
@@ -77,7 +77,7 @@ def question_view(ask: HumanQuestion, default: str, seconds: float) -> Renderabl
 
 
 def end_view(report: DemoReport, directory: Path | None) -> RenderableType:
-    """Return the result, where the files are, and what to do next; without a directory the files are removed."""
+    """Return the result, where the files are, and what to do next. If `directory` is None, the files are removed."""
     kills = ", ".join(f"{kill.what} (back after {kill.back_after_seconds:g} s)" for kill in report.kills)
     outside = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in report.outside.items())
     verdict = "Nothing was lost, and nothing was done twice." if report.ok else "; ".join(report.findings)
@@ -95,7 +95,7 @@ def end_view(report: DemoReport, directory: Path | None) -> RenderableType:
         Text(),
         Text(where, style="bold"),
         *(_fact(f"cat {place.path}", place.what, width=_COMMAND_WIDTH) for place in report.places),
-        *(_fact(command, words, width=_COMMAND_WIDTH) for command, words in _looks(report) if directory),
+        *(_fact(command, words, width=_COMMAND_WIDTH) for command, words in _more_commands(report) if directory),
         Text(),
         Text("What to do next", style="bold"),
         *(_fact(command, words, width=_COMMAND_WIDTH) for command, words in _NEXT),
@@ -109,8 +109,8 @@ _NEXT = (
 )
 
 
-def _looks(report: DemoReport) -> Iterator[tuple[str, str]]:
-    """Yield commands that show more in the directory of the demo: the timeline of the ticket, which had the kills."""
+def _more_commands(report: DemoReport) -> Iterator[tuple[str, str]]:
+    """Yield the command that shows the timeline of the ticket, whose agent was killed."""
     for each in report.assignments:
         if each.general == TICKET:
             yield f"kingdom explain {each.assignment_id}", "its timeline, including the kills"

@@ -9,7 +9,7 @@ import typer
 from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery, read_document
-from kingdom.cli.court.declarations import COURT, EventId, terms_of
+from kingdom.cli.court.declarations import COURT, EventId, king_context_of
 from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
 from kingdom.cli.framework import exit_code, inputs
 from kingdom.cli.framework.command import CommandCall, Limit, command
@@ -88,7 +88,7 @@ async def send(
     repo: Annotated[str, typer.Option(help="The repository, such as acme/app.")] = "",
     payload: Annotated[str, typer.Option(help="The payload, a JSON object: the text, @file or -.")] = "",
     priority: Annotated[Priority | None, typer.Option(help="The priority; by default normal.")] = None,
-    event_id: Annotated[str, typer.Option("--id", help="The id, evt-SOURCE-NAME; an id identifies one event.")] = "",
+    event_id: Annotated[str, typer.Option("--id", help="The id of the event: evt-SOURCE-NAME.")] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it ends or asks a person; the exit code says which.")
     ] = False,
@@ -113,7 +113,7 @@ async def send(
         "id": event_id,
     }
     event = _event_of(document, given)
-    # A new store in a directory without a realm would never be read.
+    # Outside of a realm no store is created, because no role would read it.
     create = call.settings.store_is_named or call.settings.file is not None
     async with call.bus(COURT, create=create) as bus:
         event, is_new = await run_transaction(bus, partial(_receive, event=event, actor=call.settings.actor))
@@ -173,7 +173,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _source(event_id: str) -> str:
-    """Return the source in an id such as evt-SOURCE-123."""
+    """Return the SOURCE of an id such as evt-SOURCE-123."""
     parts = event_id.split("-")
     return parts[1] if event_id.startswith("evt-") and parts[1] else _SOURCE
 
@@ -198,7 +198,7 @@ async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str
 
 def _status_sources(call: CommandCall) -> StatusSources:
     store = directory_of(call.settings.database_url)
-    return StatusSources(king=terms_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
+    return StatusSources(king=king_context_of(call, ""), settings=call.realm.chamberlain, roles=ROLES, store=store)
 
 
 def _report_end(call: CommandCall, end: EventEnd) -> int | None:
@@ -208,7 +208,7 @@ def _report_end(call: CommandCall, end: EventEnd) -> int | None:
         call.output.document(event)
     if end.ask:
         for line in how_to_answer(end.ask):
-            # The JSON document has no field for it.
+            # With --json this is a note, because the document has no field for a question.
             (call.output.note if call.output.json else call.output.say)(line)
         return exit_code.WAITING
     reason = f", {event.reason}" if event.reason else ""

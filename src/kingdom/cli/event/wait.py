@@ -17,9 +17,10 @@ from kingdom.court.records import EVENTS, load
 from kingdom.court.status import CourtStatus, StatusSources, read_status
 from kingdom.workflow.model.resources.host import HostStatus
 
+# How often the event is read, and how often the reason of its delay is searched.
 _LOOK_SECONDS = 0.2
 _EXPLAIN_SECONDS = 1.0
-# Shorter delays are not reported, since roles take a moment to start.
+# Shorter delays are not reported, because roles take a moment to start.
 PATIENCE_SECONDS = 3.0
 # The same delay is reported again after this time, as a sign of life.
 _REPEAT_SECONDS = 60.0
@@ -29,7 +30,7 @@ _RUN_ALL = "run `kingdom up`"
 
 @dataclass(frozen=True, slots=True)
 class EventEnd:
-    """Where waiting for an event stopped: at its end, or at a question for a person."""
+    """The state of an event after waiting for it: it has ended, or `ask` is a question for a person."""
 
     event: ExternalEvent
     ask: HumanQuestion | None = None
@@ -51,7 +52,7 @@ async def wait_for(
             _, event = await load(transaction, ExternalEvent, event_id)
             if event.status in EVENTS.final:
                 return EventEnd(event)
-            if ask := await _asked(transaction, event):
+            if ask := await _find_question(transaction, event):
                 return EventEnd(event, ask)
         if time.monotonic() - explained_at >= min(_EXPLAIN_SECONDS, patience_seconds):
             explained_at = time.monotonic()
@@ -92,17 +93,17 @@ def how_to_answer(ask: HumanQuestion) -> tuple[str, str]:
     return f"{ask.id} asks: {ask.text}{choices}", f"Answer with: kingdom answer {ask.id} TEXT"
 
 
-async def _asked(transaction: Transaction, event: ExternalEvent) -> HumanQuestion | None:
+async def _find_question(transaction: Transaction, event: ExternalEvent) -> HumanQuestion | None:
     """Return the oldest open question that blocks an event."""
     given = {route.assignment_id for route in event.routes if route.assignment_id}
     if not given:
         return None
-    # A resumed assignment asks under the id of its root.
+    # A question of a resumed assignment has the id of its root assignment.
     return next((ask for ask in await open_questions(transaction) if given & {ask.id, ask.assignment_id}), None)
 
 
 class _DelayReporter:
-    """Reports what delays an event: after some patience, when it changes, and again after a while."""
+    """Reports the delay of an event once it has lasted for a while, when its reason changes, and then periodically."""
 
     def __init__(self, output: CommandOutput, event_id: str, patience_seconds: float, again_seconds: float) -> None:
         self._output = output
@@ -113,7 +114,7 @@ class _DelayReporter:
         self._since = self._reported_at = time.monotonic()
 
     def update(self, delay: str) -> None:
-        # Loads and ages change all the time, so numbers do not make a delay a new one.
+        # Numbers are ignored in the comparison, because loads and ages change all the time.
         key, now = _NUMBERS.sub("", delay), time.monotonic()
         if key != self._current:
             self._current, self._since = key, now

@@ -13,7 +13,7 @@ from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
-from kingdom.cli.framework.workflow_ids import BEGINNINGS, find_workflow, resolve_id
+from kingdom.cli.framework.workflow_ids import ID_PREFIXES, find_workflow, resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.explain.timeline import Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
@@ -78,9 +78,9 @@ async def timeline_of(bus: Bus, about: str) -> Timeline:
 
 
 async def _resolve(bus: Bus, about: str) -> str:
-    """Return the id of the event, assignment or run that a part of an id names."""
+    """Return the whole id of an event, assignment or run, given a part of the id."""
     for kind in (EVENTS, ASSIGNMENTS):
-        if about.startswith(BEGINNINGS[kind.name]):
+        if about.startswith(ID_PREFIXES[kind.name]):
             async with bus.transaction() as transaction:
                 return await resolve_id(transaction, kind, about)
     try:

@@ -8,7 +8,7 @@ from kingdom.cli.explain.view import headline, money, offset, outcome, result_of
 from kingdom.cli.framework.output import format_duration
 from kingdom.court.explain.timeline import Moment, Timeline
 
-# The browser must not load or run anything that is in an event.
+# Text of an event must not make the browser load or run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _LEGEND = (
     "Pale bar: a work. Strong bar: a query, red if it failed or was lost. Diamond: checkpoint. Cross: crash."

@@ -10,12 +10,14 @@ from kingdom.cli.framework.output import format_duration
 from kingdom.court.explain.timeline import Moment, MomentKind, Strand, Timeline
 from kingdom.text import printable
 
+# All lengths are in units of the picture, which is _WIDTH units wide.
 _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
 _TOP, _LANE, _BAR = 34.0, 30.0, 14.0
 _TICKS = 6
 _LABEL_LENGTH_MAX = 26
 # The largest share of the width for one pause, so that a night of waiting leaves room for minutes of work.
 _PAUSE_SHARE = 0.15
+# Repetitions after which the longest pause hardly changes.
 _ROUNDS = 60
 _MARKS = {
     MomentKind.CHECKPOINT: "M0 -7 L7 0 L0 7 L-7 0 Z",
@@ -29,7 +31,7 @@ _MARKS = {
 
 
 class Scale:
-    """Maps times to positions; long pauses are drawn shorter, and `breaks` lists them."""
+    """Maps times to positions. Long pauses are drawn shorter: `breaks` has the begin, end and seconds of each."""
 
     def __init__(self, times: Sequence[datetime]) -> None:
         self._times = sorted(set(times))
@@ -68,7 +70,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A duration; `look` is its class in the style sheet."""
+    """A duration. `look` is its class in the style sheet, `words` the text under the mouse pointer."""
 
     begin: datetime
     end: datetime
@@ -86,7 +88,7 @@ class Lane:
 
 
 def picture(timeline: Timeline, now: datetime) -> str:
-    """Return the picture; what has not ended extends to now."""
+    """Return the picture. A bar that has not ended extends to now."""
     if timeline.begun_at is None:
         return ""
     lanes = list(_lanes(timeline, now))
@@ -121,7 +123,7 @@ def _lanes(timeline: Timeline, now: datetime) -> Iterator[Lane]:
         end = strand.ended_at or now
         prefix = f"{strand.general or strand.id}: " if several else ""
         own = [moment for moment in timeline.moments if moment.strand == strand.id]
-        yield Lane(f"{prefix}King", tuple(_waiting(timeline, strand, now)), _of(own, MomentKind.RESULT))
+        yield Lane(f"{prefix}King", tuple(_waiting(timeline, strand, now)), _select_moments(own, MomentKind.RESULT))
         for work in strand.works:
             about = [moment for moment in own if moment.work_id == work.id]
             whole = [Bar(work.started_at, work.ended_at or end, "work", work.name)] if work.started_at else []
@@ -134,12 +136,12 @@ def _lanes(timeline: Timeline, now: datetime) -> Iterator[Lane]:
                 )
                 for query in work.queries
             ]
-            marks = _of(about, MomentKind.CHECKPOINT, MomentKind.FAILURE, MomentKind.RETRY)
+            marks = _select_moments(about, MomentKind.CHECKPOINT, MomentKind.FAILURE, MomentKind.RETRY)
             yield Lane(f"{prefix}{work.name}", (*whole, *queries), marks)
         if strand.questions:
             bars = [Bar(each.asked_at, each.answered_at or end, "people", each.question) for each in strand.questions]
             yield Lane(f"{prefix}people", tuple(bars))
-        if outside := _of(own, MomentKind.PETITION, MomentKind.EFFECT):
+        if outside := _select_moments(own, MomentKind.PETITION, MomentKind.EFFECT):
             yield Lane(f"{prefix}outside", (), outside)
 
 
@@ -153,7 +155,7 @@ def _waiting(timeline: Timeline, strand: Strand, now: datetime) -> Iterator[Bar]
         yield Bar(timeline.begun_at, now, "waiting", strand.reason or "waits to be admitted")
 
 
-def _of(moments: Sequence[Moment], *kinds: MomentKind) -> tuple[Moment, ...]:
+def _select_moments(moments: Sequence[Moment], *kinds: MomentKind) -> tuple[Moment, ...]:
     return tuple(moment for moment in moments if moment.kind in kinds)
 
 
@@ -191,7 +193,7 @@ def _lane(lane: Lane, number: int, scale: Scale) -> Iterator[str]:
 
 
 def _crashes(timeline: Timeline, scale: Scale, height: float) -> Iterator[str]:
-    for moment in _of(timeline.moments, MomentKind.CRASH):
+    for moment in _select_moments(timeline.moments, MomentKind.CRASH):
         x = scale.x(moment.at)
         yield f'<line class="crash" x1="{x:.1f}" y1="{_TOP - 4:.0f}" x2="{x:.1f}" y2="{height - 8:.0f}"/>'
         yield _mark(moment, x, _TOP - 4)

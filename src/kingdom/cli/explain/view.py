@@ -70,7 +70,7 @@ def result_of(strand: Strand) -> str:
 
 
 def offset(timeline: Timeline, moment: Moment) -> str:
-    """Return the time of a moment after the beginning."""
+    """Return how long after the beginning of the timeline a moment was."""
     return f"+{format_duration(max((moment.at - timeline.begun_at).total_seconds(), 0.0))}" if timeline.begun_at else ""
 
 

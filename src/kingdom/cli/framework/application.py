@@ -10,7 +10,7 @@ from kingdom.errors import Misconfigured
 
 
 def load_application(name: str) -> Application:
-    """Import the module, also from the current directory, and return its object."""
+    """Import the module from the Python path or the current directory, and return its object."""
     module_name, colon, path = name.partition(":")
     if not (module_name and colon and path):
         raise Misconfigured(f"{name!r} is not an application: write MODULE:OBJECT, such as orders:app")

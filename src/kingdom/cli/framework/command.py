@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest first.")]
-# A command does one thing at a time.
+# A command uses the store for one thing at a time, so it needs few connections.
 _FEW_CONNECTIONS = 2
 
 
 @dataclass(frozen=True)
 class CommandCall:
-    """One call of a command: its output, and the options that name its store."""
+    """One call of a command: its output, and in `given` the options that all commands have."""
 
     output: CommandOutput
     given: Mapping[str, Any]
@@ -47,7 +47,7 @@ class CommandCall:
 
     @cached_property
     def settings(self) -> Settings:
-        """Return the settings, read on first use, since not every command needs a store."""
+        """Return the settings. They are read on first use, because not every command needs a store."""
         return settings_of(**self.given)
 
     @cached_property
@@ -59,17 +59,17 @@ class CommandCall:
         return read_realm(self.settings.file, secrets=False)
 
     def part(self, name: str) -> "Realm":
-        """Return one field of the settings file, even if others are invalid."""
+        """Return a realm with one field of the settings file. All other fields have defaults and are not checked."""
         from kingdom.realm import read_part
 
         return read_part(_settings_file(self.given.get("config")), name)
 
     def readable(self, records: Iterable[Record], kind: type[T]) -> list[T]:
-        """Decode records; note and skip those that cannot be read."""
+        """Decode records. Skip records that cannot be read, with a note."""
         return list(read_documents(records, kind, self.note_unreadable))
 
     def read(self, record: Record | None, kind: type[T]) -> T | None:
-        """Decode a record, if there is one and it can be read."""
+        """Decode a record. Return None if there is no record or it cannot be read."""
         return next(iter(self.readable([record] if record else [], kind)), None)
 
     def note_unreadable(self, record_id: str, error: Unreadable) -> None:
@@ -113,19 +113,19 @@ class CommandCall:
 
     @asynccontextmanager
     async def operations(self, *streams: str) -> AsyncIterator[Operations]:
-        """Open the operator's port; if there is an application, it must declare the given streams."""
-        application = self.application() or undeclared()
+        """Open the operations of the bus. If there is an application, it must declare the given streams."""
+        application = self.application() or application_for_any_stream()
         for stream in streams:
             application.topology.stream(stream)
         async with self.bus(application, create=False) as bus:
             yield operations_of(bus)
 
 
-# The function of a command stays callable by other commands.
+# A function that is registered as a command. Other commands can call it directly.
 _CommandFunction = Callable[Concatenate[CommandCall, P], Coroutine[Any, Any, int | None]]
 
 
-def undeclared(*, ordered: bool = False) -> Application:
+def application_for_any_stream(*, ordered: bool = False) -> Application:
     """Return an application that accepts any stream and has no handlers, for commands without --app."""
     return Application(
         topology=OpenTopology(Stream(name="undeclared", ordered=ordered)), dispatcher=Dispatcher(), kinds=()
@@ -135,9 +135,9 @@ def undeclared(*, ordered: bool = False) -> Application:
 def command(
     app: typer.Typer, name: str, *, result: JsonResult | None, json_flags: tuple[str, ...] = ("--json",)
 ) -> Callable[[_CommandFunction[P]], _CommandFunction[P]]:
-    """Register an async command with the options that all commands have; its function gets a CommandCall.
+    """Register an async command with the options that all commands have. Its first argument is a CommandCall.
 
-    `result` is what it prints with --json, or None for a command without JSON.
+    `result` is what the command prints with --json, or None for a command without JSON.
     """
 
     def register(function: _CommandFunction[P]) -> _CommandFunction[P]:
@@ -154,7 +154,7 @@ def command(
 def storeless_command(
     app: typer.Typer, name: str, *, result: JsonResult | None
 ) -> Callable[[Callable[Concatenate[CommandOutput, P], Coroutine[Any, Any, int | None]]], None]:
-    """Register an async command that reads no settings and no store; its function gets a CommandOutput."""
+    """Register an async command that reads no settings and no store. Its first argument is a CommandOutput."""
 
     def register(function: Callable[Concatenate[CommandOutput, P], Coroutine[Any, Any, int | None]]) -> None:
         def output(given: dict[str, Any]) -> CommandOutput:
@@ -170,24 +170,24 @@ def _register(
     name: str,
     function: Callable[..., Coroutine[Any, Any, int | None]],
     options: list[inspect.Parameter],
-    first: Callable[[dict[str, Any]], CommandCall | CommandOutput],
+    make_first: Callable[[dict[str, Any]], CommandCall | CommandOutput],
     result: JsonResult | None,
 ) -> None:
-    """Register a function with further options; `first` makes the function's first argument from them."""
+    """Register a function with further options. `make_first` makes the first argument of the function from them."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:
-        argument = first(given)
+        argument = make_first(given)
         _refuse_empty(own, given)
         output = argument.output if isinstance(argument, CommandCall) else argument
-        # Logs go to standard error, since standard output is for the result.
+        # Logs go to standard error, because standard output is for the result.
         configure_logs(json=output.json, level=logging.WARNING)
         code = asyncio.run(function(argument, **given))
         if code:
             raise typer.Exit(code)
 
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    # Typer wraps the lines itself, and a bracket is no markup here.
+    # Typer wraps the lines itself. A bracket is escaped, because Typer would read it as markup.
     run.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs).replace("[", "\\[")
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads the options from it
         [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *options)]
@@ -210,13 +210,13 @@ def _refuse_empty(parameters: list[inspect.Parameter], given: dict[str, Any]) ->
 
 
 def settings_of(*, config: Path | str | None = None, **given: str | None) -> Settings:
-    """Return the settings; the settings file names the store unless an option or variable does."""
+    """Return the settings. The store is that of the settings file, unless an option or variable names another."""
     file = _settings_file(config)
     settings = Settings.read(file=file, **given)
     is_named = settings.store_is_named
     if file is None or (is_named and not config):
         return settings
-    # A file given by --config must be valid, even if its store is not used.
+    # A file that is given with --config must be valid, even if its store is not used.
     from kingdom.realm import read_part
 
     url = read_part(file, "database_url", secrets=not is_named).database_url

@@ -22,7 +22,7 @@ async def find_host(bus: Bus, name: str) -> Host:
 
 
 async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
-    """Return the host of a run, or None if it has none or the store has forgotten it."""
+    """Return the host of a run, or None if the run has no host or the host is no longer in the store."""
     try:
         return await find_host(bus, workflow.placement.host) if workflow.placement else None
     except NotFound:
@@ -30,7 +30,10 @@ async def host_of(bus: Bus, workflow: Workflow) -> Host | None:
 
 
 async def folders_here(bus: Bus, workflow: Workflow, what: str) -> HostFolders:
-    """Return the folders of a run's host, or raise an error that says on which machine `what` is."""
+    """Return the folders of a run's host, if it is this machine.
+
+    Otherwise raise NotFound. Its message says where `what`, such as the checkout, is.
+    """
     if workflow.placement is None:
         raise NotFound(f"workflow {workflow.id} was never placed on a host, so there is no {what}: start it first")
     host = await find_host(bus, workflow.placement.host)

@@ -67,7 +67,7 @@ def opened(name: str) -> Iterator[TextIO]:
 
 
 def envelopes(lines: TextIO, defaults: dict[str, Any]) -> Iterator[Envelope]:
-    """Parse one event in its wire format per line; `defaults` fill in missing fields."""
+    """Parse one event in its wire format per line. `defaults` has the values of missing fields."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:

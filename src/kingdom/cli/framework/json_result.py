@@ -20,14 +20,14 @@ class JsonForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JsonResult:
-    """What a command prints with --json; for an array `kind` is the type of its items."""
+    """What a command prints with --json. `kind` is the type of a document, or of the items of an array."""
 
     form: JsonForm
     kind: Any
 
     @property
     def document(self) -> Any:
-        """Return the type of a line."""
+        """Return the type of a printed document."""
         return GenericAlias(list, (self.kind,)) if self.form is JsonForm.ARRAY else self.kind
 
 

@@ -1,4 +1,4 @@
-"""Commands that run until a signal: the first one stops them gracefully, the second one at once."""
+"""Commands that run until a signal. The first signal stops them gracefully, the second one at once."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from kingdom.settings import Settings
 _LAST_WAIT_SECONDS = 5.0
 # A shell reports 128 plus the number of the signal that ended a process.
 BY_SIGNAL = 128
-# Leases, announcements and upkeep need connections beside those of the handlers.
+# The database connections of a role: for its handlers, lease renewals, wake-ups and retention.
 CONNECTIONS = 20
 _log = structlog.get_logger("kingdom.cli")
 
@@ -36,13 +36,13 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(slots=True)
 class ReceivedSignals:
-    """Count the signals that this process received."""
+    """Counts the signals that this process received."""
 
     count: int = 0
 
     @property
-    def again(self) -> bool:
-        """Return whether a second signal asked to end at once."""
+    def ends_at_once(self) -> bool:
+        """Return whether a second signal came, which ends the process at once."""
         return self.count > 1
 
 
@@ -53,16 +53,16 @@ async def refuse_old_store(settings: Settings) -> None:
 
 
 def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
-    """Call `stop` in the loop at every SIGTERM and SIGINT; its argument says whether to end at once."""
+    """Call `stop` in the event loop at every SIGTERM and SIGINT. Its argument says whether to end at once."""
     loop = asyncio.get_running_loop()
     received = ReceivedSignals()
 
     def receive(number: int, _frame: object) -> None:
-        # Not a handler of the loop, since a blocked loop would never run it.
+        # This is not a signal handler of the event loop, because a blocked loop would never run it.
         received.count += 1
-        at_once = received.again
+        at_once = received.ends_at_once
         with suppress(RuntimeError):
-            # If the loop has just ended, there is nothing left to stop.
+            # The loop may just have ended. Then there is nothing to stop.
             loop.call_soon_threadsafe(lambda: stop(at_once))
         if at_once:
             last = threading.Timer(_LAST_WAIT_SECONDS, os._exit, (BY_SIGNAL + number,))
@@ -74,10 +74,10 @@ def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
     return received
 
 
-async def run_until_stopped(parts: Sequence[Runnable], beside: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
-    """Run parts and the coroutines beside them until a signal; return whether a second signal cut them off.
+async def run_until_stopped(parts: Sequence[Runnable], background: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
+    """Run parts and background coroutines until a signal. Return whether a second signal ended them at once.
 
-    When one part ends by itself, the others stop too, and its error is raised.
+    When one of them ends by itself, the others are stopped too, and its error is raised.
     """
 
     def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
@@ -85,12 +85,12 @@ async def run_until_stopped(parts: Sequence[Runnable], beside: Sequence[Coroutin
         for part in parts:
             part.stop(at_once=at_once)
 
-    # Modules are loaded by now: collect the garbage of the start, and never scan the modules again.
+    # All modules are loaded by now. After `freeze`, the garbage collector no longer scans them.
     gc.collect()
     gc.freeze()
     received = stop_on_signals(stop)
     running = [asyncio.create_task(part.run()) for part in parts]
-    others = [asyncio.create_task(each) for each in beside]
+    others = [asyncio.create_task(each) for each in background]
     try:
         ended, _ = await asyncio.wait([*running, *others], return_when=asyncio.FIRST_COMPLETED)
         for part in parts:
@@ -102,8 +102,8 @@ async def run_until_stopped(parts: Sequence[Runnable], beside: Sequence[Coroutin
         await asyncio.gather(*running, *others, return_exceptions=True)
     for task in (*ended, *running):
         task.result()
-    _log.info("ended", cut_off=received.again)
-    return received.again
+    _log.info("ended", cut_off=received.ends_at_once)
+    return received.ends_at_once
 
 
 def drop_log_line(_logger: object, _method: str, _event: structlog.typing.EventDict) -> NoReturn:

@@ -19,21 +19,21 @@ from kingdom.settings import read_environment
 from kingdom.text import printable
 
 _encode = msgspec.json.Encoder().encode
-# A pipe has no width, so lines must not be cut.
+# A pipe has no width. This many characters per line cut nothing off.
 _PIPE_WIDTH = 1000
-# Columns that people copy from, so their text must stay on one line.
-_COPIED = frozenset({"id", "task", "assignment", "event", "petition", "checkpoint"})
+# People copy the values of these columns, so each value stays on one line.
+_COPIED_COLUMNS = frozenset({"id", "task", "assignment", "event", "petition", "checkpoint"})
 
 
 class AdvanceProgress(Protocol):
-    """Advance a progress bar."""
+    """A function that advances a progress bar."""
 
     def __call__(self, steps: int = 1, /) -> None:
         """Advance by some steps."""
 
 
 class CommandOutput:
-    """Print results on standard output, and notes and progress on standard error."""
+    """Prints results on standard output, and notes and progress on standard error."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -46,7 +46,7 @@ class CommandOutput:
         sys.stdout.flush()
 
     def say(self, *sentences: str) -> None:
-        """Print sentences for a person; with --json nothing."""
+        """Print sentences for a person. With --json, print nothing."""
         if not self.json:
             for sentence in sentences:
                 self.console.print(Text(printable(sentence)), soft_wrap=True)
@@ -117,7 +117,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for number, column in enumerate(columns):
         numeric = bool(listed) and all(_is_number(row[number]) for row in listed)
-        whole = column in _COPIED
+        whole = column in _COPIED_COLUMNS
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     for row in listed:
         shown.add_row(*(cell if isinstance(cell, Text) else Text(printable(format_cell(cell))) for cell in row))
@@ -160,7 +160,7 @@ def _camel(name: str) -> str:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    # By itself it would keep what is bold or underlined.
+    # With NO_COLOR, rich alone would still print bold and underlined text.
     colors: Literal["auto"] | None = None if read_environment("NO_COLOR") else "auto"
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(stderr=stderr, highlight=False, width=width, color_system=colors)

@@ -32,9 +32,9 @@ async def watch(
     relevant: Callable[[_T], object] = identity,
     every_seconds: float = _EVERY_SECONDS,
 ) -> Never:
-    """Read a state again and again; redraw it on a terminal, and print it to a pipe when `relevant` of it changes.
+    """Read a state with `look` again and again. Redraw `view` on a terminal; a pipe gets a new state when it changes.
 
-    When the reader of the pipe is gone, raise BrokenPipeError even if there is nothing to write.
+    Only changes of `relevant(state)` count. When the reader of the pipe has gone, raise BrokenPipeError.
     """
     if output.json or not output.console.is_terminal:
         printed: object = None
@@ -62,8 +62,8 @@ def print_state(
         output.console.print(view(state))
 
 
-def hidden(console: Console, rows: Sequence[_T], view: Callable[[Sequence[_T]], RenderableType]) -> int:
-    """Return how many of the first rows to leave out so that the last ones fit on the terminal; 0 for a pipe."""
+def count_hidden_rows(console: Console, rows: Sequence[_T], view: Callable[[Sequence[_T]], RenderableType]) -> int:
+    """Return how many of the first rows to leave out, so that the last rows fit on the terminal; 0 for a pipe."""
     if not console.is_terminal or not rows:
         return 0
 

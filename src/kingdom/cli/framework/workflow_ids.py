@@ -24,23 +24,24 @@ RunId = Annotated[
     str,
     typer.Argument(
         metavar="WORKFLOW",
-        help="The id of the run or of its assignment, or the beginning or end of it; `last` is the newest run.",
+        help="The id of the run or of its assignment, or the beginning or end of the id; `last` is the newest run.",
     ),
 ]
 LAST = "last"
-# The least number of characters of an id for what cannot be undone.
-CAREFUL = 4
+# An operation that cannot be undone needs at least this many characters of an id.
+MIN_ID_LENGTH = 4
 _PREFIX = "wf-"
-BEGINNINGS = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
-_SHOWN = 10
-# Of stopped runs only ids of this time are read if the newest run is in its second half. An older id cannot belong to
-# a newer run, since no assignment waits that long for its run.
+ID_PREFIXES = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
+_IDS_SHOWN = 10
+# To find the newest run, active runs are read, and stopped runs with ids of this period. The newest of them counts if
+# it was created in the second half of the period: an id can be older than its run, but not by that much. Otherwise all
+# runs are read.
 _RECENT = timedelta(days=28)
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
-    """Return the run with an id or a part of one; a deleted run needs its whole id."""
+    """Return the run with an id, or with a part of an id. A deleted run needs its whole id."""
     async with bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, text) or await _run_for(transaction, text)
         if record is None and text == LAST:
@@ -56,25 +57,25 @@ async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
 
 
 async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
-    """Return the id of the event or assignment that begins with a text; `last` is the newest one.
+    """Return the id of the event or assignment that begins with a text. `last` is the newest one.
 
-    A text without a match is returned as it is. There is no index for the ends of these many ids.
+    A text without a match is returned unchanged. The end of an id is not enough, because the store has no index for it.
     """
     if await transaction.get(kind.name, text):
         return text
     if text == LAST:
         newest = await _latest(each_record(transaction, RecordQuery(kind=kind.name)))
         return newest.id if newest else text
-    prefix = BEGINNINGS[kind.name]
-    there: dict[str, str] = {}
+    prefix = ID_PREFIXES[kind.name]
+    found: dict[str, str] = {}
     for begun in (text, prefix + text):
-        page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_SHOWN + 1))
-        there |= {record.id: record.state for record in page if record.id.startswith(begun)}
-    return choose_id(text, there, prefix=prefix) if there else text
+        page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_IDS_SHOWN + 1))
+        found |= {record.id: record.state for record in page if record.id.startswith(begun)}
+    return choose_id(text, found, prefix=prefix) if found else text
 
 
 async def _newest(transaction: Transaction) -> Record | None:
-    """Return the run that was created last; ids do not show it, since those of the court contain no time."""
+    """Return the run that was created last. Ids are not in this order: those of the court contain only a day."""
     now = utc_now()
     recent = await _latest(_recent_runs(transaction, now - _RECENT))
     if recent and age_key(recent)[0] > now - _RECENT / 2:
@@ -89,7 +90,7 @@ async def _existing_runs(transaction: Transaction) -> AsyncIterator[Record]:
 
 
 async def _recent_runs(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
-    """Yield every active run, and the stopped ones with ids since then."""
+    """Yield every active run, and each stopped run whose id is not older than `since`."""
     begins = run_ids_since(since)
     for state in WORKFLOWS.directories:
         stopped = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
@@ -122,7 +123,7 @@ def age_key(record: Record) -> tuple[datetime, str]:
 
 
 async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
-    """Return the run of an assignment; a resumed assignment continues the run of its root."""
+    """Return the run of an assignment. A resumed assignment continues the run of its root assignment."""
     given = await transaction.get(ASSIGNMENTS.name, task_id)
     if given is None:
         return None
@@ -133,18 +134,18 @@ async def _run_for(transaction: Transaction, task_id: str) -> Record | None:
     return run
 
 
-def choose_id(text: str, there: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
-    """Return the only id that begins or ends with a text; `there` maps ids to states, by default of runs.
+def choose_id(text: str, states: Mapping[str, str], *, prefix: str = _PREFIX, unknown: str = "") -> str:
+    """Return the only id that begins or ends with a text. `states` has all ids with their states.
 
-    If there is none, the error says `unknown`.
+    The text may leave out `prefix`. If no id matches, the error is `unknown`.
     """
-    found = [each for each in there if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
+    found = [each for each in states if text and (each.startswith((text, prefix + text)) or each.endswith(text))]
     if not found:
         raise NotFound(unknown or f"there is no workflow {text!r}: `kingdom workflow list` shows all")
     if len(found) > 1:
         newest = sorted(found, reverse=True)
-        named = ", ".join(f"{each} ({there[each]})" for each in newest[:_SHOWN])
-        more = " and more" if len(found) > _SHOWN else ""
+        named = ", ".join(f"{each} ({states[each]})" for each in newest[:_IDS_SHOWN])
+        more = " and more" if len(found) > _IDS_SHOWN else ""
         raise Ambiguous(f"{text!r} matches {named}{more}: write more of the id")
     return found[0]
 
@@ -159,7 +160,7 @@ def find_work(workflow: Workflow, text: str) -> Work:
     named = {work.id: work for work in workflow.works if text in {work.id, short(workflow, work.id)}}
     named = named or {work.id: work for work in workflow.works if work.definition.name == text}
     if len(named) != 1:
-        raise NotFound(_unknown(workflow, "work", text, (work.id for work in workflow.works)))
+        raise NotFound(_not_found_text(workflow, "work", text, (work.id for work in workflow.works)))
     return next(iter(named.values()))
 
 
@@ -169,17 +170,17 @@ def find_task(workflow: Workflow, text: str) -> Task:
     for task in tasks:
         if text in {task.id, short(workflow, task.id)}:
             return task
-    raise NotFound(_unknown(workflow, "task", text, (task.id for task in tasks)))
+    raise NotFound(_not_found_text(workflow, "task", text, (task.id for task in tasks)))
 
 
 def find_checkpoint(workflow: Workflow, text: str) -> Checkpoint:
-    """Return a checkpoint, even an invalid one, by its id or its short id such as `w1-c1`."""
+    """Return a checkpoint by its id or its short id such as `w1-c1`. It need not be valid."""
     for checkpoint in workflow.checkpoints:
         if text in {checkpoint.id, short(workflow, checkpoint.id)}:
             return checkpoint
-    raise NotFound(_unknown(workflow, "checkpoint", text, (point.id for point in workflow.checkpoints)))
+    raise NotFound(_not_found_text(workflow, "checkpoint", text, (point.id for point in workflow.checkpoints)))
 
 
-def _unknown(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
+def _not_found_text(workflow: Workflow, kind: str, text: str, ids: Iterable[str]) -> str:
     has = ", ".join(short(workflow, each) for each in ids) or "none"
     return f"workflow {workflow.id} has no unique {kind} {text!r}; it has: {has}"

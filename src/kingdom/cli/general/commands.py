@@ -63,7 +63,7 @@ async def list_(call: CommandCall, *, directory: GeneralsDirectory = "") -> None
     place = generals_directory(call, directory)
     loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
     if call.output.json:
-        call.output.document(_listed(place, loaded))
+        call.output.document(_to_listed_generals(place, loaded))
         return
     if loaded.packages:
         columns = ("name", "handles", "schedules", "works", "what it does")
@@ -141,13 +141,13 @@ async def preview(
     )
     template = render_template(package.template, context, lambda _: git)
     queries = [task.query for work in package.template.works for task in work.tasks]
-    absent = list(dict.fromkeys(path for query in queries for path in missing_values(query, context)))
+    missing = list(dict.fromkeys(path for query in queries for path in missing_values(query, context)))
     if call.output.json:
-        call.output.document(Preview(template=template, missing=absent))
+        call.output.document(Preview(template=template, missing=missing))
         return
     typer.echo(write_template(template), nl=False)
-    if absent:
-        call.output.note(f"These values are empty, since the event does not have them: {', '.join(absent)}")
+    if missing:
+        call.output.note(f"These values are empty, since the event does not have them: {', '.join(missing)}")
 
 
 @command(app, "validate", result=one(ListedGenerals))
@@ -165,10 +165,10 @@ async def validate(
 
     JSON: {directory, generals: [...], broken: [{name, directory, reason}]}, as `list` prints it.
     """
-    place = _to_check(call, path, directory)
-    loaded = _with_scripts_read(_checked(place, accepts_strangers=accepts_strangers(call)))
+    place = _directory_to_check(call, path, directory)
+    loaded = _with_checked_scripts(_load(place, accepts_strangers=accepts_strangers(call)))
     if call.output.json:
-        call.output.document(_listed(place, loaded))
+        call.output.document(_to_listed_generals(place, loaded))
     for package in loaded.packages:
         call.output.say(f"{package.name} is valid: {package.general.description}")
     for broken in loaded.broken:
@@ -247,7 +247,7 @@ async def schema(call: CommandCall) -> None:
     print_schema(call.output, general_schema())
 
 
-def _to_check(call: CommandCall, path: str, directory: str) -> Path:
+def _directory_to_check(call: CommandCall, path: str, directory: str) -> Path:
     """Return the directory to check: the given one, that of the named General, or that of all Generals."""
     place = Path(path) if path and Path(path).is_dir() else generals_directory(call, directory) / path
     if not place.is_dir():
@@ -257,15 +257,15 @@ def _to_check(call: CommandCall, path: str, directory: str) -> Path:
 
 
 async def _git_of(call: CommandCall, repo: str) -> str:
-    """Return the Git of a repository, or a good name for it."""
+    """Return the id of the Git of a repository, or a suitable id if there is none yet."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)
     return unique_name(repo)
 
 
-def _checked(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
-    """Load the Generals in a directory, or the one General that the directory is."""
+def _load(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
+    """Load the Generals in a directory, or only one General if the directory is its folder."""
     if not (place / GENERAL_FILE).exists():
         return load_packages(place, accepts_strangers=accepts_strangers)
     place = place.absolute()
@@ -276,8 +276,8 @@ def _checked(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
     )
 
 
-def _with_scripts_read(loaded: LoadedPackages) -> LoadedPackages:
-    """Move packages whose prompts have an invalid script to the broken ones."""
+def _with_checked_scripts(loaded: LoadedPackages) -> LoadedPackages:
+    """Count each package whose prompts contain an invalid script as broken."""
     wrong = [
         BrokenPackage(name=package.name, directory=package.directory, reason=mistake)
         for package in loaded.packages
@@ -291,7 +291,7 @@ def _with_scripts_read(loaded: LoadedPackages) -> LoadedPackages:
 def _script_mistake(template: WorkflowTemplate) -> str:
     for work in template.works:
         for task in work.tasks:
-            # A line with a placeholder is only known with an event.
+            # A line with a placeholder is not checked, because its text depends on the event.
             known = "\n".join("" if "{{" in line else line for line in task.query.split("\n"))
             try:
                 parse_script(known)
@@ -327,7 +327,7 @@ def _create_package(name: str, place: Path) -> Package:
         return install_package(draft, place, replace=False)
 
 
-def _listed(place: Path, loaded: LoadedPackages) -> ListedGenerals:
+def _to_listed_generals(place: Path, loaded: LoadedPackages) -> ListedGenerals:
     generals = [
         ListedGeneral(
             name=package.name,

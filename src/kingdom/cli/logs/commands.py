@@ -62,19 +62,19 @@ async def watch(
     everything: bool = False,
     since: int | None = None,
 ) -> None:
-    """Print the sessions of a run; with `follow` until there will be no more."""
+    """Print the sessions of a run. With `follow`, continue until there will be no more entries."""
     follower, printer = SessionFollower(bus, subject), _LogPrinter(call, subject)
     entries = await follower.look()
     if since is not None:
         follower.skip_to(since)
     elif not everything:
-        for session in follower.keep_tail():
+        for session in follower.skip_to_tail():
             call.output.note(f"The first {session.offset} bytes of {session.soldier} are left out: add --all")
     while True:
         over = not follow or subject.is_over(await lifecycle.show(bus, subject.workflow.id))
-        # The last entries are written before the end, so they are read after seeing the end.
+        # The last entries are written before the run ends, so reading them after this check misses none.
         entries += await follower.look()
-        async for news in follower.news(entries):
+        async for news in follower.read_new_entries(entries):
             printer.print(news)
         if over:
             break
@@ -85,7 +85,7 @@ async def watch(
 
 
 class _LogPrinter:
-    """Prints new entries, and once for each session elsewhere, where its transcript is."""
+    """Prints new entries. For a session on another machine, it also prints once where the transcript is."""
 
     def __init__(self, call: CommandCall, subject: LogSubject) -> None:
         self._output = call.output

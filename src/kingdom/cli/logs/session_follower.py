@@ -1,4 +1,4 @@
-"""Reads new entries of a run's sessions from their transcripts, or from the log if those are elsewhere."""
+"""Reads new entries of a run's sessions: from transcripts on this machine, and from the log for other sessions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -25,7 +25,7 @@ _TAIL_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class SessionEntries:
-    """New entries of a session, and the offset in the transcript where each ends, None for entries from the store."""
+    """New entries of a session. `ends` has the offset in the transcript after each entry, or None for a log entry."""
 
     session: RunSession
     entries: Sequence[TranscriptEntry]
@@ -48,7 +48,7 @@ class SessionFollower:
         operations = operations_of(self._bus)
         entries, self._cursor = await new_entries(operations, self._subject.workflow.id, self._cursor)
         begun = [session for entry in entries if (session := started_session(entry))]
-        # The log can be shorter than the run, so the run's own sessions are added.
+        # Old log entries may have been removed, so the sessions in the record of the run are added.
         for session in (*begun, *current_sessions(self._subject.workflow)):
             if self._subject.has(session) and session.soldier not in self.sessions:
                 await locate(self._bus, session, self._subject.workflow)
@@ -63,8 +63,8 @@ class SessionFollower:
         for session, _ in here[-1:]:
             session.offset = offset
 
-    def keep_tail(self) -> Iterator[RunSession]:
-        """Skip all but the end of the newest transcripts; yield the sessions that are cut."""
+    def skip_to_tail(self) -> Iterator[RunSession]:
+        """Skip all but the end of the newest transcripts. Yield the sessions whose beginning is skipped."""
         size = _TAIL_BYTES
         for session, path in reversed(list(self._transcripts())):
             session.offset = tail_offset(path, size)
@@ -72,10 +72,10 @@ class SessionFollower:
             if session.offset:
                 yield session
 
-    async def news(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
-        """Yield entries of sessions elsewhere from the log, then entries of the transcripts here."""
+    async def read_new_entries(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
+        """Yield new entries: from the log for sessions on other machines, then from the transcripts on this machine."""
         for entry in logged:
-            if news := await self._logged(entry):
+            if news := await self._convert_log_entry(entry):
                 yield news
         for session in self.sessions.values():
             while session.path and session.path.exists():
@@ -90,7 +90,7 @@ class SessionFollower:
             if session.path and session.path.exists():
                 yield session, session.path
 
-    async def _logged(self, entry: LogEntry) -> SessionEntries | None:
+    async def _convert_log_entry(self, entry: LogEntry) -> SessionEntries | None:
         if begun := started_session(entry):
             self._soldiers[begun.work_id] = begun.soldier
         work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]

@@ -24,7 +24,10 @@ _STARTED = "AgentStarted"
 
 @dataclass(slots=True)
 class RunSession:
-    """A session of a run's agent; `path` is its transcript, or None if it is elsewhere, at `place`."""
+    """A session of a run's agent, with the `path` of its transcript. `offset` bytes of the transcript have been read.
+
+    If the transcript is not on this machine, `path` is None, and `place` describes where it is.
+    """
 
     soldier: str
     work_id: str
@@ -43,19 +46,19 @@ class LogSubject:
     soldier: str = ""
 
     def has(self, session: RunSession) -> bool:
-        """Return whether a session is part of it."""
+        """Return whether a session belongs to this subject."""
         return self.work_id in {"", session.work_id} and self.soldier in {"", session.soldier}
 
     def is_over(self, workflow: Workflow) -> bool:
-        """Return whether it will have no more entries when the run is in this state."""
-        left = [
+        """Return whether this subject gets no more entries, given the current state of its run."""
+        unfinished = [
             work
             for work in workflow.works
             if self.work_id in {"", work.id}
             and self.soldier in {"", soldier_of(work.agent.session or "")}
             and not work.is_finished
         ]
-        return workflow.ended_at is not None or not left
+        return workflow.ended_at is not None or not unfinished
 
 
 async def find_subject(bus: Bus, text: str) -> LogSubject:
@@ -69,7 +72,7 @@ async def find_subject(bus: Bus, text: str) -> LogSubject:
 
 
 def started_session(entry: LogEntry) -> RunSession | None:
-    """Return the session that a log entry says has started, if any."""
+    """Return the session whose start a log entry reports, or None for other entries."""
     token = entry.data.get("session")
     if entry.type != _STARTED or not token or entry.data.get("ignored"):
         return None
@@ -77,7 +80,7 @@ def started_session(entry: LogEntry) -> RunSession | None:
 
 
 def current_sessions(workflow: Workflow) -> Iterator[RunSession]:
-    """Yield the sessions in the record of a run, which are those that were not rolled back."""
+    """Yield the sessions in the record of a run. Sessions of Works that were rolled back are not in it."""
     for work in workflow.works:
         if work.agent.session:
             host = workflow.placement.host if workflow.placement else ""

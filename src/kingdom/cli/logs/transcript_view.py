@@ -10,19 +10,20 @@ from kingdom.text import printable
 
 _LABEL_WIDTH = 10
 _TIME_WIDTH = 8
+# Longer texts are cut to this number of lines, and each line to _LINE_WIDTH characters.
 _PROMPT_LINES = 12
 _OUTPUT_LINES = 6
 _LINE_WIDTH = 2000
 
 
 class TranscriptView:
-    """Formats entries, and remembers the last ones, so that nothing is shown twice."""
+    """Formats entries. It remembers the last entry of each type, so that nothing is shown twice."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
 
     def lines(self, entries: Iterable[TranscriptEntry]) -> Iterator[Text]:
-        """Yield the text of each entry that matters to a person; it can have several lines."""
+        """Yield the text of each entry that matters to a person. A text can have several lines."""
         for entry in coalesced(map(normalize_entry, entries)):
             kind = entry["type"]
             if kind == "answered" and _words(entry, "answer") == self._last.get("said"):
@@ -81,7 +82,7 @@ def _message_lines(entry: TranscriptEntry) -> Text:
 def _tool(entry: TranscriptEntry) -> Text:
     line = _line(entry, "tool", f"{entry.get('tool', '')}  {_head(str(entry.get('detail', '')), 2)}", "cyan")
     if output := str(entry.get("output") or "").rstrip():
-        line.append_text(Text("\n").append_text(_continued(_tail(output, _OUTPUT_LINES), "dim")))
+        line.append_text(Text("\n").append_text(_indent(_tail(output, _OUTPUT_LINES), "dim")))
     return line
 
 
@@ -149,11 +150,11 @@ def _line(entry: TranscriptEntry, label: str, words: str, style: str) -> Text:
     line.append(printable(first[:_LINE_WIDTH]), style="dim" if style == "dim" else "not dim")
     if rest:
         line.append("\n")
-        line.append_text(_continued("\n".join(rest), "dim" if style == "dim" else "not dim"))
+        line.append_text(_indent("\n".join(rest), "dim" if style == "dim" else "not dim"))
     return line
 
 
-def _continued(words: str, style: str) -> Text:
+def _indent(words: str, style: str) -> Text:
     indent = " " * (_TIME_WIDTH + 1 + _LABEL_WIDTH)
     return Text("\n".join(indent + printable(line[:_LINE_WIDTH]) for line in words.split("\n")), style=style)
 
@@ -171,14 +172,14 @@ def _cost(entry: TranscriptEntry, *, before: str = "") -> str:
 
 
 def _head(text: str, lines: int) -> str:
-    """Return the first lines of a text and the number of omitted ones."""
+    """Return the first lines of a text and the number of omitted lines."""
     every = text.strip().split("\n")
     more = len(every) - lines
     return "\n".join([*every[:lines], f"… and {more} more line(s)"] if more > 0 else every)
 
 
 def _tail(text: str, lines: int) -> str:
-    """Return the last lines of a text and the number of omitted ones."""
+    """Return the last lines of a text and the number of omitted lines."""
     every = text.split("\n")
     before = len(every) - lines
     return "\n".join([f"… {before} line(s) before", *every[-lines:]] if before > 0 else every)

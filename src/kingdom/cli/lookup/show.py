@@ -1,4 +1,4 @@
-"""`kingdom show`: find the thing with an id, and show it as its own command does."""
+"""`kingdom show`: find out what an id belongs to, and run the command that shows it."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,16 +10,16 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court import petition
-from kingdom.cli.framework.command import CommandCall, command, undeclared
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.json_result import one
-from kingdom.cli.framework.workflow_ids import BEGINNINGS, find_task, find_work, find_workflow, resolve_id
+from kingdom.cli.framework.workflow_ids import ID_PREFIXES, find_task, find_work, find_workflow, resolve_id
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, NotFound
 from kingdom.workflow.records import GITS, MCP_SERVERS, TEMPLATES
 
 app = typer.Typer(add_completion=False)
-# The nouns whose records have an id or name, in the order of the search.
+# The noun of each kind of record, in the order of the search.
 _NOUNS: Mapping[str, str] = {
     ASSIGNMENTS.name: "assignment",
     EVENTS.name: "event",
@@ -29,8 +29,8 @@ _NOUNS: Mapping[str, str] = {
     MCP_SERVERS.name: "mcp",
 }
 _GENERAL = "gen-"
-_POINT = re.compile(r"(.+)-(w\d+-c\d+)")
-_PART = re.compile(r"(.+)-(w\d+(-t\d+)?)")
+_CHECKPOINT_ID = re.compile(r"(.+)-(w\d+-c\d+)")
+_WORK_OR_TASK_ID = re.compile(r"(.+)-(w\d+(-t\d+)?)")
 
 
 @command(app, "show", result=one(Any))
@@ -45,36 +45,36 @@ async def show(
         ),
     ],
 ) -> None:
-    """Show the thing with an id as its own command does: `kingdom workflow show` for a run, and so on.
+    """Show the thing with an id, like the command for its kind: `kingdom workflow show` for a run, and so on.
 
     Example: kingdom show last
 
     Example: kingdom show task-20260207-001
 
-    JSON: what the command of that thing prints.
+    JSON: what the command for its kind prints.
     """
-    async with call.bus(undeclared(), create=False) as bus:
+    async with call.bus(application_for_any_stream(), create=False) as bus:
         show_thing, *words = await _command(bus, thing)
     await show_thing(call, *words)
 
 
 async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
-    """Return the function that shows a thing, and its arguments after the call."""
+    """Return the function that shows a thing, and its arguments without the first, which is the CommandCall."""
     async with bus.transaction() as transaction:
         for kind, noun in _NOUNS.items():
             if await transaction.get(kind, thing):
-                return _show_of(noun), thing
-        if thing.startswith(BEGINNINGS[EVENTS.name]):
-            return _show_of("event"), await resolve_id(transaction, EVENTS, thing)
+                return _show_function(noun), thing
+        if thing.startswith(ID_PREFIXES[EVENTS.name]):
+            return _show_function("event"), await resolve_id(transaction, EVENTS, thing)
     if event := _uuid(thing):
-        return await _of_bus(bus, event)
+        return await _bus_event_command(bus, event)
     if thing.startswith(_GENERAL):
-        return _show_of("general"), thing
+        return _show_function("general"), thing
     from kingdom.cli.workflow import inspection
 
-    if point := _POINT.fullmatch(thing):
+    if point := _CHECKPOINT_ID.fullmatch(thing):
         return inspection.checkpoints, (await find_workflow(bus, point[1])).id, point[2]
-    if part := _PART.fullmatch(thing):
+    if part := _WORK_OR_TASK_ID.fullmatch(thing):
         workflow = await find_workflow(bus, part[1])
         # A Work or Task is shown with its run.
         (find_task if part[3] else find_work)(workflow, part[2])
@@ -84,11 +84,11 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
     except Ambiguous:
         raise
     except NotFound:
-        return petition.show, await _petition(bus, thing)
+        return petition.show, await _petition_id(bus, thing)
 
 
-async def _of_bus(bus: Bus, event: UUID) -> tuple[Any, ...]:
-    """Return the function that shows an event of the bus: as a dead letter, or else where it is."""
+async def _bus_event_command(bus: Bus, event: UUID) -> tuple[Any, ...]:
+    """Return `bus dead show` for a dead letter, and `bus why` for any other event of the bus."""
     situations = await operations_of(bus).situations(event)
     if any(situation.status == "DEAD" for situation in situations):
         from kingdom.cli.bus import dead_letters
@@ -99,8 +99,8 @@ async def _of_bus(bus: Bus, event: UUID) -> tuple[Any, ...]:
     return commands.why, event
 
 
-def _show_of(noun: str) -> Callable[..., Awaitable[Any]]:
-    """Return the function behind the verb `show` of a noun, and load only that noun."""
+def _show_function(noun: str) -> Callable[..., Awaitable[Any]]:
+    """Return the function of `kingdom NOUN show`; only the module of that noun is loaded."""
     match noun:
         case "assignment":
             from kingdom.cli.court import assignment
@@ -129,8 +129,8 @@ def _show_of(noun: str) -> Callable[..., Awaitable[Any]]:
     return petition.show
 
 
-async def _petition(bus: Bus, text: str) -> str:
-    """Return the id of the petition that a text names; nothing else has matched."""
+async def _petition_id(bus: Bus, text: str) -> str:
+    """Return the id of a petition. This is the last search, so its error is about things of all kinds."""
     try:
         async with bus.transaction() as transaction:
             return (await petition.find_petition(transaction, text)).id

@@ -2,7 +2,7 @@
 
 import typer
 
-from kingdom.cli.court.declarations import COURT, EventId, Rules, terms_of
+from kingdom.cli.court.declarations import COURT, EventId, Rules, king_context_of
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.workflow_ids import resolve_id
@@ -22,11 +22,9 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
     JSON: {event, standing, considered: [{rule, general, chosen, reason}], waits: [{general, rule, priority, since,
     line, held_by, ahead}], assignments: [{task_id, general, type, status, reason, workflow_id}]}.
     """
-    terms = terms_of(call, rules)
+    king = king_context_of(call, rules)
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        explanation = await explain_event(
-            transaction, await resolve_id(transaction, EVENTS, event_id), utc_now(), terms
-        )
+        explanation = await explain_event(transaction, await resolve_id(transaction, EVENTS, event_id), utc_now(), king)
     if call.output.json:
         call.output.document(explanation)
         return
@@ -37,7 +35,7 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
 
 def _print_details(call: CommandCall, explanation: EventExplanation) -> None:
     for wait in explanation.waits:
-        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_line(wait)}")
+        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_wait_text(wait)}")
     if explanation.assignments:
         columns = ("assignment", "general", "type", "status", "reason")
         rows = [
@@ -49,6 +47,6 @@ def _print_details(call: CommandCall, explanation: EventExplanation) -> None:
         call.output.table(("rule", "gets it", "why"), rows_considered)
 
 
-def _line(wait: WaitReason) -> str:
+def _wait_text(wait: WaitReason) -> str:
     ahead = f"{wait.ahead}{'+' if wait.ahead >= AHEAD_MAX else ''}"
     return f"{wait.held_by}; {ahead} ahead of it in the queue {wait.line!r}."

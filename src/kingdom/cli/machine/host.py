@@ -16,7 +16,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The machines
 
 @command(app, "list", result=array(Host))
 async def list_(call: CommandCall) -> None:
-    """Show every host that is up or was lost recently, with the seconds of silence after which it counts as lost.
+    """Show every host that is up or was lost recently.
+
+    A host without a heartbeat for longer than its lease counts as lost.
 
     Example: kingdom host list
 
@@ -42,8 +44,8 @@ async def retire(
 ) -> None:
     """Declare a host lost now, without waiting for its lease to expire, so that its runs can move to other hosts.
 
-    Do this only when the host no longer runs. A host that still runs works beside its successor until its next
-    heartbeat, and then starts over.
+    Do this only when the host no longer runs. Otherwise the old host and the new host of a run both work on it, until
+    the next heartbeat of the old host: then the old host stops this work and registers again.
 
     Example: kingdom host retire box --yes
 

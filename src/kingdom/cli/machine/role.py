@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from kingdom import bootstrap
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.cli.court.status import look_now
+from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
@@ -37,7 +37,7 @@ from kingdom.court.text_logs import SYSTEM, TASKS, TextLog, log_path, tee
 from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
@@ -49,41 +49,50 @@ RoleName = Literal[CourtRole, "engine", "host"]
 _ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
 
+_WithHost = Annotated[bool, typer.Option("--host", help="engine: run agents too, in the same process.")]
+_HostName = Annotated[
+    str, typer.Option("--name", help="host: its name; by default the name of this machine.", show_default=False)
+]
+_Slots = Annotated[int | None, typer.Option(min=1, help="host: how many agents run at a time; by default 3.")]
+_Directory = Annotated[
+    Path | None,
+    typer.Option(
+        help="host: the folder of checkouts and transcripts; by default soldiers/NAME in the store of files, or in the"
+        " current directory if the store is a database."
+    ),
+]
+_Agent = Annotated[AgentName | None, typer.Option(help="host: which agent it runs; by default scripted.")]
+_Sandbox = Annotated[
+    SandboxProfile | None,
+    typer.Option(help="host: what agents may see: strict (default), dev (with the network) or off."),
+]
+
 
 @command(app, "role", result=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def role(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
     name: Annotated[RoleName, typer.Argument(help="The role that this process plays.")],
     *,
-    with_host: Annotated[bool, typer.Option("--host", help="engine: run agents too, in the same process.")] = False,
-    host_name: Annotated[
-        str, typer.Option("--name", help="host: its name; by default the name of this machine.", show_default=False)
-    ] = "",
-    slots: Annotated[int | None, typer.Option(min=1, help="host: how many agents run at a time; by default 3.")] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            help="host: the folder of checkouts and transcripts; by default soldiers/NAME in a store of files, or here."
-        ),
-    ] = None,
-    agent: Annotated[AgentName | None, typer.Option(help="host: which agent it runs; by default scripted.")] = None,
-    sandbox: Annotated[
-        SandboxProfile | None,
-        typer.Option(help="host: what agents may see: strict (default), dev (with the network) or off."),
-    ] = None,
+    with_host: _WithHost = False,
+    host_name: _HostName = "",
+    slots: _Slots = None,
+    directory: _Directory = None,
+    agent: _Agent = None,
+    sandbox: _Sandbox = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
     """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
 
-    The sentinel watches GitHub and Jira, the king decides, general carries out assignments, soldiers runs agents, the
-    envoy talks to people, and the chamberlain watches over the court. These roles follow kingdom.yaml.
+    `sentinel` watches GitHub and Jira, `king` decides, `general` carries out assignments, `soldiers` runs agents,
+    `envoy` talks to people, and `chamberlain` watches over the court. These roles follow kingdom.yaml.
 
-    engine and host run workflows without a court: the engine takes every run to its next step and watches the hosts,
-    a host runs agents. They follow the options marked `host:`, not kingdom.yaml; `engine --host` does both. When a host
-    stops, its agents end; their sessions go on when it is back under the same name. After half a minute without it,
-    runs whose repositories have a checkpoint remote go on elsewhere.
+    `engine` and `host` run workflows without a court. The engine moves every run to its next step and watches the
+    hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`, not kingdom.yaml.
+
+    When a host stops, its agents end. Their sessions continue when a host with the same name starts. If none starts for
+    half a minute, a run continues on another host, provided that its repositories have a checkpoint remote.
 
     A second signal ends the process at once; the exit code is then 1.
 
@@ -101,21 +110,20 @@ async def role(  # noqa: PLR0913 - one parameter per option
     match name:
         case "engine" | "host":
             configure_logs(json=call.output.json, level=level)
-            cut_off = await run_standalone(
-                call,
-                engine=name == "engine",
-                host=SoldierSettings(**given) if with_host or name == "host" else None,
-                directory=directory,
-                metrics_host=metrics_host,
-                metrics_port=metrics_port,
-            )
+            host = SoldierSettings(**given) if with_host or name == "host" else None
+            runs_engine = name == "engine"
+            cut_off = await run_standalone(call, host, directory, metrics_host, metrics_port, runs_engine=runs_engine)
         case _:
-            if given or directory or with_host:
-                raise Misconfigured(
-                    f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
-                )
+            _refuse_host_options(name, is_given=bool(given or directory or with_host))
             cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
+
+
+def _refuse_host_options(name: CourtRole, *, is_given: bool) -> None:
+    if is_given:
+        raise Misconfigured(
+            f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+        )
 
 
 async def _play_court_role(
@@ -128,12 +136,12 @@ async def _play_court_role(
         logs.append(TextLog(log_path(directory, TASKS)))
     configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
     await refuse_old_store(call.settings)
-    application, registry = declared(realm), CollectorRegistry()
+    application, registry = declare_application(realm), CollectorRegistry()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
         refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
         if name == CHAMBERLAIN:
-            look = partial(look_now, bus, call.settings, realm)
+            look = partial(read_current_status, bus, call.settings, realm)
             refreshes.append(partial(CourtMetrics(registry).refresh, look))
         await stack.enter_async_context(serving_metrics(registry, *refreshes, host=metrics_host, port=metrics_port))
         context = RoleContext(
@@ -149,17 +157,17 @@ async def _play_court_role(
             stack=stack,
         )
         if bootstrap.directory_of(call.settings.database_url):
-            signs = heartbeats_in_files(directory, name)
+            heartbeats = heartbeats_in_files(directory, name)
         else:
-            signs = heartbeats_in_records(lambda: call.bus(application), name)
+            heartbeats = heartbeats_in_records(lambda: call.bus(application), name)
         components = _components_of(name, context)
-        await stack.enter_async_context(HeartbeatThread(signs, every=timedelta(seconds=realm.heartbeat_seconds)))
+        await stack.enter_async_context(HeartbeatThread(heartbeats, every=timedelta(seconds=realm.heartbeat_seconds)))
         _log.info("role started", role=name)
         return await run_until_stopped(components.runnables, components.background)
 
 
 def _components_of(name: CourtRole, context: RoleContext) -> RoleComponents:
-    """Load a role and return what it runs; no other role is loaded with it."""
+    """Import only the module of this role, and return what the role runs."""
     match name:
         case "sentinel":
             from kingdom.roles import sentinel

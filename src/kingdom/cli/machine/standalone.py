@@ -1,4 +1,4 @@
-"""The workflow engine and a soldier host without a court: they are described by options alone."""
+"""The workflow engine and a soldier host without a court, configured by command-line options only."""
 
 from collections.abc import Coroutine
 from functools import partial
@@ -26,14 +26,14 @@ _log = structlog.get_logger("kingdom.workflow")
 
 async def run_standalone(
     call: CommandCall,
-    *,
-    engine: bool,
     host: SoldierSettings | None,
     directory: Path | None,
     metrics_host: str,
     metrics_port: int | None,
+    *,
+    runs_engine: bool,
 ) -> bool:
-    """Run the engine, a host or both until a signal; return whether a second signal cut them off."""
+    """Run the engine, a host or both until a signal. Return whether a second signal ended them at once."""
     if host and host.agent == "command":
         raise Misconfigured(
             "`--agent command` needs a program, and options cannot name it: set soldiers.agent and soldiers.command"
@@ -41,20 +41,20 @@ async def run_standalone(
         )
     await refuse_old_store(call.settings)
     application, registry = declared(), CollectorRegistry()
-    async with call.bus(application, connections=CONNECTIONS * (2 if engine and host else 1)) as bus:
+    async with call.bus(application, connections=CONNECTIONS * (2 if runs_engine and host else 1)) as bus:
         operations, metrics = operations_of(bus), WorkerMetrics(registry)
         parts: list[Runnable] = []
-        beside: list[Coroutine[Any, Any, None]] = []
-        if engine:
+        background: list[Coroutine[Any, Any, None]] = []
+        if runs_engine:
             parts.append(Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics))
         if host:
-            # Loaded only where agents run.
+            # Imported here, because the engine alone does not need it.
             from kingdom.roles.soldiers import soldier_host
 
             parts.append(soldier_host(bus, call.settings, host, directory, metrics=metrics))
         refresh = partial(BacklogMetrics(registry).refresh, operations, ENGINE_STREAMS)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
-            if engine:
-                beside = [run_timers(bus), run_retention(operations, application.retention)]
+            if runs_engine:
+                background = [run_timers(bus), run_retention(operations, application.retention)]
                 _log.info("engine started", streams=list(ENGINE_STREAMS), host=host is not None)
-            return await run_until_stopped(parts, beside)
+            return await run_until_stopped(parts, background)

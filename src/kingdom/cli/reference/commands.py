@@ -25,13 +25,13 @@ def page() -> str:
 
 
 def commands_of(noun: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command of a noun with its words."""
+    """Yield the words and the object of each command of a noun."""
     yield from _walk(noun, command_of(noun))
 
 
 def _walk(words: str, command: Any) -> Iterator[tuple[str, Any]]:
     inner = getattr(command, "commands", None)
-    # A group that does something without a verb is a command too.
+    # A group that can be called without a verb is a command too.
     if inner is None or command.invoke_without_command:
         yield words, command
     for name, each in (inner or {}).items():

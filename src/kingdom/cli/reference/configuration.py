@@ -31,7 +31,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A kind of file: its schema, and the published file of the schema."""
+    """A kind of file, its schema, and the file in `docs` where the schema is published."""
 
     title: str
     published: str
@@ -83,7 +83,7 @@ def _file(file: _File) -> Iterator[str]:
 
 
 def _places(kinds: Mapping[str, Any], name: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each type that has fields, with its first path."""
+    """Yield the name of each type that has fields, and the path of a field with this type."""
     yield name, path
     for field, value in kinds[name]["properties"].items():
         for inner in _references(value):

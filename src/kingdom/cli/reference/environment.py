@@ -8,18 +8,18 @@ _WORDS = """\
 Kingdom reads few variables, and none of them while a module is imported. Everything else is set in
 [kingdom.yaml](configuration.md), which can name a variable for any secret as `env:NAME`.
 """
-# The meaning of each variable, by section; a test compares the names with those in the code.
+# The meaning of each variable, by section. A test compares these names with the variables that the code reads.
 VARIABLES: Mapping[str, Mapping[str, str]] = {
     "The store": {
         "KINGDOM_DATABASE_URL": (
             "`file:DIRECTORY`, `embedded:DIRECTORY` or `postgresql://…`. The option `--database-url` overrides it."
-            " Without both, `database_url` in kingdom.yaml counts, then `DATABASE_URL`, then `file:realm`."
+            " Without either, the store is `database_url` in kingdom.yaml, then `DATABASE_URL`, then `file:realm`."
         ),
         "DATABASE_URL": (
-            "The store if nothing else names one. Many hosts set it by themselves, often for another application."
+            "The store if nothing else names one. Hosting platforms often set it for another application."
         ),
         "KINGDOM_SCHEMA": "The schema of PostgreSQL; by default `kingdom`.",
-        "KINGDOM_THROUGH_PGBOUNCER": "`1` if the address is that of a PgBouncer in transaction mode.",
+        "KINGDOM_THROUGH_PGBOUNCER": "`1` if the store is reached through a PgBouncer in transaction mode.",
         "KINGDOM_LISTEN_URL": "The server behind the PgBouncer, for wake-ups and migrations.",
     },
     "The user and the application": {

@@ -1,4 +1,4 @@
-"""The reference page of JSON output; run as a program, this prints the JSON schemas."""
+"""The reference page of JSON output. `python -m kingdom.cli.reference.shapes` prints the JSON schemas."""
 
 import re
 import sys
@@ -49,7 +49,7 @@ _FORMATS = {"date-time": "time", "uuid": "UUID"}
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The JSON result of every command by its words, the schema of each, and the shapes that they refer to."""
+    """The JSON result and schema of each command, by its words, and the shapes that the schemas refer to by name."""
 
     answers: dict[str, JsonResult]
     schemas: dict[str, dict[str, Any]]
@@ -82,7 +82,7 @@ def schemas() -> str:
 
 
 def every_shape() -> Shapes:
-    """Return what all commands with --json declare."""
+    """Return the JSON results of all commands with --json."""
     found = {name: json_result_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
     answers = {name: answer for name, answer in sorted(found.items()) if answer}
     documents = [answer.document for answer in answers.values()]
@@ -94,19 +94,19 @@ def every_shape() -> Shapes:
 
 
 def _kinds(documents: Sequence[Any]) -> list[type[Any]]:
-    """Return every class with fields in documents of these types."""
+    """Return every class that has fields and occurs in these types."""
     kinds: dict[type[Any], None] = {}
-    left: list[Any] = list(msgspec.inspect.multi_type_info(documents))
-    while left:
-        each = left.pop()
+    remaining: list[Any] = list(msgspec.inspect.multi_type_info(documents))
+    while remaining:
+        each = remaining.pop()
         if isinstance(each, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
             if each.cls in kinds:
                 continue
             kinds[each.cls] = None
         if isinstance(each, msgspec.inspect.Type | msgspec.inspect.Field):
-            left += [getattr(each, name) for name in each.__struct_fields__]
+            remaining += [getattr(each, name) for name in each.__struct_fields__]
         elif isinstance(each, tuple):
-            left += each
+            remaining += each
     return list(kinds)
 
 

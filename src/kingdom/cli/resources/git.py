@@ -26,9 +26,10 @@ from kingdom.workflow.reactions import engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Manage the repositories that runs can use.")
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a Git.")]
-_LIMIT = timedelta(seconds=30)
+# A repository that does not answer in this time counts as unreachable.
+_GIT_TIMEOUT = timedelta(seconds=30)
 _HEADS = "refs/heads/"
-_NAMES_SHOWN = 20
+_BRANCHES_SHOWN = 20
 
 
 @command(app, "create", result=one(Git))
@@ -37,7 +38,7 @@ async def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in Kingdom: lower-case letters, digits, - _ .")],
     url: Annotated[str, typer.Argument(metavar="URL", help="Its address, or a folder on this host.")],
     *,
-    branch: Annotated[str, typer.Option(help="The branch that work starts from; by default that of its HEAD.")] = "",
+    branch: Annotated[str, typer.Option(help="The branch that work starts from; by default the branch of HEAD.")] = "",
     checkpoint_remote: Annotated[
         str, typer.Option(help="The remote for checkpoints, so that another host can continue from them.")
     ] = "",
@@ -45,7 +46,7 @@ async def create(
         str | None,
         typer.Option(
             metavar="OWNER/NAME",
-            help="Its name in events, for a mirror or a folder; by default the name on GitHub in URL, '' for none.",
+            help="The repository on GitHub whose events use it; by default taken from URL, '' means none.",
         ),
     ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not check whether it can be reached.")] = False,
@@ -61,7 +62,7 @@ async def create(
     JSON: {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     url, checkpoint_remote = _address(url), _address(checkpoint_remote)
-    repo = repo_of(url, call.part("sentinel").sentinel.forge) if repo is None else _checked_repo(repo)
+    repo = repo_of(url, call.part("sentinel").sentinel.repository_host) if repo is None else _checked_repo(repo)
     if no_check:
         branch = branch or "main"
     else:
@@ -73,7 +74,7 @@ async def create(
     async with call.bus(engine()) as bus:
         git = await registry.create_git(bus, git, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_shown(git))
+        call.output.document(_without_passwords(git))
     call.output.say(
         f"Registered git {name}. Templates refer to it by this name and start from {branch} by default.",
         *([f"Events of {repo} use it."] if repo else []),
@@ -89,7 +90,7 @@ async def list_(call: CommandCall) -> None:
     JSON: an array of {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        gits = [_shown(git) for git in await registry.list_gits(bus, call.note_unreadable)]
+        gits = [_without_passwords(git) for git in await registry.list_gits(bus, call.note_unreadable)]
     if call.output.json:
         call.output.document(gits)
     elif gits:
@@ -109,7 +110,7 @@ async def show(call: CommandCall, name: _Name) -> None:
     """
     async with call.bus(engine(), create=False) as bus:
         git, users = await registry.show_git(bus, name)
-    git = _shown(git)
+    git = _without_passwords(git)
     if call.output.json:
         call.output.document(GitDetails(git=git, users=users))
         return
@@ -137,13 +138,13 @@ async def delete(call: CommandCall, name: _Name) -> None:
         _, users = await registry.show_git(bus, name)
         git = await registry.delete_git(bus, name, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_shown(git))
+        call.output.document(_without_passwords(git))
     call.output.say(f"Unregistered git {name}. The repository itself is not changed.")
     if users.templates:
         call.output.say(f"These templates no longer refer to it: {', '.join(users.templates)}.")
 
 
-def _shown(git: Git) -> Git:
+def _without_passwords(git: Git) -> Git:
     """Return a Git without the passwords of its addresses."""
     return msgspec.structs.replace(
         git, url=without_password(git.url), checkpoint_remote=without_password(git.checkpoint_remote)
@@ -163,7 +164,7 @@ def _checked_repo(repo_name: str) -> str:
 
 
 async def _home_of_host(call: CommandCall) -> Path:
-    """Return the home directory that git uses on a host of this machine."""
+    """Return the home directory of git for the soldier host on this machine."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             for host in await known_hosts(transaction):
@@ -172,8 +173,8 @@ async def _home_of_host(call: CommandCall) -> Path:
     return _directory_of_hosts(call.settings, call.part("soldiers").soldiers.directory)
 
 
-def _directory_of_hosts(settings: Settings, own: str) -> Path:
-    return Path(own or data_directory_of(settings)).absolute()
+def _directory_of_hosts(settings: Settings, configured: str) -> Path:
+    return Path(configured or data_directory_of(settings)).absolute()
 
 
 async def _checked_branch(url: str, wanted: str, home: Path) -> str:
@@ -188,20 +189,20 @@ async def _checked_branch(url: str, wanted: str, home: Path) -> str:
     branch = wanted or head
     if branch and branch in branches:
         return branch
-    has = ", ".join(branches[:_NAMES_SHOWN]) or "none yet, push a first commit"
+    has = ", ".join(branches[:_BRANCHES_SHOWN]) or "none yet, push a first commit"
     missing = f"has no branch {branch!r}" if branch else "does not say which branch is its default"
     raise ProgramFailed(f"{without_password(url)} {missing}: name one with --branch (it has: {has}), or add --no-check")
 
 
 async def _ls_remote(url: str, home: Path) -> str:
-    """List the branches and HEAD of a repository with the credentials of a host, outside of any checkout."""
+    """List the branches and HEAD of a repository, with the credentials that a soldier host uses."""
     wanted = ("HEAD", f"{_HEADS}*")
     try:
-        return await run_git("ls-remote", "--symref", "--", url, *wanted, cwd=Path("/"), home=home, limit=_LIMIT)
+        return await run_git("ls-remote", "--symref", "--", url, *wanted, cwd=Path("/"), home=home, limit=_GIT_TIMEOUT)
     except GitFailed as error:
         shown = without_password(url)
         raise ProgramFailed(
-            f"{shown} cannot be reached: check the address and the credentials: a host reads them from"
-            f" {home / '.gitconfig'}, not from your own .gitconfig, and keys from ~/.ssh; or add --no-check;"
+            f"{shown} cannot be reached: check the address and the credentials, or add --no-check; a host reads"
+            f" credentials from {home / '.gitconfig'}, not from your own .gitconfig, and keys from ~/.ssh;"
             f" {str(error).replace(url, shown)}"
         ) from error

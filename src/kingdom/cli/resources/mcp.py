@@ -59,7 +59,7 @@ async def create(
     async with call.bus(engine()) as bus:
         server = await registry.register_mcp_server(bus, server, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(RegisteredMcpServer(server=_shown(server), tools=tools))
+        call.output.document(RegisteredMcpServer(server=_details_of(server), tools=tools))
     call.output.say(f"Registered MCP server {name}. Templates refer to it by this name.")
     if tools is not None:
         call.output.say(f"Its tools: {', '.join(tools) or 'none'}.")
@@ -76,9 +76,11 @@ async def list_(call: CommandCall) -> None:
     async with call.bus(engine(), create=False) as bus:
         servers = await registry.list_mcp_servers(bus, call.note_unreadable)
     if call.output.json:
-        call.output.document([_shown(server) for server in servers])
+        call.output.document([_details_of(server) for server in servers])
     elif servers:
-        call.output.table(("name", "transport", "where"), [(each.id, each.transport, _where(each)) for each in servers])
+        call.output.table(
+            ("name", "transport", "where"), [(each.id, each.transport, _address_of(each)) for each in servers]
+        )
     else:
         call.output.say("There are no MCP servers. Add one: kingdom mcp create NAME --command … or --url …")
 
@@ -101,13 +103,13 @@ async def show(
         server, users = await registry.show_mcp_server(bus, name)
     tools = await _list_tools(call, server) if check else None
     if call.output.json:
-        call.output.document(McpServerWithUsers(server=_shown(server), users=users, tools=tools))
+        call.output.document(McpServerWithUsers(server=_details_of(server), users=users, tools=tools))
         return
     rows = {
         "name": server.id
         + (" (unregistered)" if server.deleted else " (being unregistered)" if server.deleting else ""),
         "transport": server.transport,
-        "where": _where(server),
+        "where": _address_of(server),
         "environment": ", ".join(sorted(server.env)) or None,
         "used by workflows": ", ".join(users.workflows) or None,
         "named by templates": ", ".join(users.templates) or None,
@@ -127,13 +129,13 @@ async def delete(call: CommandCall, name: _Name) -> None:
     async with call.bus(engine(), create=False) as bus:
         server = await registry.unregister_mcp_server(bus, name, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_shown(server))
+        call.output.document(_details_of(server))
     call.output.say(f"Unregistered MCP server {name}.")
 
 
 async def _list_tools(call: CommandCall, server: McpServer) -> tuple[str, ...]:
     limit = answer_limit(server).total_seconds()
-    with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_where(server)}"):
+    with call.output.waiting(f"Asking {server.id} for its tools, for up to {limit:g} s: {_address_of(server)}"):
         return await check_mcp_server(server)
 
 
@@ -144,11 +146,11 @@ def _words(program: str) -> tuple[str, ...]:
         raise typer.BadParameter(f"--command cannot be split into words: {error}.") from error
 
 
-def _where(server: McpServer) -> str:
+def _address_of(server: McpServer) -> str:
     return without_password(server.url) or shlex.join(server.command)
 
 
-def _shown(server: McpServer) -> McpServerDetails:
+def _details_of(server: McpServer) -> McpServerDetails:
     return McpServerDetails(
         id=server.id,
         name=server.name,

@@ -138,7 +138,7 @@ async def validate(call: CommandCall, file: _File) -> None:
 
     Example: kingdom template validate fix-a-bug.yaml
 
-    JSON: the template, as `create` prints it; a Git without baseBranch has an empty one.
+    JSON: the template, as `create` prints it; a missing baseBranch is an empty text.
     """
     template = read_template(_text(file), file)
     works, tasks = len(template.works), sum(len(work.tasks) for work in template.works)

@@ -8,12 +8,12 @@ import typer
 
 from kingdom.cli.framework.output import CommandOutput
 
-# Descriptions of fields by the name of their type in the schema.
+# Descriptions of fields: by the name of their type in the schema, then by the name of the field.
 Words = Mapping[str, Mapping[str, str]]
 
 
 def schema_of(kind: type, words: Words) -> dict[str, Any]:
-    """Return the schema of a file; every field must have a description, and every description a field."""
+    """Return the schema of a file. Raise LookupError unless `words` describes exactly the fields of the file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
     fields = {name: each["properties"] for name, each in schema["$defs"].items() if "properties" in each}
     for name in fields.keys() | words.keys():

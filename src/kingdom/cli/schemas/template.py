@@ -10,7 +10,7 @@ _WORDS: Words = {
         "id": "Default: derived from the name.",
         "name": "Its name for people.",
         "description": "Its purpose.",
-        "gitRefs": "The repositories that every Work gets a checkout of: ids, or objects.",
+        "gitRefs": "The repositories of which every Work gets a checkout: ids, or objects.",
         "mcpServerRefs": "The MCP servers that every agent can call: ids, or objects.",
         "policy": "What a run may do without asking.",
         "works": "The agent sessions, one after the other.",
@@ -26,7 +26,7 @@ _WORDS: Words = {
     "PolicyEntry": {
         "retries": "How many failures of one Work are followed by another attempt.",
         "budgetUsd": "The budget of a run.",
-        "overBudget": "What happens when it is spent: a person is asked to double it, or the run fails.",
+        "overBudget": "What happens when the budget is spent: a person is asked to double it, or the run fails.",
     },
     "WorkEntry": {
         "name": "Its name for people.",

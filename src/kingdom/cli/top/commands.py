@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.bus.port import Bus
-from kingdom.cli.court.petition import left_outside
+from kingdom.cli.court.petition import irreversible_effects
 from kingdom.cli.court.status import status_sources_of
 from kingdom.cli.explain.commands import timeline_of
 from kingdom.cli.explain.view import explain_view
@@ -29,7 +29,7 @@ from kingdom.clock import utc_now
 from kingdom.court.status import StatusSources
 from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.soldiers.settings import SoldierSettings
 from kingdom.text import printable
 from kingdom.top.run_views import ReadContent, RunViews
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kingdom.top.app import Top
 
 app = typer.Typer(add_completion=False)
-# The Generals are read again after this time, since people edit them.
+# The Generals are read again after this time, because people edit them.
 _GENERALS_SECONDS = 5.0
 
 
@@ -49,7 +49,7 @@ _GENERALS_SECONDS = 5.0
 async def top(call: CommandCall) -> int | None:
     """Watch the court on a live screen: runs, queues, questions and health, and act on them with single keys.
 
-    Press ? there for every key. It needs a terminal and the extra `top`: pip install 'kingdom[top]'.
+    Press ? on the screen to see every key. The screen needs a terminal and the extra `top`: pip install 'kingdom[top]'.
 
     Example: kingdom top
 
@@ -69,18 +69,18 @@ async def top(call: CommandCall) -> int | None:
             seen[:] = [(time.monotonic(), await asyncio.to_thread(status_sources_of, call.settings, call.realm))]
         return seen[0][1]
 
-    async with call.bus(declared(call.realm), create=False) as bus:
-        shown = screen(StoreClient(bus, call.settings.actor, status_sources), readers_of(bus, call.realm.soldiers))
+    async with call.bus(declare_application(call.realm), create=False) as bus:
+        shown = screen(StoreClient(bus, call.settings.actor, status_sources), run_views_of(bus, call.realm.soldiers))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            # Without this, a signal would leave the terminal in the state of the screen.
+            # An unhandled signal would leave the terminal in full-screen mode.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
             asyncio.get_running_loop().add_signal_handler(number, leave)
         await shown.run_async()
     return shown.return_code
 
 
-def readers_of(bus: Bus, settings: SoldierSettings) -> RunViews:
-    """Return the views of a run for the screen, which are those of the commands."""
+def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
+    """Return the views of a run for the screen. They show the same as the commands."""
 
     async def show(run_id: str) -> RenderableType:
         run = await lifecycle.show(bus, run_id)
@@ -102,19 +102,19 @@ def readers_of(bus: Bus, settings: SoldierSettings) -> RunViews:
         return await _transcript(bus, run_id)
 
     async def outside(run: Workflow) -> Sequence[str]:
-        return await left_outside(bus, run)
+        return await irreversible_effects(bus, run)
 
-    return RunViews(show=show, diff=diff, explain=explain, logs=logs, left_outside=outside)
+    return RunViews(show=show, diff=diff, explain=explain, logs=logs, irreversible_effects=outside)
 
 
 async def _transcript(bus: Bus, run_id: str) -> ReadContent:
-    """Return a function that reads new lines of a run's sessions, beginning near their end."""
+    """Return a function that reads new lines of a run's sessions. Its first call skips most of a long transcript."""
     run = await lifecycle.show(bus, run_id)
     follower, view = SessionFollower(bus, LogSubject(run)), SessionFollowerView(run)
     waiting = await follower.look()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
-        for session in follower.keep_tail()
+        for session in follower.skip_to_tail()
     ]
     if not follower.sessions:
         notes.append(Text("No agent has started yet; its messages will appear here.", style="dim"))
@@ -125,7 +125,7 @@ async def _transcript(bus: Bus, run_id: str) -> ReadContent:
         entries = [*waiting, *await follower.look()]
         notes.clear()
         waiting.clear()
-        async for news in follower.news(entries):
+        async for news in follower.read_new_entries(entries):
             place = news.session.place
             if place and place not in shown_places:
                 shown_places.add(place)

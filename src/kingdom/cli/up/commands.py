@@ -21,7 +21,7 @@ from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
-from kingdom.cli.court.status import look_now
+from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
@@ -44,7 +44,7 @@ from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
 from kingdom.errors import KingdomError
 from kingdom.log_output import configure_logs
 from kingdom.realm import EXAMPLE, Realm, read_realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.settings import FILE, environment_of_children
 from kingdom.supervisor.processes import RoleProcesses, hold_realm
 from kingdom.supervisor.silent_roles import SilentRoleRestarter
@@ -66,10 +66,10 @@ async def up(
 ) -> int | None:
     """Run every role of the court on this machine until SIGTERM or SIGINT.
 
-    A role that ends is restarted after a pause, which grows from a second to a minute, unless its settings are invalid
-    at the start. A role without heartbeats is ended first. The first signal lets all roles finish their current work,
-    the second ends them at once. A terminal shows the state of everything; otherwise the log lines of every role are
-    on standard error.
+    A role that ends is restarted after a pause, which grows from a second to a minute; it is not restarted if its
+    settings are invalid at the start. A role that sends no heartbeats is ended and restarted. The first signal lets all
+    roles finish their current work, the second ends them at once. A terminal shows the state of everything; otherwise
+    the log lines of every role are on standard error.
 
     Example: kingdom up
 
@@ -90,7 +90,7 @@ async def up(
         lines = RoleLog(_discard if is_screen else write_to_stderr(json=call.output.json))
         system_log = TextLog(log_path(directory, SYSTEM))
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.process_own_event])
-        async with call.bus(declared(realm)) as bus:
+        async with call.bus(declare_application(realm)) as bus:
             processes = RoleProcesses(
                 role or ROLES,
                 partial(_command, file, log_level),
@@ -106,7 +106,7 @@ async def up(
 
 @dataclass(frozen=True, slots=True)
 class _RunningCourt:
-    """The roles, and what runs beside them: the watch over silent roles, and the screen."""
+    """The running roles, the task that restarts silent roles, and the screen."""
 
     call: CommandCall
     realm: Realm
@@ -116,17 +116,17 @@ class _RunningCourt:
 
     async def run(self, *, is_screen: bool) -> int | None:
         """Run until stopped, and return the exit code."""
-        beside = [self._watch(), *([self._draw()] if is_screen else [])]
+        background = [self._watch(), *([self._draw()] if is_screen else [])]
         reason = "an error"
         try:
-            cut_off = await run_until_stopped([self.processes], beside)
+            cut_off = await run_until_stopped([self.processes], background)
             reason = "two signals: running work was cut off" if cut_off else "a signal"
         finally:
             await self._log_stop(reason)
         return exit_code.FAILED if cut_off else None
 
     async def _watch(self) -> None:
-        """Log the start, then watch for silent roles as long as they run."""
+        """Log the start, then restart silent roles until cancelled."""
         await self.processes.started.wait()
         await self._log_event(SystemStarted(version=version("kingdom")))
         _log.info("court started", roles=list(self.processes.roles()))
@@ -158,14 +158,14 @@ class _RunningCourt:
                     live.update(up_view(children, court_status, missing, self.lines.last, utc_now()), refresh=True)
                     await asyncio.sleep(_DRAW_SECONDS)
             finally:
-                # The last picture shows the end, not an earlier state.
+                # The last screen shows that all roles have ended.
                 live.update(up_view(children, None, "All roles have ended.", self.lines.last, utc_now()), refresh=True)
 
     async def look(self) -> CourtStatus:
         """Return the state of the court, once every role has started."""
         await self.processes.started.wait()
         running = frozenset(role for role, child in self.processes.children.items() if child.pid)
-        return await look_now(self.bus, self.call.settings, self.realm, running)
+        return await read_current_status(self.bus, self.call.settings, self.realm, running)
 
     async def _court_status(self) -> tuple[CourtStatus | None, str]:
         try:
@@ -188,4 +188,4 @@ def _command(file: Path, log_level: str, role: str) -> Sequence[str]:
 
 
 def _discard(_: RoleLogLine) -> None:
-    """Discard a line: the screen shows what matters, and the roles write their own logs."""
+    """Discard a line. The screen shows warnings and errors, and each role writes its own log."""

@@ -16,12 +16,12 @@ from kingdom.text import printable
 
 _ROUTINE_LEVELS = frozenset({"debug", "info"})
 _OWN_FIELDS = frozenset({"event", "level", "at", "role"})
-_SHOWN = 8
+_LINES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleLogLine:
-    """A log line of a role."""
+    """A log line of a role; `facts` has its other fields."""
 
     role: str
     text: str
@@ -44,7 +44,7 @@ class RoleLog:
 
     def __init__(self, write: Callable[[RoleLogLine], None]) -> None:
         self._write = write
-        self.last: deque[RoleLogLine] = deque(maxlen=_SHOWN)
+        self.last: deque[RoleLogLine] = deque(maxlen=_LINES_SHOWN)
 
     def add_role_output(self, role: str, raw: bytes) -> None:
         """Add a line that the process of a role wrote: a log entry in JSON, or any other text."""
@@ -53,7 +53,7 @@ class RoleLog:
     def process_own_event(
         self, _logger: object, _method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Add a log event of this process; this is the last processor of its structured log."""
+        """Add a log event of this process. As the last log processor, this drops the event afterwards."""
         self._add(_to_line("up", event))
         raise structlog.DropEvent
 
@@ -77,7 +77,7 @@ def _parse(role: str, text: str) -> RoleLogLine:
     try:
         return _to_line(role, msgspec.json.decode(text, type=dict[str, Any]))
     except (msgspec.DecodeError, ValueError):
-        # For example a traceback of the interpreter.
+        # The text is not a log entry, for example a traceback.
         return RoleLogLine(role=role, text=text, level="error", at=utc_now())
 
 

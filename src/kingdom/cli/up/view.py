@@ -23,7 +23,7 @@ def up_view(
     lines: Iterable[RoleLogLine],
     now: datetime,
 ) -> RenderableType:
-    """Return the screen; if the store cannot be read, `missing` says why."""
+    """Return the screen. Without a state of the court, `missing` is shown instead."""
     columns = ("role", "state", "pid", "since", "restarts", "ended last by")
     known = (
         [*facts(court_status), *troubles(court_status)] if court_status else [Text(printable(missing), style="yellow")]

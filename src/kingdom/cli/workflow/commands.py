@@ -8,10 +8,10 @@ import typer
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
-from kingdom.cli.court.petition import note_left_behind
+from kingdom.cli.court.petition import note_irreversible_effects
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
-from kingdom.cli.framework.workflow_ids import CAREFUL, RunId, find_checkpoint, find_workflow
+from kingdom.cli.framework.workflow_ids import MIN_ID_LENGTH, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow import definition, inspection, results
 from kingdom.cli.workflow.follow import follow
 from kingdom.cli.workflow.view import describe_state, next_commands
@@ -36,7 +36,7 @@ async def create(
     call: CommandCall,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="The id of a template.")],
     *,
-    name: Annotated[str, typer.Option(help="Its name; by default that of the template.")] = "",
+    name: Annotated[str, typer.Option(help="The name of the run; by default the name of the template.")] = "",
     start: Annotated[bool, typer.Option("--start", help="Also start it.")] = False,
     wait: _Wait = False,
 ) -> int | None:
@@ -115,10 +115,10 @@ async def resume(
     reply: Annotated[str | None, typer.Option(help="Answer its question, and continue in the same session.")] = None,
     wait: _Wait = False,
 ) -> int | None:
-    """Resume a run: a paused one in its session, a failed one after its last valid checkpoint.
+    """Resume a run: a paused run in its session, a failed run after its last valid checkpoint.
 
-    A rollback keeps the undone changes in the repository under refs/kingdom/rescue, and lists effects outside, which
-    git cannot undo. A run with an open question needs --reply or one of the other options.
+    A rollback keeps the undone changes in the repository under refs/kingdom/rescue. It lists effects on external
+    services, which git cannot undo. A run with an open question needs --reply or one of the other options.
 
     Example: kingdom workflow resume last --reply "yes, both"
 
@@ -140,7 +140,7 @@ async def resume(
             how = Continue(reply or "")
         _check_reply(workflow, how)
         resumed = await lifecycle.resume(bus, workflow.id, how, actor=call.settings.actor)
-        await note_left_behind(call, bus, resumed)
+        await note_irreversible_effects(call, bus, resumed)
         return resumed
 
     return await _act(call, act, wait=wait)
@@ -154,7 +154,9 @@ async def cancel(call: CommandCall, workflow_id: RunId, *, wait: _Wait = False) 
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _operate(call, workflow_id, lifecycle.cancel, CAREFUL, wait=wait, wanted=WorkflowStatus.CANCELLED)
+    return await _operate(
+        call, workflow_id, lifecycle.cancel, MIN_ID_LENGTH, wait=wait, wanted=WorkflowStatus.CANCELLED
+    )
 
 
 for _part in (definition, results):
@@ -191,14 +193,14 @@ async def release(call: CommandCall, workflow_id: RunId) -> int | None:
 async def delete(call: CommandCall, workflow_id: RunId) -> int | None:
     """Delete a finished run and its checkouts; branches and checkpoints stay.
 
-    It cannot be resumed. `list --all`, and `show` with its whole id, still show it. Uncommitted changes are kept in the
-    repository under refs/kingdom/rescue.
+    A deleted run cannot be resumed; `list --all`, and `show` with its whole id, still show it. Uncommitted changes are
+    kept in the repository under refs/kingdom/rescue.
 
     Example: kingdom workflow delete 01k9x3v7m2q4t6
 
     JSON: the workflow, as `create` prints it.
     """
-    return await _operate(call, workflow_id, lifecycle.delete, CAREFUL)
+    return await _operate(call, workflow_id, lifecycle.delete, MIN_ID_LENGTH)
 
 
 async def _operate(
@@ -224,7 +226,7 @@ async def _act(
     wait: bool,
     wanted: WorkflowStatus = WorkflowStatus.COMPLETED,
 ) -> int | None:
-    """Act on a run, follow it with `wait`, and print its state; ending in the `wanted` status is no failure."""
+    """Act on a run, follow it if `wait` is set, and print its state. The exit code of the `wanted` status is 0."""
     code = 0
     known = engine()
     async with call.bus(replace(known, kinds=(*known.kinds, PETITIONS)), create=False) as bus:
@@ -241,7 +243,7 @@ async def _act(
 
 
 def _check_reply(workflow: Workflow, how: ResumeFrom) -> None:
-    """Reject a reply without a question, and a resume that would skip a question by accident."""
+    """Reject a reply without a question, and a resume without options if a question is open."""
     asks = workflow.question
     if isinstance(how, Continue) and how.reply and not asks:
         raise Misconfigured(f"workflow {workflow.id} has no open question: leave out --reply")

@@ -50,8 +50,8 @@ async def modify(
 ) -> None:
     """Change what has not started: works, their order and tasks, repositories, MCP servers.
 
-    The file has any of works, gitRefs and mcpServerRefs, each as the whole new list. A work with an `id` is kept, a
-    work without one is new, and a missing work is removed.
+    The file contains works, gitRefs or mcpServerRefs, each as the complete new list. A work with an `id` is kept, a
+    work without an `id` is new, and a missing work is removed.
 
     Example: kingdom workflow modify last run.yaml
 
@@ -61,7 +61,7 @@ async def modify(
         change = read_definition(lines.read(), file)
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
-        change = await _complete(bus, change)
+        change = await _with_default_branches(bus, change)
         workflow = await lifecycle.modify(bus, workflow.id, change, actor=call.settings.actor)
     if call.output.json:
         call.output.document(workflow)
@@ -77,7 +77,7 @@ def write_definition(workflow: Workflow) -> str:
 
 
 def read_definition(text: str, source: str) -> Modification:
-    """Parse the definition of a run; `source` names the file in errors."""
+    """Parse the definition of a run. `source` is the name of the file in errors."""
     file = read_yaml(text, source, DefinitionFile, {**NESTED_ENTRIES, "works": RunWorkEntry})
     if file == DefinitionFile():
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(DefinitionFile))
@@ -104,7 +104,7 @@ def _entries(workflow: Workflow) -> dict[str, Any]:
     return {**entries, "works": [{"id": work.pop("id"), **work} for work in entries["works"]]}
 
 
-async def _complete(bus: Bus, change: Modification) -> Modification:
+async def _with_default_branches(bus: Bus, change: Modification) -> Modification:
     """Fill in the default branch of every repository without a base branch."""
 
     async def complete(refs: tuple[GitRef, ...]) -> tuple[GitRef, ...]:
@@ -115,8 +115,8 @@ async def _complete(bus: Bus, change: Modification) -> Modification:
     if change.works is not None:
         works = []
         for work in change.works:
-            of_work = msgspec.structs.replace(work.definition, git_refs=await complete(work.definition.git_refs))
-            works.append(WorkChange(id=work.id, definition=of_work))
+            completed = msgspec.structs.replace(work.definition, git_refs=await complete(work.definition.git_refs))
+            works.append(WorkChange(id=work.id, definition=completed))
     return Modification(
         works=None if works is None else tuple(works), git_refs=git_refs, mcp_server_refs=change.mcp_server_refs
     )

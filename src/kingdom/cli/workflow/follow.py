@@ -21,6 +21,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.streams import ENGINE_STREAMS
 
+# The exit code of each status in which a run does not continue by itself.
 _CODES = {
     WorkflowStatus.READY: 0,
     WorkflowStatus.COMPLETED: 0,
@@ -30,24 +31,25 @@ _CODES = {
     WorkflowStatus.AWAITING: exit_code.WAITING,
 }
 _POLL_SECONDS = 0.2
-_PAGE = 500
+_PAGE_SIZE = 500
 # When events wait longer than this, the process that handles them is probably not running.
 _UNHANDLED_SECONDS = 5.0
+# A missing process is searched once in this many polls.
 _POLLS_PER_CHECK = 10
 
 
 async def follow(
     call: CommandCall, bus: Bus, workflow_id: str, since: LogCursor, wanted: WorkflowStatus
 ) -> tuple[Workflow, int]:
-    """Show the progress of a run until it stops; return it with its exit code.
+    """Show the progress of a run until it stops. Return the run and the exit code.
 
-    Ending in the `wanted` status is no failure. Ctrl-C stops following, but not the run.
+    If the run ends in the `wanted` status, the exit code is 0. Ctrl-C ends the view, but not the run.
     """
     try:
         workflow = await _show_progress(call, bus, workflow_id, since)
     except asyncio.CancelledError:
         if task := asyncio.current_task():
-            # Only following was cancelled.
+            # Ctrl-C ends only this view, so the cancellation of the task is undone.
             task.uncancel()
         call.output.note(f"{workflow_id} keeps running. To see it: kingdom workflow show {workflow_id}")
         return await show(bus, workflow_id), BY_SIGNAL + signal.SIGINT
@@ -57,14 +59,14 @@ async def follow(
 async def new_entries(operations: Operations, workflow_id: str, since: LogCursor) -> tuple[list[LogEntry], LogCursor]:
     """Return the log entries of a run after a cursor, and the cursor of the last one."""
     entries: list[LogEntry] = []
-    while page := await operations.read_log(since, _PAGE, workflow_id):
+    while page := await operations.read_log(since, _PAGE_SIZE, workflow_id):
         entries += [logged.entry for logged in page]
         since = page[-1].cursor
     return entries, since
 
 
 def _has_stopped(workflow: Workflow) -> bool:
-    """Return whether a run does nothing until a command asks for it."""
+    """Return whether a run does not continue by itself."""
     about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
     return workflow.status in _CODES and not workflow.stop_request and not about_to_start
 
@@ -82,7 +84,7 @@ async def _show_progress(call: CommandCall, bus: Bus, workflow_id: str, since: L
 
 
 async def _poll(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[Workflow]:
-    """Yield a run again and again until it stops; note once if a process seems to be missing."""
+    """Yield a run again and again until it stops. Print one note if a process seems to be missing."""
     operations = operations_of(bus)
     polls, warned = 0, False
     while True:
@@ -91,14 +93,18 @@ async def _poll(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[
         if _has_stopped(workflow):
             return
         polls += 1
-        if not warned and polls % _POLLS_PER_CHECK == 0 and (problem := await _find_missing(operations, workflow)):
+        if (
+            not warned
+            and polls % _POLLS_PER_CHECK == 0
+            and (problem := await _find_missing_process(operations, workflow))
+        ):
             call.output.note(problem)
             warned = True
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _find_missing(operations: Operations, workflow: Workflow) -> str:
-    """Return which process is missing if no worker takes the events that a run waits for."""
+async def _find_missing_process(operations: Operations, workflow: Workflow) -> str:
+    """Return a note about the process that should handle the events of a run, if no worker takes them."""
     host = workflow.placement.host if workflow.placement else ""
     commands = {
         **dict.fromkeys(ENGINE_STREAMS, "kingdom role engine"),

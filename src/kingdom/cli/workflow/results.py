@@ -29,7 +29,7 @@ from kingdom.workflow.records import DOCUMENTS, load_resource
 
 app = typer.Typer()
 BASE = "base"
-_TAB = 4
+_TAB_WIDTH = 4
 
 
 @command(app, "report", result=array(RunReport))
@@ -93,7 +93,7 @@ async def diff(
 
 @command(app, "egress", result=array(EgressAttempt))
 async def egress(call: CommandCall, workflow_id: RunId) -> None:
-    """Print which network hosts the programs of a run tried to reach by name, and which of them they reached.
+    """Print the network hosts that the programs of a run tried to reach by name, and whether they reached them.
 
     The host of the run must be this machine. `soldiers.egress` in kingdom.yaml lists the allowed hosts.
 
@@ -120,19 +120,19 @@ async def egress(call: CommandCall, workflow_id: RunId) -> None:
 
 async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE) -> list[TreeDiff]:
     """Return the changes in each checkout of a run since a checkpoint or the base."""
-    there = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
-    if not there:
+    ready = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
+    if not ready:
         branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
         raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
     folders = await folders_here(bus, workflow, "checkout")
-    use = GitPolicy.under(settings.sandbox, may_commit=settings.may_commit)
+    use = GitPolicy.for_profile(settings.sandbox, may_commit=settings.may_commit)
     trees = RunCheckouts(folders.repositories, home=folders.directory, git_policy=use)
-    return [await _diff(bus, workflow, tree, trees, folders, since) for tree in there]
+    return [await _diff(bus, workflow, tree, trees, folders, since) for tree in ready]
 
 
 def agent_text_view(text: str, lexer: str) -> Syntax:
     """Return text of an agent with syntax colors, safe for a terminal."""
-    return Syntax(printable(text.expandtabs(_TAB)), lexer, background_color="default", word_wrap=True)
+    return Syntax(printable(text.expandtabs(_TAB_WIDTH)), lexer, background_color="default", word_wrap=True)
 
 
 async def _report(transaction: Transaction, work: Work, task: Task) -> RunReport:
@@ -164,7 +164,7 @@ async def _diff(
         _, git = await load_resource(transaction, Git, tree.ref.git_id)
     checkout = local_checkout(workflow, tree, git, folders)
     point = None if since == BASE else find_checkpoint(workflow, since)
-    # A repository that was added later was at its base at this checkpoint.
+    # A repository that was added after the checkpoint is compared with its base.
     commit = (point and point.commits.get(tree.id)) or await trees.base_commit(checkout)
     text = await trees.diff(checkout, commit)
     return TreeDiff(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
@@ -178,7 +178,7 @@ def _show_diff(call: CommandCall, found: TreeDiff, *, several: bool) -> None:
 
 
 def _print(call: CommandCall, text: str, lexer: str = "markdown") -> None:
-    """Print text of an agent: with colors and escaped on a terminal, unchanged to a file or pipe."""
+    """Print text of an agent: on a terminal with colors and escaped, to a file or pipe unchanged."""
     console = call.output.console
     if console.is_terminal:
         console.print(agent_text_view(text, lexer))

@@ -24,7 +24,7 @@ from kingdom.workflow.model.status import (
     allowed_operations,
 )
 
-# Operations that people can use; the others belong to the engine and the court.
+# The operations that people can use. Other operations are only for the engine and the court.
 _COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")
 _COLORS = {
     "COMPLETED": "green",
@@ -42,7 +42,7 @@ _COLORS = {
 _NAME_WIDTH = 40
 _WHY_WIDTH = 60
 _QUERY_WIDTH = 60
-# Fields that a log line of a run need not repeat, or that matter to the engine only.
+# A log line leaves out these fields: the user knows the run, and only the engine needs the others.
 _HIDDEN_FIELDS = frozenset({"workflowId", "epoch", "attempt"})
 
 
@@ -53,9 +53,9 @@ def list_view(workflows: Sequence[Workflow]) -> Table:
 
 
 def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
-    """Return everything about a run as a tree; running durations are counted up to now."""
+    """Return everything about a run as a tree. Durations that have not ended are counted up to now."""
     tree = Tree(_head(workflow, host, now), guide_style="dim")
-    for line in _situation(workflow):
+    for line in _state_lines(workflow):
         tree.add(line)
     for number, work in enumerate(workflow.works, start=1):
         branch = tree.add(_work_line(workflow, number, work, now))
@@ -64,7 +64,7 @@ def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
         for task in work.tasks:
             branch.add(_task_line(workflow, task, workflow.reason))
         for petition in work.petitions:
-            branch.add(_text(f"petition {petition.kind}: {_clipped(_json(petition.body), _WHY_WIDTH)}", "yellow"))
+            branch.add(_text(f"petition {petition.kind}: {_clip(_json(petition.body), _WHY_WIDTH)}", "yellow"))
     if workflow.work_trees:
         checkouts = tree.add("checkouts")
         for each in workflow.work_trees:
@@ -84,7 +84,7 @@ def tree_view(workflow: Workflow, host: Host | None, now: datetime) -> Tree:
 
 
 def checkpoints_view(workflow: Workflow, points: Sequence[Checkpoint] | None = None) -> Table:
-    """Return a table of checkpoints, by default all of a run."""
+    """Return a table of checkpoints, by default all checkpoints of the run."""
     valid = {each.id for each in workflow.valid_checkpoints()}
     rows = [
         (
@@ -137,13 +137,13 @@ def _row(workflow: Workflow) -> tuple[object, ...]:
     question = f"asks: {workflow.question.text}" if workflow.question else ""
     return (
         workflow.id,
-        _clipped(workflow.name, _NAME_WIDTH),
+        _clip(workflow.name, _NAME_WIDTH),
         _status("DELETED" if workflow.deleted_at else workflow.status),
         workflow.placement.host if workflow.placement else None,
         f"{done}/{len(workflow.works)}",
         _money(workflow.cost_usd),
         workflow.created_at,
-        _clipped(question or workflow.reason, _WHY_WIDTH) or None,
+        _clip(question or workflow.reason, _WHY_WIDTH) or None,
     )
 
 
@@ -156,8 +156,8 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
     return _line(f"{workflow.id} {workflow.name}", state, ", ".join(part for part in parts if part))
 
 
-def _situation(workflow: Workflow) -> Iterable[Text]:
-    """Yield the reason of a run's state."""
+def _state_lines(workflow: Workflow) -> Iterable[Text]:
+    """Yield the lines that explain the state of a run."""
     if workflow.stop_request:
         yield _text(f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}", "yellow")
     if workflow.question:
@@ -189,7 +189,7 @@ def _task_line(workflow: Workflow, task: Task, reason: str) -> Text:
         parts.append(f"report {task.report.status}")
     if task.query.attempt > 1:
         parts.append(f"attempt {task.query.attempt}")
-    query = _clipped(task.definition.query, _QUERY_WIDTH)
+    query = _clip(task.definition.query, _QUERY_WIDTH)
     errors = [each for each in (task.query.error, task.report.error) if each and each not in reason]
     return _line(short(workflow, task.id), task.status, f"{', '.join(parts)}: {query}", *errors)
 
@@ -228,7 +228,7 @@ def _duration(begun: datetime | None, ended: datetime | None, now: datetime | No
     return format_duration(max(until - begun, timedelta()).total_seconds()) if begun and until else ""
 
 
-def _clipped(text: str, width: int) -> str:
+def _clip(text: str, width: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 

@@ -1,4 +1,7 @@
-"""Detect three unusual patterns in the log. People are alerted once, then not again for a while. Pure."""
+"""Detect unusual patterns in the log: failures in a row, many timeouts, and events that are not dispatched. Pure.
+
+The same alert is repeated only after `cool_down_minutes`.
+"""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -20,15 +23,16 @@ _WATCHED = frozenset(
     event.type
     for event in (EventDetected, EventDiscarded, EventDispatched, SoldierTimeout, AssignmentCompleted, AssignmentFailed)
 )
-# Later ones are not stored. The oldest are enough for an alert.
+# At most this many waiting events are stored. The oldest ones are enough for an alert.
 _WAITING_MAX = 1000
+# At most this many timeouts are stored, the newest ones.
 _TIMEOUTS_MAX = 100
 _TIMEOUTS = "timeouts"
 _UNDISPATCHED = "undispatched"
 
 
 class ObservedEntry(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """The relevant part of one log entry. `about` is the id of an event."""
+    """The part of a log entry that matters here. `about` is the id of its event, if it has one."""
 
     at: datetime
     type: str
@@ -44,9 +48,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnomalyState(msgspec.Struct, kw_only=True):
-    """What is stored of the log to detect patterns.
+    """What is stored to detect patterns.
 
-    Entries stay in `fresh` until no earlier one can follow, so that they are processed in the order of their times.
+    `fresh` are entries that are not processed yet, because an entry with an earlier time may still be written.
+    `failures` counts the failures in a row of each General. `waiting` says when each undispatched event was detected,
+    and `reported` when each alert was last sent.
     """
 
     fresh: list[ObservedEntry] = []
@@ -63,19 +69,19 @@ class AnomalyState(msgspec.Struct, kw_only=True):
 
     def detect(self, now: datetime, settings: AnomalySettings) -> list[Alert]:
         """Process the entries that are old enough, and return the alerts."""
-        settled = now - timedelta(seconds=settings.settle_seconds)
-        ripe = sorted(sight for sight in self.fresh if sight.at <= settled)
-        self.fresh = [sight for sight in self.fresh if sight.at > settled]
-        alerts = [alert for sight in ripe for alert in self._process(sight, now, settings)]
+        newest = now - timedelta(seconds=settings.settle_seconds)
+        ready = sorted(observed for observed in self.fresh if observed.at <= newest)
+        self.fresh = [observed for observed in self.fresh if observed.at > newest]
+        alerts = [alert for observed in ready for alert in self._process(observed, now, settings)]
         oldest = now - timedelta(minutes=settings.timeouts_window_minutes)
         self.timeouts = [at for at in self.timeouts if at > oldest][-_TIMEOUTS_MAX:]
-        cool = now - timedelta(minutes=settings.cool_down_minutes)
-        self.reported = {key: at for key, at in self.reported.items() if at > cool}
+        oldest_alert = now - timedelta(minutes=settings.cool_down_minutes)
+        self.reported = {key: at for key, at in self.reported.items() if at > oldest_alert}
         return alerts
 
     def many_timeouts(self, now: datetime, settings: AnomalySettings) -> str:
-        """Return why health must be at least yellow, or "": too many timeouts within the window."""
-        recent = self._recent(now, settings)
+        """Return the reason for a yellow health level if too many timeouts are within the window, else ""."""
+        recent = self._recent_timeouts(now, settings)
         return f"soldier.timeout: {recent}" if recent >= settings.timeouts else ""
 
     def overdue(self, now: datetime, settings: AnomalySettings) -> list[str]:
@@ -88,10 +94,13 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         for event in events:
             self.waiting.pop(event, None)
 
-    def undispatched(
+    def alert_undispatched(
         self, events: Collection[str], now: datetime, settings: AnomalySettings, king_silent: timedelta | None
     ) -> list[Alert]:
-        """Return the alert for events that wait too long. It says whether the King has a heartbeat."""
+        """Return the alert for events that wait too long, or nothing if people were alerted recently.
+
+        `king_silent` is how long the King has had no heartbeat: None if he runs, the maximum if he never had one.
+        """
         if not events or not self._may_alert(_UNDISPATCHED, now, settings):
             return []
         oldest = min(events, key=lambda event: (self.waiting[event], event))
@@ -106,41 +115,41 @@ class AnomalyState(msgspec.Struct, kw_only=True):
             text += f" The King has had no heartbeat for {int(king_silent.total_seconds())} seconds."
         return [Alert(key=_UNDISPATCHED, text=text)]
 
-    def _process(self, sight: ObservedEntry, now: datetime, settings: AnomalySettings) -> list[Alert]:
-        match sight.type:
+    def _process(self, observed: ObservedEntry, now: datetime, settings: AnomalySettings) -> list[Alert]:
+        match observed.type:
             case AssignmentCompleted.type:
-                self.failures.pop(sight.actor, None)
+                self.failures.pop(observed.actor, None)
             case AssignmentFailed.type:
-                return self._fail(sight.actor, now, settings)
+                return self._count_failure(observed.actor, now, settings)
             case SoldierTimeout.type:
-                return self._time_out(sight.at, now, settings)
+                return self._count_timeout(observed.at, now, settings)
             case EventDetected.type if len(self.waiting) < _WAITING_MAX:
-                self.waiting[sight.about] = sight.at
+                self.waiting[observed.about] = observed.at
             case EventDispatched.type | EventDiscarded.type:
-                self.waiting.pop(sight.about, None)
+                self.waiting.pop(observed.about, None)
         return []
 
-    def _fail(self, actor: str, now: datetime, settings: AnomalySettings) -> list[Alert]:
+    def _count_failure(self, actor: str, now: datetime, settings: AnomalySettings) -> list[Alert]:
         failures = self.failures[actor] = self.failures.get(actor, 0) + 1
         key = f"failures:{actor}"
         if failures < settings.failures_in_a_row or not self._may_alert(key, now, settings):
             return []
         return [Alert(key=key, text=f"{actor} failed {failures} times in a row.")]
 
-    def _time_out(self, at: datetime, now: datetime, settings: AnomalySettings) -> list[Alert]:
+    def _count_timeout(self, at: datetime, now: datetime, settings: AnomalySettings) -> list[Alert]:
         self.timeouts.append(at)
-        recent = self._recent(at, settings)
+        recent = self._recent_timeouts(at, settings)
         if recent < settings.timeouts or not self._may_alert(_TIMEOUTS, now, settings):
             return []
         minutes = settings.timeouts_window_minutes
         return [Alert(key=_TIMEOUTS, text=f"{recent} soldiers exceeded their time limit within {minutes:g} minutes.")]
 
-    def _recent(self, now: datetime, settings: AnomalySettings) -> int:
+    def _recent_timeouts(self, now: datetime, settings: AnomalySettings) -> int:
         oldest = now - timedelta(minutes=settings.timeouts_window_minutes)
         return sum(1 for at in self.timeouts if oldest < at <= now)
 
     def _may_alert(self, key: str, now: datetime, settings: AnomalySettings) -> bool:
-        """Return whether the last alert of this kind is long enough ago, and record the new one."""
+        """Return whether the last alert with this key is long enough ago. If so, record a new alert."""
         last = self.reported.get(key)
         if last is not None and now - last < timedelta(minutes=settings.cool_down_minutes):
             return False

@@ -10,7 +10,7 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import InternalEvent, TokenBudgetReset, TokenStatusChanged
 from kingdom.court.chamberlain.calendar import day_of
-from kingdom.court.chamberlain.records import MEMORY, log_internal_event, notify, recall, remember
+from kingdom.court.chamberlain.records import STATE, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.settings import BudgetSettings, ChamberlainSettings
 from kingdom.court.quota import MONEY, QUOTAS, Quota, read_quota, save_quota
 from kingdom.workflow.records import run_transaction
@@ -28,7 +28,7 @@ class TokenStatus(StrEnum):
 
 
 class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget as it was last seen."""
+    """The budget as the Chamberlain last saw it."""
 
     day: date | None = None
     status: TokenStatus = TokenStatus.OK
@@ -48,8 +48,8 @@ def next_budget(
 ) -> tuple[BudgetState, list[InternalEvent]]:
     """Return the new budget, and the internal events to log: a new day first, then a changed status.
 
-    Another process may have started the new day in the quota already. Then the cost of the old day is the one last
-    seen.
+    The cost of the old day comes from the quota. If another process has already started the new day there, the cost
+    comes from `before`.
     """
     new_events: list[InternalEvent] = []
     is_new_day = before.day is not None and today > before.day
@@ -66,18 +66,18 @@ def next_budget(
 
 
 async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> BudgetState:
-    """Start a new day at midnight in the court's time zone, and log how much is spent."""
+    """Start a new day at midnight in the court's time zone, and log it if the status of the budget changes."""
     today = day_of(now, zone)
 
     async def act(transaction: Transaction) -> BudgetState:
-        record, before = await recall(transaction, MEMORY, _BUDGET, BudgetState)
+        record, before = await recall(transaction, STATE, _BUDGET, BudgetState)
         stored = await transaction.get(QUOTAS.name, MONEY)
         money = read_quota(stored.doc) if stored else None
         budget, new_events = next_budget(before, money, today, settings.budget)
         for event in new_events:
             await log_internal_event(transaction, event, now)
         if stored and money and money.period < str(today):
-            await save_quota(transaction, money.during(str(today)), stored)
+            await save_quota(transaction, money.with_period(str(today)), stored)
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:
             text = f"${budget.cost_usd:.2f} of the daily budget are spent: only high-priority work starts now."
             await notify(transaction, text, channel=settings.channel, now=now, zone=zone)

@@ -13,7 +13,7 @@ def day_of(moment: datetime, zone: ZoneInfo) -> date:
 
 
 def latest_due(now: datetime, zone: ZoneInfo, hour: int) -> date:
-    """Return the last day whose `hour` has passed. An hour that daylight saving skips passes with the next one."""
+    """Return the latest day that has reached `hour`. If daylight saving skips that hour, the next hour counts."""
     local = now.astimezone(zone)
     return local.date() if local.hour >= hour else local.date() - _DAY
 

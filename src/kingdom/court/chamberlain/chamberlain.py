@@ -20,12 +20,12 @@ from kingdom.court.chamberlain.calendar import latest_due
 from kingdom.court.chamberlain.daily_report import send_reports
 from kingdom.court.chamberlain.health import CPU, HealthLevel, HealthState, next_health
 from kingdom.court.chamberlain.log_reader import read_new_entries
-from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, MEMORY, log_internal_event, notify, recall, remember
+from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, STATE, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
 from kingdom.court.chamberlain.session_cleanup import clean_up_sessions
 from kingdom.court.chamberlain.settings import ChamberlainSettings
-from kingdom.court.chamberlain.supervision import check_roles, is_known, silence_of
+from kingdom.court.chamberlain.supervision import check_roles, is_role_known, silence_of
 from kingdom.court.documents import Urgency
 from kingdom.court.envoy.records import MessageThread, load_entries
 from kingdom.court.king.context import KING
@@ -36,14 +36,14 @@ from kingdom.workflow.records import run_transaction
 
 # A job that hangs is cancelled after this time.
 _JOB_SECONDS_MAX = 600.0
-# CPU use needs a period to measure, and starting the roles keeps the machine busy for a moment.
+# The first CPU reading is made this late, because the start of the roles loads the machine for a moment.
 _FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
 
 class CleanUpState(msgspec.Struct, frozen=True, kw_only=True):
-    """The last day of a cleanup."""
+    """The day of the last cleanup."""
 
     last_day: date | None = None
 
@@ -74,16 +74,16 @@ class Chamberlain:
         self._clock = clock
         self._stopping = asyncio.Event()
         self._metrics = TextLog(log_path(directory, METRICS), clock=clock) if directory else None
-        self._looked_at = self._listens_since = clock()
-        self._signs: Mapping[str, datetime] = {}
+        self._roles_checked_at = self._watching_since = clock()
+        self._heartbeats: Mapping[str, datetime] = {}
         self._many_timeouts = ""
         self._log_is_read = False
-        self._limits: set[asyncio.Timeout] = set()
+        self._job_timeouts: set[asyncio.Timeout] = set()
         self._budget: BudgetState | None = None
 
     async def run(self) -> None:
         """Run rounds until stopped."""
-        # Measured apart from the jobs, which may take long: the King starts nothing on an old reading.
+        # Health has its own task, because jobs may take long and the King starts nothing on an old reading.
         measuring = asyncio.create_task(self._keep_measuring(), name="kingdom-chamberlain-health")
         try:
             while not self._stopping.is_set():
@@ -96,7 +96,8 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
-        await self._run_job("health", partial(self._check_health, without=CPU), self._clock())
+        # The King needs a first reading at once. CPU use is not known yet.
+        await self._run_job("health", partial(self._check_health, ignored=CPU), self._clock())
         await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
             await self.measure()
@@ -108,14 +109,15 @@ class Chamberlain:
                 await self._stopping.wait()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the Chamberlain to stop after the current job, or at once. For a signal handler of the loop."""
+        """Ask the Chamberlain to stop after the current job, or at once. A signal handler of the loop may call this."""
         self._stopping.set()
         if at_once:
-            for limit in self._limits:
-                limit.reschedule(asyncio.get_running_loop().time())
+            for timeout in self._job_timeouts:
+                # A timeout that is over cancels its job.
+                timeout.reschedule(asyncio.get_running_loop().time())
 
     async def measure(self) -> None:
-        """Store the health of the machine."""
+        """Measure the machine and store its health."""
         await self._run_job("health", self._check_health, self._clock())
 
     async def run_round(self) -> None:
@@ -136,25 +138,25 @@ class Chamberlain:
             await self._run_job(name, job, now)
 
     async def _run_job(self, name: str, job: Callable[[datetime], Awaitable[None]], now: datetime) -> None:
-        limit = asyncio.timeout(_JOB_SECONDS_MAX)
-        self._limits.add(limit)
+        timeout = asyncio.timeout(_JOB_SECONDS_MAX)
+        self._job_timeouts.add(timeout)
         try:
-            async with limit:
+            async with timeout:
                 await job(now)
         except (KingdomError, OSError) as error:
             _log.warning("a job failed, trying again", job=name, error=str(error))
         except Exception:  # noqa: BLE001 - a bug in one job must not end the others
             _log.exception("a job failed, trying again", job=name)
         finally:
-            self._limits.discard(limit)
+            self._job_timeouts.discard(timeout)
 
     async def _check_roles(self, now: datetime) -> None:
         settings = self._settings.heartbeat
-        # The machine and all its roles may have been suspended.
-        if now - self._looked_at > timedelta(seconds=settings.threshold_seconds):
-            self._listens_since = now
-        self._looked_at = now
-        self._signs = await check_roles(self._bus, self._directory, settings, self._listens_since, now)
+        # After a long pause, the whole machine may have been suspended. Earlier silence of a role means nothing then.
+        if now - self._roles_checked_at > timedelta(seconds=settings.threshold_seconds):
+            self._watching_since = now
+        self._roles_checked_at = now
+        self._heartbeats = await check_roles(self._bus, self._directory, settings, self._watching_since, now)
 
     async def _read_log(self, now: datetime) -> None:
         self._log_is_read = False
@@ -165,15 +167,16 @@ class Chamberlain:
             self._settings,
             self._zone,
             now,
-            silence_of(self._signs, KING, now, settings),
-            king_is_known=is_known(self._signs, KING, self._listens_since, now, settings),
+            silence_of(self._heartbeats, KING, now, settings),
+            king_is_known=is_role_known(self._heartbeats, KING, self._watching_since, now, settings),
         )
         self._many_timeouts, self._log_is_read = reading.many_timeouts, True
         for alert in reading.alerts:
             _log.warning(alert.text)
 
-    async def _check_health(self, now: datetime, *, without: str = "") -> None:
-        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != without}
+    async def _check_health(self, now: datetime, *, ignored: str = "") -> None:
+        """Measure this machine and store its health. The `ignored` metric is left out."""
+        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != ignored}
 
         async def act(transaction: Transaction) -> HealthState:
             record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
@@ -197,7 +200,7 @@ class Chamberlain:
         await clean_up_sessions(self._bus, now)
 
     async def _send_reports(self, now: datetime) -> None:
-        # Without the complete log, the sums would be too small.
+        # The sums of a report are too small until the log is read completely.
         if self._log_is_read:
             await send_reports(self._bus, self._settings, self._zone, now)
 
@@ -213,16 +216,16 @@ class Chamberlain:
                     await log_internal_event(transaction, rotated, now)
 
     async def _clean_up(self, now: datetime) -> None:
-        """Clean up once a day, at its hour or as soon as possible after it. Running twice does no harm."""
+        """Clean up once a day, at `clean_up_hour` or as soon as possible after it. A second cleanup does no harm."""
         day = latest_due(now, self._zone, self._settings.clean_up_hour)
         async with self._bus.transaction() as transaction:
-            _, done = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
+            _, done = await recall(transaction, STATE, "clean-ups", CleanUpState)
         if done.last_day is not None and done.last_day >= day:
             return
         removed = await clean_up(self._bus, self._operations, self._settings.retention, self._directory, now)
 
         async def act(transaction: Transaction) -> None:
-            record, _ = await recall(transaction, MEMORY, "clean-ups", CleanUpState)
+            record, _ = await recall(transaction, STATE, "clean-ups", CleanUpState)
             await remember(transaction, record, CleanUpState(last_day=day))
             if removed:
                 await log_internal_event(transaction, FilesCleaned(deleted_count=removed), now)

@@ -1,4 +1,4 @@
-"""The daily report: what happened on a day, as a document and as text for people. Sent once."""
+"""The daily report: what happened on a day, as a document and as text for people. Each report is sent once."""
 
 from datetime import date, datetime, timedelta
 from typing import Literal
@@ -16,12 +16,13 @@ from kingdom.chronicle.events import (
     SoldierTimeout,
 )
 from kingdom.court.chamberlain.calendar import days_after, latest_due
-from kingdom.court.chamberlain.records import MEMORY, STATISTICS, STATS, notify, recall, remember
+from kingdom.court.chamberlain.records import STATE, STATISTICS, STATS, notify, recall, remember
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from kingdom.court.documents import MessageType, Urgency
 from kingdom.workflow.records import run_transaction
 
+# The deduplication scope that prevents sending the report of a day twice.
 _ONCE = "daily-report"
 _ONCE_KEPT = timedelta(days=60)
 _DAY = timedelta(days=1)
@@ -74,7 +75,7 @@ def report_of(day: date, sums: DayStatistics) -> DailyReport:
     )
 
 
-def as_text(report: DailyReport) -> str:
+def report_text(report: DailyReport) -> str:
     """Return a report as text for people."""
     tasks, soldiers = report.tasks, report.soldiers
     ends = f"{tasks.completed} completed, {tasks.failed} failed, {tasks.needs_human} needed a person"
@@ -105,7 +106,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
     """
 
     async def act(transaction: Transaction) -> list[date]:
-        record, sent = await recall(transaction, MEMORY, "reports", ReportState)
+        record, sent = await recall(transaction, STATE, "reports", ReportState)
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
         days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
         reported = []
@@ -115,7 +116,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
             report = report_of(day, statistics.day(day))
             await notify(
                 transaction,
-                as_text(report),
+                report_text(report),
                 channel=settings.channel,
                 now=now,
                 zone=zone,

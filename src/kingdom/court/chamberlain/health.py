@@ -1,4 +1,4 @@
-"""The health of machines: a level rises at once, and falls only below a margin. Pure."""
+"""The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
 
 
 class HealthLevel(StrEnum):
-    """How much may start: everything, high priority, nothing, or nothing and people are alerted."""
+    """How much new work may start: all (green), only high priority (yellow), none (orange), none and alert (red)."""
 
     GREEN = "green"
     YELLOW = "yellow"
@@ -38,7 +38,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthState(msgspec.Struct, kw_only=True):
-    """The health of all machines: the worst level, and why."""
+    """The health of all machines: the worst level, its reason, and the metrics of the machine that caused it."""
 
     level: HealthLevel = HealthLevel.GREEN
     reason: str = ""
@@ -55,7 +55,7 @@ def thresholds_of(metric: str, settings: HealthSettings) -> Thresholds:
 
 
 def threshold_settings(level: str) -> str:
-    """Return the settings that cause a level. At red, the threshold of orange applies too."""
+    """Return the names of the settings to raise at a level. At red, orange must be raised too."""
     return "orange and red" if level == HealthLevel.RED else level
 
 
@@ -75,7 +75,7 @@ def assess_machine(
         for metric, value in metrics.items()
     }
     known = machine.metrics if machine else {}
-    # The new metrics come first in order, and override the known ones.
+    # The keys of the new metrics come first, and their values replace the known ones.
     return MachineReading(at=now, metrics={**metrics, **known, **metrics}, levels=levels)
 
 
@@ -85,11 +85,11 @@ def next_health(
     metrics: Mapping[str, float],
     now: datetime,
     settings: HealthSettings,
-    floor: str = "",
+    yellow_reason: str = "",
 ) -> tuple[HealthState, list[InternalEvent]]:
     """Return the health after measuring one machine, and the internal events to log.
 
-    With a `floor` reason, the level is at least yellow. A machine without recent readings does not count.
+    If there is a `yellow_reason`, the level is at least yellow. A machine without recent readings does not count.
     """
     known = before.machines.get(name)
     seen = assess_machine(known, metrics, now, settings)
@@ -97,8 +97,8 @@ def next_health(
     machines = {each: state for each, state in before.machines.items() if state.at >= stale and each != name}
     machines[name] = seen
     level, reason, worst = _worst(machines)
-    if floor and level is HealthLevel.GREEN:
-        level, reason = HealthLevel.YELLOW, floor
+    if yellow_reason and level is HealthLevel.GREEN:
+        level, reason = HealthLevel.YELLOW, yellow_reason
     new_events: list[InternalEvent] = list(_warnings(known, seen, settings))
     if level is not before.level:
         new_events.append(HealthChanged(from_=before.level, to=level, reason=reason))
@@ -117,8 +117,8 @@ def _warnings(before: MachineReading | None, now: MachineReading, settings: Heal
     return [
         ResourceWarned(metric=metric, value=now.metrics[metric], threshold=threshold)
         for metric, level in risen
-        for threshold, at in thresholds_of(metric, settings)
-        if at is level
+        for threshold, risen_to in thresholds_of(metric, settings)
+        if risen_to is level
     ]
 
 

@@ -16,14 +16,14 @@ from kingdom.court.documents import EventStatus
 from kingdom.court.records import EVENTS
 from kingdom.workflow.records import run_transaction
 
-_AT_ONCE = 1000
-# How many overdue events one page checks in the store.
+_PAGE_ENTRIES = 1000
+# At most this many overdue events are looked up in the store at once.
 _LOOKED_UP_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """The result of reading the log: the alerts, and why health must be at least yellow."""
+    """The result of reading the log: the alerts, and the reason for a yellow health level, or ""."""
 
     alerts: tuple[Alert, ...]
     many_timeouts: str
@@ -39,21 +39,20 @@ async def read_new_entries(
     *,
     king_is_known: bool = True,
 ) -> LogReading:
-    """Read the log to its end. `king_silent` is how long the King has had no heartbeat, None if he runs.
+    """Read the log to its end.
 
-    Unless `king_is_known`, no alert about waiting events is made.
-
-    Each page is read, counted, reported and recorded in one transaction, so nothing counts twice with several
-    Chamberlains.
+    `king_silent` is how long the King has had no heartbeat, or None if he runs. Unless `king_is_known`, waiting events
+    cause no alert. Each page is counted and its alerts are queued in one transaction, so no entry counts twice if
+    several Chamberlains run.
     """
     alerts: list[Alert] = []
     while True:
-        known, start = await _start(bus, operations)
-        entries = await operations.read_log(start, _AT_ONCE)
-        is_last = len(entries) < _AT_ONCE
-        waits = is_last and king_is_known
-        part = _LogPage(settings, zone, now, king_silent, known, start, entries, judges_waiting=waits)
-        found = await run_transaction(bus, part.take)
+        stored_cursor, start = await _start(bus, operations)
+        entries = await operations.read_log(start, _PAGE_ENTRIES)
+        is_last = len(entries) < _PAGE_ENTRIES
+        checks = is_last and king_is_known
+        page = _LogPage(settings, zone, now, king_silent, stored_cursor, start, entries, checks_waiting_events=checks)
+        found = await run_transaction(bus, page.process)
         alerts += found.alerts
         if is_last:
             return LogReading(tuple(alerts), found.many_timeouts)
@@ -62,7 +61,8 @@ async def read_new_entries(
 async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
     """Return the stored cursor, and the cursor to read from.
 
-    A moved store numbers its log again. Its entries were read before the move.
+    A stored cursor beyond the log comes from another store that was moved here. The entries were read there already, so
+    reading starts at the end of the log.
     """
     async with bus.transaction() as transaction:
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
@@ -72,23 +72,25 @@ async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
 
 @dataclass(frozen=True, slots=True)
 class _LogPage:
+    """Entries of the log to process. They follow `stored_cursor`."""
+
     settings: ChamberlainSettings
     zone: ZoneInfo
     now: datetime
     king_silent: timedelta | None
-    known: str
+    stored_cursor: str
     start: LogCursor
     entries: Sequence[LoggedEntry]
-    judges_waiting: bool
+    checks_waiting_events: bool
 
-    async def take(self, transaction: Transaction) -> LogReading:
+    async def process(self, transaction: Transaction) -> LogReading:
         record, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
         # Another Chamberlain may have read the page already.
-        if statistics.cursor == self.known:
+        if statistics.cursor == self.stored_cursor:
             self._add(statistics)
         alerts = statistics.watch.detect(self.now, self.settings.anomalies)
-        if self.judges_waiting:
-            alerts += await self._undispatched(transaction, statistics)
+        if self.checks_waiting_events:
+            alerts += await self._alert_undispatched(transaction, statistics)
         for alert in alerts:
             channel = self.settings.channel
             await notify(transaction, alert.text, channel=channel, now=self.now, zone=self.zone)
@@ -104,11 +106,11 @@ class _LogPage:
             statistics.updated_at = self.now
             statistics.forget_old()
 
-    async def _undispatched(self, transaction: Transaction, statistics: Statistics) -> list[Alert]:
-        """Return the alert for events that wait too long. Some may have ended without being dispatched."""
+    async def _alert_undispatched(self, transaction: Transaction, statistics: Statistics) -> list[Alert]:
+        """Return the alert for events that wait too long. Events that ended without being dispatched do not count."""
         watch, settings = statistics.watch, self.settings.anomalies
         looked_up = watch.overdue(self.now, settings)[:_LOOKED_UP_MAX]
         records = {event: await transaction.get(EVENTS.name, event) for event in looked_up}
         waiting = [event for event, found in records.items() if found and found.state == EventStatus.PENDING]
         watch.forget(set(looked_up) - set(waiting))
-        return watch.undispatched(waiting, self.now, settings, self.king_silent)
+        return watch.alert_undispatched(waiting, self.now, settings, self.king_silent)

@@ -21,21 +21,23 @@ STATISTICS = RecordKind(name="statistics", directories={CURRENT: "logs/analysis"
 STATS = "stats"
 HEALTH = RecordKind(name="health", directories={CURRENT: "state/health"})
 # State between two rounds: the budget, outages of roles, daily jobs.
-MEMORY = RecordKind(name=CHAMBERLAIN, directories={CURRENT: "state/chamberlain"})
-KINDS = (STATISTICS, HEALTH, MEMORY, SESSIONS)
+STATE = RecordKind(name=CHAMBERLAIN, directories={CURRENT: "state/chamberlain"})
+KINDS = (STATISTICS, HEALTH, STATE, SESSIONS)
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-async def recall(transaction: Transaction, kind: RecordKind, record_id: str, form: type[_T]) -> tuple[Record, _T]:
-    """Return a record and its content. A missing or invalid document yields a new one."""
+async def recall(
+    transaction: Transaction, kind: RecordKind, record_id: str, document_type: type[_T]
+) -> tuple[Record, _T]:
+    """Return a record and its document. If the document is missing or invalid, return a new one."""
     record = await transaction.get(kind.name, record_id)
     if record is None:
-        return Record(kind=kind.name, id=record_id, state=CURRENT), form()
+        return Record(kind=kind.name, id=record_id, state=CURRENT), document_type()
     try:
-        return record, msgspec.convert(record.doc, form)
+        return record, msgspec.convert(record.doc, document_type)
     except msgspec.ValidationError:
-        return record, form()
+        return record, document_type()
 
 
 async def remember(transaction: Transaction, record: Record, document: msgspec.Struct) -> None:

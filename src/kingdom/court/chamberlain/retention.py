@@ -1,4 +1,4 @@
-"""Remove old data: records by their kind, files by the end of what they belong to."""
+"""Remove old data: records after the retention of their kind, files after the end of their assignment or session."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -21,12 +21,13 @@ from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import WORKFLOWS, each_record
 
 _RESULT_SUFFIXES = ("-soldier-id", "-session-id")
-_OVER = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
+# A run with one of these statuses has no running session.
+_WITHOUT_SESSION = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file that is not a record: when it was written, how long it is kept, and what it belongs to."""
+    """A file that is not a record, how long it is kept, and the assignment or session that it belongs to."""
 
     path: Path
     written_at: datetime
@@ -37,7 +38,7 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class FileOwners:
-    """What side files belong to: when assignments ended (None if not), and the sessions that may still run."""
+    """When each assignment ended (None if it has not), and the soldiers whose sessions may still run."""
 
     ended_at: dict[str, datetime | None]
     soldiers: frozenset[str]
@@ -61,12 +62,13 @@ def store_retention(settings: RetentionSettings) -> Retention:
     return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
 
 
-def expired_files(files: Iterable[SideFile], lives: FileOwners, now: datetime) -> list[SideFile]:
-    """Return the files whose retention is over, counted from the end of what they belong to.
+def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) -> list[SideFile]:
+    """Return the files whose retention is over.
 
-    Files of unfinished work are kept. If the owner of a file is unknown, its last change counts.
+    The retention of a file starts when its assignment or session ends. If that is unknown, it starts at the last change
+    of the file.
     """
-    return [file for file in files if (end := _end(file, lives)) is not None and now - end > file.keep]
+    return [file for file in files if (start := _retention_start(file, owners)) is not None and now - start > file.keep]
 
 
 async def clean_up(
@@ -74,14 +76,14 @@ async def clean_up(
 ) -> int:
     """Remove what is older than its retention, and return how many items were removed.
 
-    Files are removed before records, since records decide about files.
+    Files are removed first, because the records of their assignments decide which files are old.
     """
     removed = 0
     if directory is not None:
         files = await asyncio.to_thread(side_files, directory, settings)
         async with bus.transaction() as transaction:
-            lives = await _find_owners(transaction, files)
-        removed += await asyncio.to_thread(_remove, expired_files(files, lives, now))
+            owners = await _find_owners(transaction, files)
+        removed += await asyncio.to_thread(_remove, expired_files(files, owners, now))
     report = await operations.retain(store_retention(settings))
     return removed + report.partitions_dropped + report.dedup_keys_removed + report.records_removed
 
@@ -118,10 +120,10 @@ def _files(directory: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(directory.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
 
 
-def _end(file: SideFile, lives: FileOwners) -> datetime | None:
-    if file.soldier_id in lives.soldiers:
+def _retention_start(file: SideFile, owners: FileOwners) -> datetime | None:
+    if file.soldier_id in owners.soldiers:
         return None
-    return lives.ended_at.get(file.assignment_id, file.written_at)
+    return owners.ended_at.get(file.assignment_id, file.written_at)
 
 
 async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> FileOwners:
@@ -134,7 +136,7 @@ async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> F
             is_over = record.state in ASSIGNMENTS.final
             ended_at[file.assignment_id] = (_ended_at(record) or file.written_at) if is_over else None
     soldiers = set(await list_sessions(transaction))
-    for status in set(WorkflowStatus) - _OVER:
+    for status in set(WorkflowStatus) - _WITHOUT_SESSION:
         async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=status)):
             tokens = [work.agent.session for work in Workflow.read(record.doc).works]
             soldiers |= {soldier_of(token) for token in tokens if token}
@@ -153,7 +155,7 @@ def _remove(files: Iterable[SideFile]) -> int:
     removed = 0
     for file in files:
         try:
-            # The file may have been written again.
+            # A file that was written again is kept.
             if datetime.fromtimestamp(file.path.stat().st_mtime, UTC) == file.written_at:
                 file.path.unlink()
                 removed += 1

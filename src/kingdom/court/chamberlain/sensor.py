@@ -26,7 +26,7 @@ class MachineSensor(Sensor):
     def __init__(self, directory: Path | None) -> None:
         self.name = socket.gethostname()
         self._directory = directory or Path.cwd()
-        # The first value has nothing to compare with, so it is dropped.
+        # The first call has no earlier call to compare with, so its value is not used.
         psutil.cpu_percent()
 
     async def read(self) -> dict[str, float]:

@@ -23,9 +23,9 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, run_transaction
 
 ORPHANED = "orphaned"
-# A session that started just now may not be recorded everywhere yet.
+# Younger sessions are left alone, because they may not be recorded everywhere yet.
 GRACE = timedelta(seconds=60)
-# A process that started at a very different time has reused the pid.
+# If a process and its session started further apart than this, another process has reused the pid.
 _SAME_START_SECONDS = 120.0
 _KILL_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.court")
@@ -33,19 +33,19 @@ _log = structlog.get_logger("kingdom.court")
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What is known about a session: whether its run needs it, its host is up, and its process lives.
+    """Whether the run of a session needs it, whether its host is up, and whether its process runs.
 
-    `lives` is None if the process runs on another machine or is unknown.
+    `is_running` is None if the process is on another machine or its pid is unknown.
     """
 
     is_wanted: bool
     host_is_up: bool
-    lives: bool | None
+    is_running: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionVerdict:
-    """What to do with sessions. All of them are removed from the record."""
+    """The sessions to remove from the record, by the reason."""
 
     orphaned: tuple[str, ...] = ()
     to_kill: tuple[str, ...] = ()
@@ -56,23 +56,24 @@ class SessionVerdict:
 
 
 def judge_sessions(
-    sessions: Mapping[str, SoldierSession], around: Mapping[str, SessionFacts], now: datetime
+    sessions: Mapping[str, SoldierSession], facts: Mapping[str, SessionFacts], now: datetime
 ) -> SessionVerdict:
-    """Sort sessions: orphaned ones are wanted but do not run; unwanted ones that run are killed.
+    """Decide which sessions to remove.
 
-    The engine places the run of an orphaned session again. A session that is neither wanted nor running has just ended.
+    A wanted session that does not run is orphaned: the engine places its run again. An unwanted session is killed if it
+    runs. Otherwise it has ended.
     """
     orphaned: list[str] = []
     to_kill: list[str] = []
     ended: list[str] = []
     for soldier, session in sorted(sessions.items()):
-        known = around[soldier]
+        known = facts[soldier]
         if known.is_wanted:
-            is_gone = not known.host_is_up or known.lives is False
+            is_gone = not known.host_is_up or known.is_running is False
             if is_gone and now - session.started_at > GRACE:
                 orphaned.append(soldier)
         elif now - session.started_at > GRACE:
-            (to_kill if known.lives else ended).append(soldier)
+            (to_kill if known.is_running else ended).append(soldier)
     return SessionVerdict(tuple(orphaned), tuple(to_kill), tuple(ended))
 
 
@@ -80,17 +81,17 @@ async def clean_up_sessions(bus: Bus, now: datetime) -> SessionVerdict:
     """Remove sessions that do not run, and kill unwanted ones on this machine."""
     async with bus.transaction() as transaction:
         sessions = await list_sessions(transaction)
-        around = await _gather_facts(transaction, sessions)
-    verdict = judge_sessions(sessions, around, now)
+        facts = await _gather_facts(transaction, sessions)
+    verdict = judge_sessions(sessions, facts, now)
     killed = [soldier for soldier in verdict.to_kill if await asyncio.to_thread(_kill, sessions[soldier])]
     if not verdict:
         return verdict
 
     async def act(transaction: Transaction) -> None:
         record, known = await load_sessions(transaction)
-        # Another process may have removed them, or the same soldier may have started again.
-        mine = {soldier for soldier, session in sessions.items() if known.get(soldier) == session}
-        gone = mine & {*verdict.orphaned, *verdict.to_kill, *verdict.ended}
+        # Meanwhile another process may have removed a session, or the same soldier may have started again.
+        unchanged = {soldier for soldier, session in sessions.items() if known.get(soldier) == session}
+        gone = unchanged & {*verdict.orphaned, *verdict.to_kill, *verdict.ended}
         for event in _internal_events(verdict, sessions, gone, killed):
             await log_internal_event(transaction, event, now)
         if gone:
@@ -115,19 +116,19 @@ def _internal_events(
 
 async def _gather_facts(transaction: Transaction, sessions: Mapping[str, SoldierSession]) -> dict[str, SessionFacts]:
     hosts = {session.host: await find_host(transaction, session.host) for session in sessions.values()}
-    around = {}
+    facts = {}
     for soldier, session in sessions.items():
         host = hosts[session.host][1]
-        around[soldier] = SessionFacts(
+        facts[soldier] = SessionFacts(
             is_wanted=await _is_wanted(transaction, soldier, session),
             host_is_up=host is not None and host.status is HostStatus.UP,
-            lives=_lives(session, host),
+            is_running=_is_running(session, host),
         )
-    return around
+    return facts
 
 
 async def _is_wanted(transaction: Transaction, soldier: str, session: SoldierSession) -> bool:
-    """Return whether a run still needs a session: its host has not reported the end of the agent."""
+    """Return whether a run still needs a session, because the host has not reported the end of its agent."""
     assignment = await transaction.get(ASSIGNMENTS.name, session.assignment_id)
     document = assignment.doc if assignment else {}
     workflow_id = document.get("workflow_id") or run_id_of_root(document.get("root") or session.assignment_id)
@@ -138,13 +139,14 @@ async def _is_wanted(transaction: Transaction, soldier: str, session: SoldierSes
     return any(agent.alive and soldier_of(agent.session or soldier) == soldier for agent in agents)
 
 
-def _lives(session: SoldierSession, host: Host | None) -> bool | None:
+def _is_running(session: SoldierSession, host: Host | None) -> bool | None:
+    """Return whether the process of a session runs, or None if that cannot be checked on this machine."""
     if session.pid is None or host is None or host.machine != socket.gethostname():
         return None
-    return _process(session) is not None
+    return _find_process(session) is not None
 
 
-def _process(session: SoldierSession) -> psutil.Process | None:
+def _find_process(session: SoldierSession) -> psutil.Process | None:
     """Return the process of a session, or None if it has ended or its pid was reused."""
     try:
         process = psutil.Process(session.pid)
@@ -157,7 +159,7 @@ def _process(session: SoldierSession) -> psutil.Process | None:
 
 def _kill(session: SoldierSession) -> bool:
     """Kill the process of a session and all its children."""
-    process = _process(session)
+    process = _find_process(session)
     if process is None:
         return False
     with suppress(psutil.NoSuchProcess):

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 _Days = Annotated[float, Meta(gt=0)]
 _Percent = Annotated[float, Meta(gt=0, le=100)]
-# A threshold above 100 is never reached.
+# In percent. A threshold above 100 is allowed, and is never reached.
 _Threshold = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _Positive = Annotated[float, Meta(gt=0)]
@@ -36,7 +36,7 @@ class RetentionSettings(_ChamberlainSection, frozen=True, kw_only=True):
 
 
 class HealthSettings(_ChamberlainSection, frozen=True, kw_only=True):
-    """The thresholds of each level in percent. A level falls `margin` below its threshold."""
+    """The thresholds of each level in percent. A level falls when the use is `margin` below its threshold."""
 
     yellow: _Threshold = 60
     orange: _Threshold = 80
@@ -64,7 +64,7 @@ class AnomalySettings(_ChamberlainSection, frozen=True, kw_only=True):
     undispatched_minutes: _Positive = 30
     # How long the same alert is not repeated.
     cool_down_minutes: _Positive = 60
-    # How long an entry is held, in case an earlier one is written later.
+    # How long an entry is held, in case an entry with an earlier time is written later.
     settle_seconds: Annotated[float, Meta(ge=0)] = 10
 
 
@@ -81,7 +81,7 @@ class ChamberlainSettings(_ChamberlainSection, frozen=True, kw_only=True):
     channel: str = "kingdom"
     clean_up_hour: _Hour = 3
     report_hour: _Hour = 9
-    # How many missed days are still reported.
+    # Reports of at most this many missed days are still sent.
     report_days_back: _Count = 7
     retention: RetentionSettings = RetentionSettings()
     health: HealthSettings = HealthSettings()

@@ -13,7 +13,7 @@ from kingdom.court.chamberlain.calendar import day_of
 
 HOURS_KEPT = 48
 DAYS_KEPT = 31
-# Type, then actor.
+# Counts by event type, then by actor.
 Counts = dict[str, dict[str, int]]
 
 
@@ -45,7 +45,7 @@ class DayStatistics(msgspec.Struct, kw_only=True):
 class Statistics(msgspec.Struct, kw_only=True):
     """The sums of the log up to `cursor`. Hours are in UTC.
 
-    Only the last hours and days are kept, so its size is bounded.
+    Only the last hours and days are kept, so the size of the record is bounded.
     """
 
     cursor: str = "0.0"
@@ -57,7 +57,7 @@ class Statistics(msgspec.Struct, kw_only=True):
     watch: AnomalyState = msgspec.field(default_factory=AnomalyState)
 
     def add(self, entry: LogEntry, zone: ZoneInfo) -> None:
-        """Count one log entry at its own time. Entries that are not internal events do not count."""
+        """Count a log entry in the hour and on the day when it was written. Only internal events count."""
         if entry.type not in CATALOG:
             return
         day = day_of(entry.at, zone)

@@ -17,16 +17,18 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS, receive_event, save
 from kingdom.court.streams import petitions_due
 from kingdom.workflow.records import each_record
 
+# In characters. Longer texts of people are cut.
 TEXT_MAX = 20_000
+# How many characters of an earlier answer a refusal shows.
 _SHOWN_MAX = 80
 QUESTION_OVER = "This question is closed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonAnswer:
-    """A person's answer to a question. The same question, source and time is the same answer.
+    """A person's answer to a question. Answers with the same question, source and time are the same answer.
 
-    `asked_at` identifies the question that the person saw; empty means the current one.
+    `asked_at` is the time of the question that the person saw. It is empty for the current question.
     """
 
     source: str
@@ -45,7 +47,11 @@ class PersonAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionResult:
-    """The result of a person's message. `refusal` says why it is no valid answer; `question` is the one to close."""
+    """The result of a person's message.
+
+    `refusal` says why the message is not a valid answer. `question` is the shown question to close. `is_answer` is
+    False if the message is no answer at all.
+    """
 
     is_new: bool
     refusal: str = ""
@@ -54,7 +60,7 @@ class SubmissionResult:
 
 
 async def find_question(transaction: Transaction, assignment_id: str) -> HumanQuestion | None:
-    """Return the latest question of an assignment, its root, or a petition, or None."""
+    """Return the latest question about a petition or about the root of an assignment, or None."""
     found = await _find(transaction, assignment_id)
     return found[1] if found else None
 
@@ -65,12 +71,14 @@ async def _find(transaction: Transaction, assignment_id: str) -> tuple[Record, H
     return await load_question(transaction, root_id)
 
 
-async def open_questions(transaction: Transaction, leave_out: OnUnreadable = ignore_unreadable) -> list[HumanQuestion]:
+async def open_questions(
+    transaction: Transaction, on_unreadable: OnUnreadable = ignore_unreadable
+) -> list[HumanQuestion]:
     """Return every readable open question, the oldest first."""
     found = [
         record async for record in each_record(transaction, RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN))
     ]
-    return sorted(read_documents(found, HumanQuestion, leave_out), key=lambda question: question.asked_at)
+    return sorted(read_documents(found, HumanQuestion, on_unreadable), key=lambda question: question.asked_at)
 
 
 async def find_pending_answer(transaction: Transaction, question: HumanQuestion) -> Record | None:
@@ -82,8 +90,8 @@ async def find_pending_answer(transaction: Transaction, question: HumanQuestion)
 async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> SubmissionResult:
     """Pass an answer to the King if it is valid and no other answer waits for him.
 
-    An answer about a petition counts at once. It resumes nothing, so its General is notified instead of the King.
-    The Envoy later updates the question that people see.
+    An answer about a petition counts at once. It resumes no run, so the General is notified instead of the King. The
+    Envoy later updates the question that people see.
     """
     if await transaction.get(EVENTS.name, answer.event_id):
         return SubmissionResult(is_new=False)
@@ -96,7 +104,7 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
         return SubmissionResult(is_new=False, refusal=refusal)
     if first := await find_pending_answer(transaction, question):
         payload = read_document(first.doc, ExternalEvent).payload
-        by = f"by {payload['user'] or 'somebody'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
+        by = f"by {payload['user'] or 'a person'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
         refusal = f"the question was already answered {by}; the King processes that answer as soon as he runs"
         return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
@@ -140,6 +148,6 @@ async def _answer_petition(
 def describe_end(question: HumanQuestion) -> str:
     """Return for people how a question ended."""
     if question.status is QuestionStatus.EXPIRED:
-        return "Nobody answered in time."
+        return "No answer in time."
     by = f" by {question.answered_by}" if question.answered_by else ""
     return f"Answered{by}: {question.answer}" if question.answer else f"Answered{by}."

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+# How long the end of the process waits for running tasks.
 _LAST_WAIT_SECONDS = 5.0
 _log = structlog.get_logger("kingdom.court")
 

@@ -31,7 +31,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class Envoy:
-    """Runs until stopped. Any number may run; each message is sent by one of them."""
+    """Runs until stopped. Any number of Envoys may run; each message is sent by one of them."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Envoy:
         if listener:
             loops.append(asyncio.create_task(listener.run(self._stopping), name="kingdom-envoy-listener"))
         for task in loops:
-            # Without this, an Envoy that no longer listens or reminds would look alive.
+            # Stop if a loop ends by itself. Otherwise an Envoy that no longer listens or reminds would look alive.
             task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop())
         try:
             await self._worker.run()
@@ -76,7 +76,7 @@ class Envoy:
                 raise error
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the Envoy to end; may be called from a signal handler of the loop."""
+        """Ask the Envoy to end. A signal handler of the loop may call this."""
         self._stopping.set()
         self._worker.stop(at_once=at_once)
 

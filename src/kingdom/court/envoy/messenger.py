@@ -1,4 +1,4 @@
-"""The port to a messaging system: send messages and find sent ones."""
+"""The port to a messaging system: send messages, and find messages that were sent."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class ProgressMark(StrEnum):
-    """The progress that is shown on a person's message that became an event."""
+    """The progress of an event that came from a person's message. It is shown on that message."""
 
     SEEN = "seen"
     NEEDS_PERSON = "needs_person"

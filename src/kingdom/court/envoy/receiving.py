@@ -19,7 +19,7 @@ _MESSAGE = "message"
 _DIRECT = "im"
 # Other subtypes are edits, deletions, or messages of bots.
 _MESSAGE_SUBTYPES = frozenset({None, "file_share", "thread_broadcast"})
-_NEEDED = ("channel", "user", "ts")
+_REQUIRED_FIELDS = ("channel", "user", "ts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,13 @@ class ButtonClick:
 
 def read_message(event: dict[str, Any]) -> PersonMessage | None:
     """Return the message in a Slack event, or None if a bot wrote it or it is not new."""
-    if event.get("bot_id") or event.get("subtype") not in _MESSAGE_SUBTYPES or not all(map(event.get, _NEEDED)):
+    if (
+        event.get("bot_id")
+        or event.get("subtype") not in _MESSAGE_SUBTYPES
+        or not all(map(event.get, _REQUIRED_FIELDS))
+    ):
         return None
-    words = {name: str(event.get(name) or "") for name in (*_NEEDED, "text", "thread_ts")}
+    words = {name: str(event.get(name) or "") for name in (*_REQUIRED_FIELDS, "text", "thread_ts")}
     kind = MENTION if event.get("type") == MENTION else _MESSAGE
     return PersonMessage(kind=kind, direct=event.get("channel_type") == _DIRECT, **words)
 

@@ -17,7 +17,7 @@ REPORT = "report-sent"
 
 
 class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
-    """The thread of an assignment. `channel` is the messenger's own id, `asked` is the configured name."""
+    """The thread of an assignment. `channel` is the messenger's id of the channel, `asked` its configured name."""
 
     channel: str
     thread_ts: str
@@ -25,7 +25,7 @@ class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""
 
     def is_in(self, channel: str) -> bool:
-        """Return whether a configured channel is the one of the thread."""
+        """Return whether a channel is that of the thread. An empty channel always is."""
         return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
 
 
@@ -44,9 +44,9 @@ _Entry = TypeVar("_Entry", MessageThread, ShownQuestion)
 _RECORD_IDS: dict[type, str] = {MessageThread: THREADS, ShownQuestion: SHOWN_QUESTIONS}
 
 
-async def load_entries(transaction: Transaction, form: type[_Entry]) -> dict[str, _Entry]:
+async def load_entries(transaction: Transaction, entry_type: type[_Entry]) -> dict[str, _Entry]:
     """Return every thread or shown question by its assignment."""
-    _, known = await _load(transaction, form)
+    _, known = await _load(transaction, entry_type)
     return known
 
 
@@ -56,9 +56,9 @@ async def save_entry(transaction: Transaction, assignment_id: str, entry: _Entry
     await _save(transaction, record, {**known, assignment_id: entry})
 
 
-async def remove_entry(transaction: Transaction, form: type[_Entry], assignment_id: str) -> _Entry | None:
+async def remove_entry(transaction: Transaction, entry_type: type[_Entry], assignment_id: str) -> _Entry | None:
     """Remove the thread or the shown question of an assignment, and return it."""
-    record, known = await _load(transaction, form)
+    record, known = await _load(transaction, entry_type)
     entry = known.pop(assignment_id, None)
     if entry is not None:
         await _save(transaction, record, known)
@@ -71,16 +71,16 @@ async def save_report_date(transaction: Transaction, date: str) -> None:
     await _save(transaction, record or _empty(REPORT), {"date": date})
 
 
-async def _load(transaction: Transaction, form: type[_Entry]) -> tuple[Record, dict[str, _Entry]]:
-    record = await transaction.get(ENVOYS.name, _RECORD_IDS[form])
+async def _load(transaction: Transaction, entry_type: type[_Entry]) -> tuple[Record, dict[str, _Entry]]:
+    record = await transaction.get(ENVOYS.name, _RECORD_IDS[entry_type])
     if record is None:
-        return _empty(_RECORD_IDS[form]), {}
+        return _empty(_RECORD_IDS[entry_type]), {}
     known = {}
     for assignment_id, document in record.doc.items():
         try:
-            known[assignment_id] = msgspec.convert(document, form)
+            known[assignment_id] = msgspec.convert(document, entry_type)
         except msgspec.ValidationError:
-            # Edited by hand and invalid: skip it, the others still count.
+            # A person may have edited the entry so that it is invalid. The others still count.
             continue
     return record, known
 

@@ -18,9 +18,10 @@ from kingdom.court.questions import QUESTIONS, WARNED_AFTER, HumanQuestion, Ques
 from kingdom.court.records import ASSIGNMENTS, queue_message
 from kingdom.workflow.records import run_transaction
 
-_AT_ONCE = 50
-# The thread already shows the complete question.
+_QUESTIONS_LIMIT = 50
+# How many characters of a question a reminder shows. The thread shows the complete question.
 _SHOWN_MAX = 1500
+# A question or thread that could not be cleaned up is removed after this time.
 _LEFT_OVER_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
@@ -28,7 +29,7 @@ _log = structlog.get_logger("kingdom.court")
 async def send_reminders(transaction: Transaction, now: datetime, channel: str, zone: ZoneInfo) -> int:
     """Queue reminders of old questions, and return how many. The King handles questions past their deadline."""
     due = await transaction.find(
-        RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=_AT_ONCE)
+        RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=_QUESTIONS_LIMIT)
     )
     reminded = 0
     for record in due:
@@ -43,7 +44,7 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
         await queue_message(
             transaction,
             MessageType.THREAD_UPDATE,
-            _words(question, now, late=late),
+            _reminder_text(question, now, late=late),
             channel=await _channel(transaction, question, channel),
             thread=question.thread,
             today=now.astimezone(zone).date(),
@@ -55,10 +56,10 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
 
 
 async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> None:
-    """Show how each closed question ended and remove it, then remove threads of assignments that are gone."""
+    """Show how each closed question ended and remove it. Remove threads whose assignment is no longer stored."""
     async with bus.transaction() as transaction:
-        over = await _questions_over(transaction)
-    for assignment_id, (question, ending) in over.items():
+        closed = await _closed_questions(transaction)
+    for assignment_id, (question, ending) in closed.items():
         if question.message_ts:
             try:
                 await messenger.end_question(question, ending)
@@ -70,13 +71,13 @@ async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> N
     await run_transaction(bus, lambda transaction: _forget_threads(transaction, now))
 
 
-async def _questions_over(transaction: Transaction) -> dict[str, tuple[ShownQuestion, str]]:
-    over = {}
+async def _closed_questions(transaction: Transaction) -> dict[str, tuple[ShownQuestion, str]]:
+    closed = {}
     for assignment_id, question in (await load_entries(transaction, ShownQuestion)).items():
         found = await load_question(transaction, assignment_id)
         if found is None or found[1].status is not QuestionStatus.OPEN:
-            over[assignment_id] = (question, describe_end(found[1]) if found else QUESTION_OVER)
-    return over
+            closed[assignment_id] = (question, describe_end(found[1]) if found else QUESTION_OVER)
+    return closed
 
 
 async def _forget_question(transaction: Transaction, assignment_id: str, msg_id: str) -> None:
@@ -95,15 +96,15 @@ async def _forget_threads(transaction: Transaction, now: datetime) -> None:
 
 
 async def _channel(transaction: Transaction, question: HumanQuestion, otherwise: str) -> str:
-    awaited = (await load_entries(transaction, ShownQuestion)).get(question.id)
-    return awaited.channel if awaited else otherwise
+    shown = (await load_entries(transaction, ShownQuestion)).get(question.id)
+    return shown.channel if shown else otherwise
 
 
-def _words(question: HumanQuestion, now: datetime, *, late: bool) -> str:
+def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     days = (now - question.asked_at).days
     since = f"{days} days" if days > 1 else "a day"
     otherwise = "then it is refused" if question.petition else "then the work fails"
     after = f"then the answer is {question.default!r}" if question.default else otherwise
-    begin = "Nobody has answered for" if late else "A question has waited for"
+    begin = "No answer for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
     return f"{begin} {since}: {asked}\nAnswer by {question.due_at.isoformat()}; {after}."

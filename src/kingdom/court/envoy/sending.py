@@ -1,4 +1,4 @@
-"""Send queued messages: one effect per message, for any messenger. Its results are stored together with the answer."""
+"""Send queued messages with any messenger. Each message is one effect."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -40,7 +40,7 @@ _MARKS = {
 
 
 class SendMessage(Effect[MessageQueued]):
-    """Sends a message in its thread, or on its own if there is none.
+    """Sends a message in its thread, or on its own if it has no thread.
 
     A queued message never changes, and only earlier messages of the same ordered stream change its thread. So every
     attempt reads the same data from the store.
@@ -59,21 +59,21 @@ class SendMessage(Effect[MessageQueued]):
 
     def request(self, event: Event[MessageQueued]) -> Mapping[str, Any]:
         """See the base class."""
-        # Message ids repeat in another store, event ids do not.
+        # Two stores may use the same message id, but not the same event id.
         key = str(event.envelope.event_id)
         return {"message_id": event.payload.message_id, "key": key, "channel": self._channel}
 
     async def call(self, attempt: Attempt) -> CallResult:
         """See the base class."""
         try:
-            post = await self._post(attempt)
+            post = await self._outgoing_message(attempt)
         except NotFound as error:
             return Rejected(f"the message no longer exists: {error}")
         return await self._messenger.post(post)
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         """See the base class."""
-        return await self._messenger.find(await self._post(attempt))
+        return await self._messenger.find(await self._outgoing_message(attempt))
 
     async def conclude(
         self, event: Event[MessageQueued], answer: Acked | Rejected, transaction: Transaction
@@ -91,19 +91,19 @@ class SendMessage(Effect[MessageQueued]):
             date = str(message.context.get("date") or message.created_at.date())
             await save_report_date(transaction, date)
         if assignment_id:
-            await self._follow(transaction, message, assignment_id, channel, ts)
+            await self._update_entries(transaction, message, assignment_id, channel, ts)
         return Done()
 
-    async def _follow(
+    async def _update_entries(
         self, transaction: Transaction, message: Message, assignment_id: str, channel: str, ts: str
     ) -> None:
-        """Store or remove the thread and the question of an assignment."""
+        """Store or remove the thread and the shown question of an assignment."""
         if message.type is MessageType.THREAD_START and ts:
             asked = message.channel or self._channel
             thread = MessageThread(channel=channel, thread_ts=ts, created_at=message.created_at, asked=asked)
             await save_entry(transaction, assignment_id, thread)
         if message.type is MessageType.HUMAN_INPUT_REQUEST:
-            await self._await_answer(transaction, message, channel, ts)
+            await self._save_question(transaction, message, channel, ts)
             await self._mark(transaction, assignment_id, ProgressMark.NEEDS_PERSON)
         if ending := final_status_of(message):
             await self._end(transaction, assignment_id)
@@ -116,7 +116,8 @@ class SendMessage(Effect[MessageQueued]):
             self._end_later(transaction, question, QUESTION_OVER)
         await close_question(transaction, assignment_id)
 
-    async def _await_answer(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
+    async def _save_question(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
+        """Store the question that people now see, or end it if it is no longer open."""
         thread = (await load_entries(transaction, MessageThread)).get(assignment_id_of(message))
         question = ShownQuestion(
             msg_id=message.id,
@@ -131,7 +132,6 @@ class SendMessage(Effect[MessageQueued]):
         if found and found[1].status is QuestionStatus.OPEN:
             await save_entry(transaction, question_id, question)
         else:
-            # The question was answered before its message was sent.
             self._end_later(transaction, question, describe_end(found[1]) if found else QUESTION_OVER)
 
     def _end_later(self, transaction: Transaction, question: ShownQuestion, ending: str) -> None:
@@ -148,7 +148,7 @@ class SendMessage(Effect[MessageQueued]):
         show = partial(self._messenger.mark, *source, mark)
         transaction.after_commit(lambda: self._background.start(f"mark {assignment_id} {mark}", show))
 
-    async def _post(self, attempt: Attempt) -> OutgoingMessage:
+    async def _outgoing_message(self, attempt: Attempt) -> OutgoingMessage:
         async with self._bus.transaction() as transaction:
             _, message = await load(transaction, Message, attempt.request["message_id"])
             threads = await load_entries(transaction, MessageThread)

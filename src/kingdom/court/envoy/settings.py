@@ -19,7 +19,7 @@ class SlackSettings(_EnvoySection, frozen=True, kw_only=True):
     """How to reach Slack: the bot token sends, the app token receives over Socket Mode."""
 
     bot_token: _Words
-    # Without it, people answer on the command line.
+    # Without an app token, people can answer only on the command line.
     app_token: str = ""
     base_url: _Address = "https://slack.com/api/"
     # A message that Slack does not show after this time was not received.
@@ -29,7 +29,7 @@ class SlackSettings(_EnvoySection, frozen=True, kw_only=True):
 
     @property
     def settles_after(self) -> timedelta:
-        """Return how long after the start of a post Slack shows it, if at all. A post takes up to two calls."""
+        """Return how long after the start of a post its message can still appear. A post takes up to two calls."""
         return timedelta(seconds=2 * self.call_seconds + self.settles_after_seconds)
 
 

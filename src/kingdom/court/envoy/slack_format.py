@@ -12,6 +12,7 @@ from kingdom.court.documents import Message, MessageType
 
 METADATA_TYPE = "kingdom_message"
 ANSWER_ACTION = re.compile(r"^kingdom_answer_")
+# Lengths in characters, below the limits of Slack.
 _TEXT_MAX = 30_000
 _ESCAPED_MAX = 36_000
 _SECTION_MAX = 2_900
@@ -20,7 +21,9 @@ _BUTTON_TEXT_MAX = 75
 _VALUE_MAX = 2_000
 _PERSON = re.compile(r"\b[UW](?=[A-Z]*[0-9])[A-Z0-9]{6,}\b")
 _MENTION = re.compile(r"^(?:\s*<@[UW][A-Z0-9]+(?:\|[^>]*)?>)+\s*")
+# The wait at a rate limit, if Slack does not say how long.
 _WAIT = timedelta(seconds=30)
+# After this many attempts, an error that is in neither table below counts as permanent.
 _ATTEMPTS_MAX = 3
 
 # Slack may have posted the message although it reports an error.
@@ -57,7 +60,7 @@ class ButtonChoice(msgspec.Struct, frozen=True, kw_only=True, rename={"question_
 
 
 def question_id_of(message: Message) -> str:
-    """Return the id of a message's question, which is its assignment unless the message names another."""
+    """Return the id of a message's question: the petition that it is about, or else its assignment."""
     return str(message.context.get("ask_id") or message.context.get("task_id") or "")
 
 
@@ -83,12 +86,12 @@ def question_blocks(message: Message) -> list[dict[str, Any]] | None:
     """Return the blocks of a question with a button for each choice. Other messages have no blocks."""
     if message.type is not MessageType.HUMAN_INPUT_REQUEST:
         return None
-    return [*_sections(message.content), *_buttons(message), _small(_how_to_answer(message))]
+    return [*_sections(message.content), *_buttons(message), _context_block(_how_to_answer(message))]
 
 
 def ended_question_blocks(question: str, ending: str) -> list[dict[str, Any]]:
     """Return the blocks of a closed question: no buttons, and how it ended."""
-    return [*_sections(question), _small(ending)]
+    return [*_sections(question), _context_block(ending)]
 
 
 def read_choice(value: str) -> ButtonChoice | None:
@@ -101,14 +104,14 @@ def read_choice(value: str) -> ButtonChoice | None:
 
 def classify_error(error: str, status: int, retry_after: timedelta | None, attempt: int) -> CallResult:
     """Return what an error of Slack means for the message."""
-    escaped = f"Slack refused the message: {error or f'HTTP {status}'}"
+    reason = f"Slack refused the message: {error or f'HTTP {status}'}"
     if error == "ratelimited" or status == 429:  # noqa: PLR2004 - an HTTP status
-        return Throttled(retry_after or _WAIT, escaped)
+        return Throttled(retry_after or _WAIT, reason)
     if error in _UNCLEAR or status >= 500 or not error:  # noqa: PLR2004 - an HTTP status class
-        return Unknown(escaped)
+        return Unknown(reason)
     if error in _PERMANENT:
-        return Rejected(f"{escaped}: {_PERMANENT[error]}")
-    return Rejected(escaped) if attempt >= _ATTEMPTS_MAX else Throttled(None, escaped)
+        return Rejected(f"{reason}: {_PERMANENT[error]}")
+    return Rejected(reason) if attempt >= _ATTEMPTS_MAX else Throttled(None, reason)
 
 
 def _sections(text: str) -> list[dict[str, Any]]:
@@ -157,5 +160,5 @@ def _how_to_answer(message: Message) -> str:
     return f"{ways} Deadline: {escape_text(due_at)}." if due_at else ways
 
 
-def _small(text: str) -> dict[str, Any]:
+def _context_block(text: str) -> dict[str, Any]:
     return {"type": "context", "elements": [{"type": "mrkdwn", "text": text[:_SECTION_MAX]}]}

@@ -1,4 +1,4 @@
-"""Receive messages and clicks from Slack over Socket Mode. Each is acknowledged after its commit."""
+"""Receive messages and clicks from Slack over Socket Mode. Each one is acknowledged after its commit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +23,7 @@ from kingdom.workflow.records import run_transaction
 
 # How often the client checks its connection.
 _PING_SECONDS = 10.0
+# How long a stop waits for events that are being processed.
 _LAST_WAIT_SECONDS = 10.0
 
 
@@ -47,13 +48,13 @@ class SlackListener:
         self._idle.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Stay connected until stopped, then finish what is being processed."""
+        """Stay connected until stopped, then finish the events that are being processed."""
         handler = AsyncSocketModeHandler(self._app(), self._app_token, ping_interval=_PING_SECONDS)
         connecting = asyncio.create_task(handler.connect_async())  # type: ignore[no-untyped-call]  # slack_bolt has no annotation here
         try:
             await stopping.wait()
         finally:
-            await self._fall_silent()
+            await self._wait_until_idle()
             connecting.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
             await handler.close_async()  # type: ignore[no-untyped-call]  # slack_bolt has no annotation here
@@ -118,14 +119,14 @@ class SlackListener:
             if not self._busy:
                 self._idle.set()
 
-    async def _fall_silent(self) -> None:
-        """Wait for events in process. Slack repeats those that take longer."""
+    async def _wait_until_idle(self) -> None:
+        """Wait for events that are being processed. Slack sends an event again if it is not acknowledged."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT_SECONDS):
                 await self._idle.wait()
 
     def _respond(self, result: SubmissionResult, channel: str, thread_ts: str, person: str, text: str) -> None:
-        """Show people what became of an answer."""
+        """Tell the person why an answer was refused, or show the answer on its question."""
         if result.refusal:
             words = sentence(f"This is not a valid answer: {result.refusal}")
             self._background.start(

@@ -43,16 +43,16 @@ _EMOJI = {
 }
 _UNREACHABLE_WAIT = timedelta(seconds=15)
 # How much our clock and Slack's clock may differ.
-_CLOCKS_DIFFER = timedelta(minutes=5)
+_CLOCK_SKEW_MAX = timedelta(minutes=5)
 _PAGE = 200
-# Unfurling would fetch URLs that strangers wrote, and could leak data in them.
+# Do not let Slack preview links: it would fetch URLs that strangers wrote, which could leak data in the URLs.
 _NOTHING_FETCHED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
 _WRONG_TOKEN = frozenset({"invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive"})
 _Page = Callable[..., Awaitable[AsyncSlackResponse]]
 
 
 class SlackMessenger(Messenger):
-    """Posts with the Web API. Slack shows every accepted message within a known time, so a missing one was not sent."""
+    """Posts with the Web API. Slack shows a message within a known time. If it does not, the message was not sent."""
 
     def __init__(self, settings: SlackSettings, *, page: int = _PAGE) -> None:
         self.target = Target(name="slack", idempotency=Idempotency.TIME, settles_after=settings.settles_after)
@@ -77,7 +77,7 @@ class SlackMessenger(Messenger):
             base_url=self._settings.base_url,
             timeout=math.ceil(self._settings.call_seconds),
             session=self._session,
-            # Only the ledger may repeat a post that may have arrived.
+            # The client must not retry, because a failed post may have arrived. The ledger decides about retries.
             retry_handlers=[],
         )
         try:
@@ -135,11 +135,11 @@ class SlackMessenger(Messenger):
         changes = [(self.web.reactions_add, _EMOJI[mark], "already_reacted")]
         if mark is not ProgressMark.NEEDS_PERSON:
             changes.append((self.web.reactions_remove, _EMOJI[ProgressMark.NEEDS_PERSON], "no_reaction"))
-        for change, name, is_so_already in changes:
+        for change, name, harmless_error in changes:
             try:
                 await change(channel=channel, timestamp=ts, name=name)
             except SlackApiError as error:
-                if _error(error) != is_so_already:
+                if _error(error) != harmless_error:
                     raise
 
     async def whisper(self, channel: str, thread_ts: str, person: str, text: str) -> None:
@@ -171,13 +171,13 @@ class SlackMessenger(Messenger):
         except SlackApiError as error:
             if _error(error) != "thread_not_found":
                 raise
-        # The first message of the thread was deleted: post on its own.
+        # The first message of the thread was deleted, so post outside a thread.
         return await self.web.chat_postMessage(**chat_message)
 
     async def _posted_messages(self, post: OutgoingMessage, channel: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield all messages where this one may be, since shortly before it was created."""
-        oldest = f"{(post.message.created_at - _CLOCKS_DIFFER).timestamp():.6f}"
-        shown: dict[str, Any] = {
+        """Yield all messages of the thread and the channel since shortly before this one was created."""
+        oldest = f"{(post.message.created_at - _CLOCK_SKEW_MAX).timestamp():.6f}"
+        query: dict[str, Any] = {
             "channel": channel,
             "oldest": oldest,
             "include_all_metadata": True,
@@ -185,12 +185,12 @@ class SlackMessenger(Messenger):
         }
         if post.thread:
             try:
-                async for message in _pages(self.web.conversations_replies, **shown, ts=post.thread.thread_ts):
+                async for message in _pages(self.web.conversations_replies, **query, ts=post.thread.thread_ts):
                     yield message
             except SlackApiError as error:
                 if _error(error) != "thread_not_found":
                     raise
-        async for message in _pages(self.web.conversations_history, **shown):
+        async for message in _pages(self.web.conversations_history, **query):
             yield message
 
     async def _channel_id(self, named: str) -> str:
@@ -215,10 +215,11 @@ def is_person_id(channel: str) -> bool:
     return channel[:1] in ("U", "W") and channel.isalnum() and channel.isupper()
 
 
-async def _pages(ask: _Page, *, key: str = "messages", **about: Any) -> AsyncIterator[dict[str, Any]]:
+async def _pages(method: _Page, *, key: str = "messages", **query: Any) -> AsyncIterator[dict[str, Any]]:
+    """Yield the items on all pages that a method of the Web API returns."""
     cursor = ""
     while True:
-        page = await ask(**about, **({"cursor": cursor} if cursor else {}))
+        page = await method(**query, **({"cursor": cursor} if cursor else {}))
         for each in page[key]:
             yield each
         cursor = (page.get("response_metadata") or {}).get("next_cursor") or ""

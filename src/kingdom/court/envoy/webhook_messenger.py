@@ -26,6 +26,7 @@ SIGNATURE = "X-Kingdom-Signature-256"
 IDENTIFIER = "Idempotency-Key"
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _UNREACHABLE_WAIT = timedelta(seconds=15)
+# How many characters of a reply an error shows.
 _SHOWN_MAX = 200
 
 
@@ -61,13 +62,13 @@ class WebhookMessenger(OneWayMessenger):
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 answer = classify_response(response.status, response.headers)
-                words = (await response.text(errors="replace"))[:_SHOWN_MAX]
+                reply = (await response.text(errors="replace"))[:_SHOWN_MAX]
         except aiohttp.ClientConnectorError as error:
             # No connection, so nothing was sent.
             return Throttled(_UNREACHABLE_WAIT, f"cannot connect to the webhook: {error}")
         if isinstance(answer, Rejected):
             return Rejected(
-                f"the webhook at {urlsplit(url).netloc} refused the message: {answer.reason} {words}".strip()
+                f"the webhook at {urlsplit(url).netloc} refused the message: {answer.reason} {reply}".strip()
             )
         return Acked({"channel": post.channel}) if isinstance(answer, Acked) else answer
 

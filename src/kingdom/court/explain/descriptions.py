@@ -1,6 +1,6 @@
 """The table that describes log entries for people. Entries that are not in the table are not shown. Pure.
 
-Statuses that follow from a shown entry, and entries of a General that repeat those of its run, are left out.
+The table leaves out statuses that follow from another entry, and entries of a General that repeat those of its run.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from kingdom.bus.log import LogEntry
 from kingdom.court.documents import Assignment
-from kingdom.court.explain.spans import short_id, who_answered
+from kingdom.court.explain.spans import answer_and_person, short_id
 from kingdom.court.explain.timeline import MomentKind
 
 _COMMIT_DIGITS = 10
@@ -17,7 +17,11 @@ _COMMIT_DIGITS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptionContext:
-    """The names that a description needs besides its entry."""
+    """What a description needs besides its entry.
+
+    `subject` describes the event. `rules` are the routing rules by assignment. `works` and `gits` are names by id.
+    `from_court` is False for a run that a person started.
+    """
 
     rules: Mapping[str, str] = field(default_factory=dict)
     subject: str = ""
@@ -47,11 +51,11 @@ Describer = Callable[[Mapping[str, Any], DescriptionContext], Description | None
 
 
 def describe(entry: LogEntry, names: DescriptionContext) -> Description | None:
-    """Return the description of an entry, or None."""
+    """Return the description of an entry, or None if it is not shown."""
     if ignored := entry.data.get("ignored"):
         return Description(MomentKind.LATE, f"sent {entry.type} too late: it changed nothing", str(ignored))
-    teller = DESCRIBERS.get(entry.type)
-    return teller(entry.data, names) if teller else None
+    describer = DESCRIBERS.get(entry.type)
+    return describer(entry.data, names) if describer else None
 
 
 def _noticed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
@@ -69,9 +73,9 @@ def _dispatched(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 
 
 def _resumed(data: Mapping[str, Any], names: DescriptionContext) -> Description:
-    text, person = who_answered(names.assignments.get(str(data["task_id"])))
+    text, person = answer_and_person(names.assignments.get(str(data["task_id"])))
     what = f"resumed {data['original_task_id']} as {data['task_id']}"
-    detail = f"{person or 'somebody'} answered: {text}" if text else "a person answered"
+    detail = f"{person or 'a person'} answered: {text}" if text else "a person answered"
     return Description(MomentKind.ANSWER, what, detail)
 
 
@@ -132,7 +136,7 @@ def _petitioned(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
 
 
 def _about_work(kind: MomentKind, words: str, why: str = "") -> Describer:
-    """Return a function that puts the name of a Work into `words` in place of {}. `why` names a field of the entry."""
+    """Return a function that replaces {} in `words` by the name of a Work. `why` is the field that has the reason."""
 
     def describe_entry(data: Mapping[str, Any], names: DescriptionContext) -> Description:
         return Description(kind, words.format(names.work(data)), str(data.get(why) or ""))
@@ -141,6 +145,8 @@ def _about_work(kind: MomentKind, words: str, why: str = "") -> Describer:
 
 
 def _plain(kind: MomentKind, words: str, why: str = "") -> Describer:
+    """Return a function that always says `words`. `why` is the field that has the reason."""
+
     def describe_entry(data: Mapping[str, Any], _: DescriptionContext) -> Description:
         return Description(kind, words, str(data.get(why) or ""))
 
@@ -169,12 +175,12 @@ def _checkpoint(data: Mapping[str, Any], names: DescriptionContext) -> Descripti
     commits = [
         f"{names.gits.get(tree, short_id(tree))} {commit[:_COMMIT_DIGITS]}" for tree, commit in data["commits"].items()
     ]
-    what = f"took checkpoint {_tail(str(data['checkpointId']))} after {names.work(data)}"
+    what = f"took checkpoint {_checkpoint_name(str(data['checkpointId']))} after {names.work(data)}"
     return Description(MomentKind.CHECKPOINT, what, ", ".join(commits))
 
 
 def _rolled_back(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    to = f"checkpoint {_tail(str(data['checkpointId']))}" if data["checkpointId"] else "the base"
+    to = f"checkpoint {_checkpoint_name(str(data['checkpointId']))}" if data["checkpointId"] else "the base"
     rescued = ", ".join(data.get("rescueRefs") or ())
     why = f"uncommitted changes are kept: {rescued}" if rescued else ""
     return Description(MomentKind.CHECKPOINT, f"rolled back to {to}", why)
@@ -196,7 +202,7 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _tail(checkpoint_id: str) -> str:
+def _checkpoint_name(checkpoint_id: str) -> str:
     """Return a checkpoint as people name it, such as w1-c1."""
     return "-".join(checkpoint_id.split("-")[-2:])
 

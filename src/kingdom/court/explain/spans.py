@@ -16,8 +16,8 @@ _ENDS = {
     "AgentAsked": QueryOutcome.ASKED,
     "QueryFailed": QueryOutcome.FAILED,
 }
-# After these entries no one watches the open prompts. Only the transcript shows how they ended.
-_CUTS = frozenset({"AgentError", "AgentStopped", "WorkflowDisplaced"})
+# These entries interrupt the open prompts. Only the transcript shows how those prompts ended.
+_INTERRUPTIONS = frozenset({"AgentError", "AgentStopped", "WorkflowDisplaced"})
 _WORK_ENDS = frozenset({"WorkCompleted", "WorkFailed", "WorkCancelled"})
 _ANSWERED = "ANSWERED"
 
@@ -36,14 +36,14 @@ def queries_of(entries: Iterable[LogEntry]) -> dict[str, list[QuerySpan]]:
             sent = QuerySpan(task_id=data["taskId"], attempt=data["attempt"], sent_at=entry.at)
             found.setdefault(data["workId"], []).append(sent)
         elif entry.type in _ENDS:
-            _change(spans, data["taskId"], entry.at, _ENDS[entry.type], data)
+            _end_query(spans, data["taskId"], entry.at, _ENDS[entry.type], data)
         elif entry.type == "QueryReconciled":
             answered = data["finding"] == _ANSWERED
             outcome = QueryOutcome.ANSWERED if answered else QueryOutcome.LOST
-            _change(spans, data["taskId"], entry.at, outcome, data, reconciled=str(data["finding"]))
-        elif entry.type in _CUTS:
-            for cut in [spans] if spans else found.values():
-                _cut(cut, entry.at)
+            _end_query(spans, data["taskId"], entry.at, outcome, data, reconciled=str(data["finding"]))
+        elif entry.type in _INTERRUPTIONS:
+            for interrupted in [spans] if spans else found.values():
+                _interrupt(interrupted, entry.at)
     return found
 
 
@@ -52,11 +52,11 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
     queries = queries_of(entries)
     stored = {work.id: work for work in workflow.works} if workflow else {}
     spans = []
-    for work_id in dict.fromkeys([*stored, *_named(entries), *queries]):
+    for work_id in dict.fromkeys([*stored, *_started_works(entries), *queries]):
         asked, work = queries.get(work_id, []), stored.get(work_id)
         started, ended = _first(entries, work_id, {"WorkStarted"}), _last(entries, work_id, _WORK_ENDS)
         if work and work.status not in ("COMPLETED", "FAILED", "CANCELLED"):
-            # It ended before, but was undone or continues.
+            # The Work ended before, but was undone or continues.
             ended = None
         spans.append(
             WorkSpan(
@@ -77,14 +77,17 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
 def questions_of(
     entries: Iterable[LogEntry], assignments: Sequence[Assignment], *, from_court: bool
 ) -> tuple[QuestionSpan, ...]:
-    """Return the questions to people with their answers, which resumed assignments contain."""
+    """Return the questions to people. Their answers are in the assignments that resumed the run.
+
+    `from_court` is False for a run that a person started.
+    """
     asked_in = "task.needs_human" if from_court else "WorkflowAwaiting"
-    word = "question" if from_court else "reason"
+    text_field = "question" if from_court else "reason"
     answers = {each.id: each for each in assignments if each.type == RESUME}
     questions: list[QuestionSpan] = []
     for entry in entries:
         if entry.type == asked_in:
-            questions.append(QuestionSpan(question=str(entry.data.get(word, "")), asked_at=entry.at))
+            questions.append(QuestionSpan(question=str(entry.data.get(text_field, "")), asked_at=entry.at))
         elif questions and not questions[-1].answered_at and entry.type == "task.resumed":
             answer = answers.get(str(entry.data.get("task_id")))
             questions[-1] = _answered(questions[-1], entry.at, answer)
@@ -93,8 +96,8 @@ def questions_of(
     return tuple(questions)
 
 
-def who_answered(assignment: Assignment | None) -> tuple[str, str]:
-    """Return the answer that resumes an assignment, and the person who gave it."""
+def answer_and_person(assignment: Assignment | None) -> tuple[str, str]:
+    """Return the text of the answer that an assignment passes on, and the person who gave it."""
     payload = assignment.payload if assignment else {}
     return str(payload.get("text") or ""), str(payload.get("user") or "")
 
@@ -105,12 +108,12 @@ def short_id(part_id: str) -> str:
 
 
 def _answered(asked: QuestionSpan, at: datetime, assignment: Assignment | None, actor: str = "") -> QuestionSpan:
-    text, person = who_answered(assignment)
+    text, person = answer_and_person(assignment)
     seconds = seconds_between(asked.asked_at, at)
     return msgspec.structs.replace(asked, answered_at=at, answer=text, answered_by=person or actor, seconds=seconds)
 
 
-def _change(
+def _end_query(
     spans: list[QuerySpan],
     task_id: str,
     at: datetime,
@@ -133,13 +136,13 @@ def _change(
             return
 
 
-def _cut(spans: list[QuerySpan], at: datetime) -> None:
+def _interrupt(spans: list[QuerySpan], at: datetime) -> None:
     for index, span in enumerate(spans):
         if span.outcome is QueryOutcome.OPEN:
             spans[index] = msgspec.structs.replace(span, ended_at=at, outcome=QueryOutcome.LOST)
 
 
-def _named(entries: Iterable[LogEntry]) -> list[str]:
+def _started_works(entries: Iterable[LogEntry]) -> list[str]:
     return [str(entry.data["workId"]) for entry in entries if entry.type == "WorkStarted"]
 
 

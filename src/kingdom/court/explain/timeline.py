@@ -52,7 +52,7 @@ class QueryOutcome(StrEnum):
 
 
 class QuerySpan(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt. A `lost` prompt was interrupted; `reconciled` is what its transcript showed later."""
+    """One prompt to an agent. A `lost` prompt was interrupted; `reconciled` is what its transcript showed later."""
 
     task_id: str
     attempt: int
@@ -136,7 +136,7 @@ class Strand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The event that started it."""
+    """The event that caused the strands."""
 
     id: str
     type: str

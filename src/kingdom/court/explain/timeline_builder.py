@@ -31,7 +31,7 @@ _SUBJECT_LENGTH_MAX = 200
 
 
 class _StrandEntry(NamedTuple):
-    """A log entry, and the strand that it belongs to, if any."""
+    """A log entry, its strand if it has one, and what its description needs."""
 
     logged: LoggedEntry
     strand: Strand | None
@@ -41,20 +41,22 @@ class _StrandEntry(NamedTuple):
 def build_timeline(data: TimelineData) -> Timeline:
     """Return the timeline of the gathered data."""
     subject = subject_of(data.event.payload) if data.event else ""
-    waits_from = next((each.entry.at for each in data.entries if each.entry.type == "event.detected"), None)
-    strands = [(each, _strand(each, data, waits_from)) for each in data.strands]
-    event_names = _event_names(data, subject)
+    waiting_since = next((each.entry.at for each in data.entries if each.entry.type == "event.detected"), None)
+    strands = [(each, _strand(each, data, waiting_since)) for each in data.strands]
+    event_names = _event_context(data, subject)
     by_id = {strand.id: strand for _, strand in strands}
     strand_entries = [
         _StrandEntry(each, by_id.get(str(each.entry.data.get("task_id"))), event_names) for each in data.entries
     ]
     for strand_data, strand in strands:
-        names = _names(strand_data)
+        names = _strand_context(strand_data)
         strand_entries += [_StrandEntry(logged, strand, names) for logged in strand_data.entries]
     ended_at = _ended_at(data, [strand for _, strand in strands])
     begun_at = min((each.logged.entry.at for each in strand_entries), default=None)
     strand_entries += [
-        _StrandEntry(logged, None, event_names) for logged in data.around if _is_within(logged, begun_at, ended_at)
+        _StrandEntry(logged, None, event_names)
+        for logged in data.role_entries
+        if _is_within(logged, begun_at, ended_at)
     ]
     moments = _in_order(
         strand_entries,
@@ -76,7 +78,7 @@ def build_timeline(data: TimelineData) -> Timeline:
     )
 
 
-def _strand(strand_data: StrandData, data: TimelineData, waits_from: datetime | None) -> Strand:
+def _strand(strand_data: StrandData, data: TimelineData, waiting_since: datetime | None) -> Strand:
     entries = [logged.entry for logged in strand_data.entries]
     root = strand_data.assignments[0] if strand_data.assignments else None
     current = strand_data.assignments[-1] if strand_data.assignments else None
@@ -84,7 +86,7 @@ def _strand(strand_data: StrandData, data: TimelineData, waits_from: datetime | 
     works = works_of(run, entries)
     cost = run.cost_usd if run else sum(work.cost_usd for work in works)
     dispatched = _dispatched_at(data, strand_data.id)
-    rested = run.ended_at if run and run.status in WORKFLOW.final else None
+    run_ended_at = run.ended_at if run and run.status in WORKFLOW.final else None
     return Strand(
         id=strand_data.id,
         general=(root.target_general if root else "")
@@ -99,12 +101,12 @@ def _strand(strand_data: StrandData, data: TimelineData, waits_from: datetime | 
         or (waiting.reason if waiting else "")
         or (run.reason if run else ""),
         summary=str((strand_data.result or {}).get("summary", "")),
-        waited_seconds=seconds_between(waits_from, dispatched),
+        waited_seconds=seconds_between(waiting_since, dispatched),
         begun_at=root.started_at if root else (run.started_at if run else None),
-        ended_at=root.ended_at if root else (rested or _reported_at(entries)),
+        ended_at=root.ended_at if root else (run_ended_at or _reported_at(entries)),
         cost_usd=round(cost, 6),
         works=works,
-        questions=questions_of(entries, strand_data.assignments, from_court=_is_of_court(strand_data)),
+        questions=questions_of(entries, strand_data.assignments, from_court=_is_from_court(strand_data)),
         outputs=tuple(_outputs(strand_data)),
     )
 
@@ -134,12 +136,12 @@ def _outputs(strand_data: StrandData) -> Iterator[PetitionOutput]:
         )
 
 
-def _in_order(strand_entries: Sequence[_StrandEntry], beside: Sequence[Moment]) -> list[Moment]:
-    """Return every moment in log order. Moments from records are sorted in by their time.
+def _in_order(strand_entries: Sequence[_StrandEntry], record_moments: Sequence[Moment]) -> list[Moment]:
+    """Return all moments in order: those of log entries in log order, `record_moments` by their time.
 
-    Clocks of two machines differ slightly, so an entry counts as no earlier than the entries before it.
+    The clocks of two machines may differ slightly, so an entry counts as no earlier than the entry before it.
     """
-    placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in beside]
+    placed: list[tuple[datetime, Moment]] = [(moment.at, moment) for moment in record_moments]
     latest: datetime | None = None
     failed: set[str] = set()
     for each in sorted(strand_entries, key=lambda each: each.logged.cursor):
@@ -176,7 +178,7 @@ def _moment(each: _StrandEntry, entry: LogEntry) -> Moment | None:
 
 
 def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | None, float | None]:
-    """Return how long the step that an entry ends took, and what it cost."""
+    """Return the duration and the cost of the step that an entry ends."""
     if strand is None or not has_effect(entry):
         return None, None
     cost = entry.data.get("costUsd")
@@ -193,7 +195,7 @@ def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | 
 
 
 def _moments_from_records(strand_data: StrandData, strand: Strand) -> Iterator[Moment]:
-    """Yield moments that only records have: calls to outside systems, and prompts whose end was not seen at once."""
+    """Yield moments that have no log entry: calls to outside systems, and prompts that are open or were interrupted."""
     for output in strand.outputs:
         target = strand_data.ledgers[output.id].document.target if output.id in strand_data.ledgers else ""
         for attempt in output.attempts:
@@ -210,7 +212,7 @@ def _moments_from_records(strand_data: StrandData, strand: Strand) -> Iterator[M
                 )
 
 
-def _event_names(data: TimelineData, subject: str) -> DescriptionContext:
+def _event_context(data: TimelineData, subject: str) -> DescriptionContext:
     rules = {
         route.assignment_id: route.rule for route in (data.event.routes if data.event else ()) if route.assignment_id
     }
@@ -218,18 +220,19 @@ def _event_names(data: TimelineData, subject: str) -> DescriptionContext:
     return DescriptionContext(rules=rules, subject=subject, assignments=assignments)
 
 
-def _names(strand_data: StrandData) -> DescriptionContext:
+def _strand_context(strand_data: StrandData) -> DescriptionContext:
     run = strand_data.workflow
     return DescriptionContext(
         works={work.id: work.definition.name for work in run.works} if run else {},
         gits={tree.id: tree.ref.git_id for tree in run.work_trees} if run else {},
         assignments={each.id: each for each in strand_data.assignments},
         approvals={each.id for each in strand_data.petitions if each.approve_by},
-        from_court=_is_of_court(strand_data),
+        from_court=_is_from_court(strand_data),
     )
 
 
-def _is_of_court(strand_data: StrandData) -> bool:
+def _is_from_court(strand_data: StrandData) -> bool:
+    """Return whether a strand belongs to an assignment, not to a run that a person started."""
     return bool(strand_data.assignments) or strand_data.workflow is None or strand_data.workflow.requester != ""
 
 
@@ -307,7 +310,7 @@ def _find_missing(data: TimelineData) -> Iterator[str]:
     for strand_data in data.strands:
         if strand_data.route and strand_data.route.waiting:
             continue
-        if _is_of_court(strand_data) and not strand_data.assignments:
+        if _is_from_court(strand_data) and not strand_data.assignments:
             yield f"the assignment {strand_data.id} is no longer stored: its event and answers are unknown"
         if strand_data.workflow is None and any(each.workflow_id for each in strand_data.assignments):
             yield f"the run of {strand_data.id} is not stored: the names of its works are unknown"
@@ -316,4 +319,5 @@ def _find_missing(data: TimelineData) -> Iterator[str]:
         for ledger in strand_data.ledgers.values():
             made = ledger.latest.number
             if left_out := made - len(ledger.document.attempts):
-                yield f"{left_out} of {made} calls to {ledger.document.target} are not stored: neither first nor newest"
+                calls = f"{left_out} of {made} calls to {ledger.document.target}"
+                yield f"{calls} are not stored, only the first and the newest are"

@@ -12,7 +12,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import Assignment, ExternalEvent, Route
-from kingdom.court.general.context import ASKER, root_id_of, run_id_of_root
+from kingdom.court.general.context import COURT_REQUESTER, root_id_of, run_id_of_root
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.waiting_queue import WAITING_ENTRIES, WaitingEntry, read_entry
 from kingdom.court.petitions.decision import Petition
@@ -42,26 +42,26 @@ class StrandData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineData:
-    """Everything about the requested id: its event, strands and log entries. `around` are entries about the roles."""
+    """Everything about the requested id: its event, strands and log entries. `role_entries` are about the roles."""
 
     about: str
     event_id: str = ""
     event: ExternalEvent | None = None
     entries: Sequence[LoggedEntry] = ()
     strands: Sequence[StrandData] = ()
-    around: Sequence[LoggedEntry] = ()
+    role_entries: Sequence[LoggedEntry] = ()
 
 
 async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineData:
     """Return everything about an event, an assignment or a run, given by its full id."""
     async with bus.transaction() as transaction:
-        event_id, only = await _beginning(transaction, about)
+        event_id, only = await _find_event_id(transaction, about)
     entries = await read_all(operations, event_id, LogCursor()) if event_id else []
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
         event = read_document(record.doc, ExternalEvent) if record else None
         found = [await _strand(transaction, each) for each in _routes(event, entries, only)]
-    # Entries about an event follow its first entry. Without one, the whole log is searched.
+    # No entry about a strand precedes the first entry about its event. If there is none, the whole log is searched.
     start = entries[0].cursor if entries else LogCursor()
     strands = [await _with_entries(operations, strand, start) for strand in found]
     known = [strand for strand in strands if strand.entries or strand.assignments or strand.workflow or strand.waiting]
@@ -72,8 +72,10 @@ async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineD
         )
     starts = [logged.cursor for strand in strands for logged in strand.entries[:1]]
     first = start if entries else min(starts, default=LogCursor())
-    around = [logged for role in ROLES for logged in await read_all(operations, role, first)]
-    return TimelineData(about=about, event_id=event_id, event=event, entries=entries, strands=known, around=around)
+    role_entries = [logged for role in ROLES for logged in await read_all(operations, role, first)]
+    return TimelineData(
+        about=about, event_id=event_id, event=event, entries=entries, strands=known, role_entries=role_entries
+    )
 
 
 async def read_all(operations: Operations, about: str, after: LogCursor) -> list[LoggedEntry]:
@@ -87,13 +89,13 @@ async def read_all(operations: Operations, about: str, after: LogCursor) -> list
     return entries
 
 
-async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
-    """Return the event that the requested id belongs to, and the one assignment or run requested, or ""."""
+async def _find_event_id(transaction: Transaction, about: str) -> tuple[str, str]:
+    """Return the id of the event, and the id of the requested assignment or run, or "" if the event is requested."""
     if about.startswith("evt-"):
         return about, ""
     record = await transaction.get(WORKFLOWS.name, about)
     run = Workflow.read(record.doc) if record else None
-    if run and run.requester != ASKER:
+    if run and run.requester != COURT_REQUESTER:
         return "", about
     asked = await transaction.get(ASSIGNMENTS.name, root_id_of(about))
     if asked is None:
@@ -103,7 +105,7 @@ async def _beginning(transaction: Transaction, about: str) -> tuple[str, str]:
 
 
 def _routes(event: ExternalEvent | None, entries: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
-    """Return the assignments with their routes. If the event is gone, they come from the log."""
+    """Return the assignments of an event with their routes, or `only` one. If the event is deleted, use the log."""
     routes: dict[str, Route | None] = {
         str(logged.entry.data["task_id"]): None for logged in entries if logged.entry.type == EventDispatched.type
     }
@@ -124,14 +126,14 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         read_document(record.doc, Assignment)
         async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name, owner=strand_id))
     ]
-    run = await _first(transaction, WORKFLOWS.name, run_id_of_root(strand_id), strand_id)
+    run = await _first_record(transaction, WORKFLOWS.name, run_id_of_root(strand_id), strand_id)
     petitions = await petitions_of(transaction, strand_id)
     ledgers = {each.id: await find_ledger(transaction, each.system, each.key) for each in petitions}
     result = await transaction.get(RESULTS.name, strand_id)
     return StrandData(
         id=strand_id,
         route=route,
-        assignments=sorted(assignments, key=lambda each: each.turn),
+        assignments=sorted(assignments, key=lambda each: each.sort_key),
         workflow=Workflow.read(run.doc) if run else None,
         petitions=sorted(petitions, key=lambda each: each.created_at),
         ledgers={key: ledger for key, ledger in ledgers.items() if ledger},
@@ -139,7 +141,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
     )
 
 
-async def _first(transaction: Transaction, kind: str, *ids: str) -> Record | None:
+async def _first_record(transaction: Transaction, kind: str, *ids: str) -> Record | None:
     for record_id in ids:
         if record := await transaction.get(kind, record_id):
             return record

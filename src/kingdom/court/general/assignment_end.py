@@ -14,7 +14,7 @@ from kingdom.court.petitions.settlement import withdraw_waiting_petitions
 from kingdom.court.questions import close_question
 from kingdom.court.records import ASSIGNMENTS, ENDED, RESULTS, load, save
 from kingdom.court.sessions import remove_session
-from kingdom.court.streams import assignment_rested
+from kingdom.court.streams import slot_release_due
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
@@ -44,7 +44,7 @@ async def end_assignment(
     if workflow:
         await remove_run_sessions(transaction, workflow)
         if workflow.status not in WORKFLOW.final and not workflow.deleted_at:
-            # Nothing would ever continue the run. Retention removes its checkouts later.
+            # Nothing would continue the run after its assignment. Retention removes its checkouts later.
             await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason=reason)
     await close_question(transaction, root_id)
     await withdraw_waiting_petitions(transaction, root_id, f"the assignment has ended: {reason}")
@@ -58,9 +58,9 @@ async def end_assignment(
             assignment, status=status, ended_at=now, reason=reason, cost_usd=cost if assignment.id == root_id else 0.0
         )
         await save(transaction, ended, record)
-        await transaction.publish(assignment_rested(assignment.id))
+        await transaction.publish(slot_release_due(assignment.id))
     if root.status in ASSIGNMENTS.final:
-        # A late resumption: the root has already reported how it ended.
+        # The root ended before it was resumed, and has already reported how it ended.
         return
     actor = root.target_general
     if status is AssignmentStatus.FAILED:
@@ -104,7 +104,7 @@ def _last_report(workflow: Workflow | None) -> dict[str, Any] | None:
 
 
 def _final_result(root_id: str, status: AssignmentStatus, reason: str, workflow: Workflow | None) -> dict[str, Any]:
-    """Return the final result. It always has our own ids, whatever the agent wrote."""
+    """Return the final result. Its id is that of the assignment, even if the agent reported another id."""
     reported = _last_report(workflow) or {}
     # For a failed assignment, an agent's summary of success would mislead.
     summary = reason if status is AssignmentStatus.FAILED else str(reported.get("summary", reason))

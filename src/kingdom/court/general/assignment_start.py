@@ -11,7 +11,7 @@ from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import AssignmentStarted
 from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent
 from kingdom.court.general.assignment_end import end_assignment
-from kingdom.court.general.context import ASKER, GeneralContext, run_id_of
+from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_id_of
 from kingdom.court.general.side_files import write_prompts
 from kingdom.court.memory import load_memory
 from kingdom.court.package import GeneralPolicy, Package
@@ -26,8 +26,7 @@ from kingdom.workflow.model.resources.template import OverBudget, WorkflowTempla
 from kingdom.workflow.model.run.workflow import QuestionTopic, Workflow
 from kingdom.workflow.model.status import OPERATIONS, WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Auto, Continue
-from kingdom.workflow.records import load_resource as load_thing
-from kingdom.workflow.records import load_workflow
+from kingdom.workflow.records import load_resource, load_workflow
 from kingdom.workflow.registry import git_finder
 from kingdom.workflow.templates import with_base_branches
 
@@ -66,7 +65,7 @@ async def start_assignment(
 async def retry_assignment(
     context: GeneralContext, received: Event[RetryDue], transaction: Transaction
 ) -> Outcome | None:
-    """Retry the run of an assignment: first where it stopped, then from its last checkpoint."""
+    """Retry the run of an assignment. The first retry continues where it stopped, later ones at its last checkpoint."""
     _record, root = await load(transaction, Assignment, received.payload.assignment_id)
     _record, workflow = await load_workflow(transaction, run_id_of(root))
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
@@ -87,19 +86,25 @@ async def retry_assignment(
 async def _start_run(
     context: GeneralContext, transaction: Transaction, assignment: Assignment, package: Package
 ) -> None:
-    rendered = await _rendered(transaction, assignment, package)
+    rendered = await _rendered_template(transaction, assignment, package)
     template = with_budget(rendered, assignment, package.general.policy)
     name = f"{assignment.type} {assignment.id}"
     general = assignment.target_general
     workflow = await lifecycle.run(
-        transaction, template, run_id_of(assignment), actor=general, name=name, requester=ASKER, general=general
+        transaction,
+        template,
+        run_id_of(assignment),
+        actor=general,
+        name=name,
+        requester=COURT_REQUESTER,
+        general=general,
     )
     if context.directory:
         write_prompts(transaction, context.directory, assignment.root_id, workflow)
 
 
 async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
-    """Resume the run that waits for a person with the person's answer."""
+    """Pass the answer of a person to the run that waits for it."""
     text = str(assignment.payload.get("text", ""))
     actor = assignment.target_general
     _, workflow = await load_workflow(transaction, run_id_of(assignment))
@@ -119,7 +124,7 @@ async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
 async def _continue_run(
     transaction: Transaction, workflow: Workflow, reply: str, actor: str, *, grants: bool = False
 ) -> None:
-    """Continue in the same session, or from the last checkpoint if the session is lost."""
+    """Continue in the same session, or at the last checkpoint if the session is lost. `grants` adds another budget."""
     try:
         await lifecycle.resume(transaction, workflow.id, Continue(reply=reply), actor=actor, grants=grants)
     except IllegalTransition:
@@ -127,7 +132,7 @@ async def _continue_run(
 
 
 def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: GeneralPolicy) -> WorkflowTemplate:
-    """Return a template whose run may cost no more than its reservation and its own budget."""
+    """Return the template with the smaller of its own budget and the amount reserved for the assignment."""
     budgets = [each for each in (template.policy.budget_usd, assignment.budget_usd) if each]
     stops = OverBudget.STOP in (template.policy.over_budget, policy.over_budget)
     limited = msgspec.structs.replace(
@@ -138,7 +143,7 @@ def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: Gene
     return msgspec.structs.replace(template, policy=limited)
 
 
-async def _rendered(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:
+async def _rendered_template(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:
     """Return the template of a General, rendered with the values of the assignment's event."""
     found = await transaction.get(EVENTS.name, assignment.cause_id)
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
@@ -151,5 +156,5 @@ async def _rendered(transaction: Transaction, assignment: Assignment, package: P
         msgspec.structs.replace(work, timeout_seconds=work.timeout_seconds or package.general.timeout_seconds)
         for work in template.works
     )
-    gits = [(await load_thing(transaction, Git, git_id))[1] for git_id in template.git_ids()]
+    gits = [(await load_resource(transaction, Git, git_id))[1] for git_id in template.git_ids()]
     return with_base_branches(msgspec.structs.replace(template, works=works), gits)

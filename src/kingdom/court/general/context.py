@@ -18,8 +18,8 @@ from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.ids import first_id
 
-# The workflow engine reports runs of Generals under this name.
-ASKER = "court"
+# The requester of all runs of Generals. The workflow engine sends the events of these runs to its stream.
+COURT_REQUESTER = "court"
 _RUN = "wf-"
 # The shortest and longest wait before an assignment that cannot start is tried again.
 _SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
@@ -29,7 +29,7 @@ _SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
 class GeneralContext:
     """The current packages, channel, time zone and clock. `directory` is where side files are written.
 
-    `absent` are the outside systems that the realm does not use.
+    `unused_systems` are the outside systems that the realm does not use.
     """
 
     packages: Callable[[], Mapping[str, Package]]
@@ -37,7 +37,7 @@ class GeneralContext:
     zone: ZoneInfo
     clock: Callable[[], datetime]
     directory: Path | None = None
-    absent: Collection[str] = ()
+    unused_systems: Collection[str] = ()
 
     @property
     def today(self) -> date:
@@ -50,12 +50,12 @@ class GeneralContext:
         return (package.general.channel if package else "") or self.channel
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
-        """Defer a notice for as long as it has waited. A new notice may only be earlier than the host it needs."""
+        """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may be starting."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 
     def defer_without_package(self, received: Event[Any], assignment: Assignment) -> Defer:
-        """Defer a notice while a package is broken, so that fixing the package costs no assignment."""
+        """Defer a notice while a package is broken, so that its assignments can start after the package is fixed."""
         return self.defer(received, f"{assignment.target_general} has no package here, or a broken one")
 
 
@@ -70,9 +70,10 @@ def run_id_of_root(root_id: str) -> str:
 
 
 def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the ranges of ids of all runs since a moment, each as (after, before).
+    """Return two ranges of ids that contain all runs since a moment, each as (after, before).
 
-    The id of a run contains its creation time, or the day of its assignment, which sorts later.
+    The id of a General's run contains the day of its assignment. The id of any other run contains its creation time,
+    and sorts before the ids of Generals' runs.
     """
     court, end = run_id_of_root("task-"), run_id_of_root("task.")
     return (first_id("wf", since), court), (run_id_of_root(f"task-{since:%Y%m%d}"), end)
@@ -89,4 +90,4 @@ async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple
     unfinished = [
         (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
     ]
-    return sorted(unfinished, key=lambda each: each[1].turn)
+    return sorted(unfinished, key=lambda each: each[1].sort_key)

@@ -8,7 +8,7 @@ from kingdom.court.documents import Assignment, MessageType
 from kingdom.court.general.assignment_end import remove_run_sessions
 from kingdom.court.general.context import GeneralContext, root_id_of
 from kingdom.court.records import ASSIGNMENTS, load, queue_message, save
-from kingdom.court.streams import assignment_rested
+from kingdom.court.streams import slot_release_due
 from kingdom.text import sentence, with_reason
 from kingdom.workflow.model.messages import events
 from kingdom.workflow.model.run.workflow import Workflow
@@ -17,7 +17,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 async def announce_parked(
     context: GeneralContext, transaction: Transaction, workflow: Workflow, root: Assignment
 ) -> None:
-    """Inform people that a run waits for a usage limit. It keeps its slot and its budget, and continues by itself."""
+    """Inform people that a run waits for a usage limit. The run keeps its slot and budget, and continues by itself."""
     await remove_run_sessions(transaction, workflow)
     await queue_message(
         transaction,
@@ -40,8 +40,8 @@ async def on_cost_corrected(
 
 
 async def record_late_cost(transaction: Transaction, root: Assignment, cost_usd: float) -> None:
-    """Record the cost of a run whose assignment has ended. Before that, ending the assignment records it."""
+    """Record the cost of a run if its assignment has already ended. Otherwise the end of the assignment records it."""
     if root.status in ASSIGNMENTS.final and cost_usd > root.cost_usd:
         record, _ = await load(transaction, Assignment, root.id)
         await save(transaction, msgspec.structs.replace(root, cost_usd=cost_usd), record)
-        await transaction.publish(assignment_rested(root.id))
+        await transaction.publish(slot_release_due(root.id))

@@ -10,7 +10,7 @@ from kingdom.bus.payload import EventType
 from kingdom.bus.port import Transaction
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.general import assignment_start, costs, runs
-from kingdom.court.general.context import ASKER, GeneralContext
+from kingdom.court.general.context import COURT_REQUESTER, GeneralContext
 from kingdom.court.streams import (
     ASSIGNMENT_GIVEN,
     PETITION_SETTLED,
@@ -50,11 +50,11 @@ COURT_REACTIONS: tuple[tuple[EventType[Any], Handler], ...] = (
 def register(dispatcher: Dispatcher, context: GeneralContext) -> None:
     """Register the reactions of the Generals."""
     for event, handler in RUN_REACTIONS.items():
-        dispatcher.reaction(EVENT_TYPES[event], stream=requester_stream(ASKER))(partial(handler, context))
+        dispatcher.reaction(EVENT_TYPES[event], stream=requester_stream(COURT_REQUESTER))(partial(handler, context))
     for notice, handler in COURT_REACTIONS:
         dispatcher.reaction(notice)(partial(handler, context))
 
 
 def streams_of(generals: Iterable[str]) -> tuple[str, ...]:
     """Return the streams of a worker for these Generals."""
-    return (*map(assignment_stream, generals), requester_stream(ASKER), SETTLED_STREAM.name)
+    return (*map(assignment_stream, generals), requester_stream(COURT_REQUESTER), SETTLED_STREAM.name)

@@ -31,7 +31,7 @@ from kingdom.court.questions import (
 )
 from kingdom.court.records import ASSIGNMENTS, load, save
 from kingdom.court.sessions import SoldierSession, add_session, remove_session
-from kingdom.court.streams import PetitionsDue, PetitionSettled, assignment_rested, retry_due
+from kingdom.court.streams import PetitionsDue, PetitionSettled, retry_due, slot_release_due
 from kingdom.errors import NotFound
 from kingdom.text import sentence, with_reason
 from kingdom.workflow import lifecycle
@@ -75,8 +75,8 @@ async def on_work_completed(_: GeneralContext, received: Event[events.WorkComple
     await remove_session(transaction, soldier)
     completed = SoldierCompleted(assignment_id=root.id, soldier_id=soldier, status=status)
     await log_event(transaction, completed, root.target_general)
-    goes_on = workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.AWAITING)
-    if status == "skipped" and goes_on and work is not workflow.works[-1]:
+    is_open = workflow.status in (WorkflowStatus.RUNNING, WorkflowStatus.AWAITING)
+    if status == "skipped" and is_open and work is not workflow.works[-1]:
         await lifecycle.cancel(transaction, workflow.id, actor=root.target_general, reason="there is nothing to do")
 
 
@@ -110,7 +110,7 @@ async def on_agent_petitioned(
         at=context.clock(),
         channel=context.channel_of(root.target_general),
         today=context.today,
-        absent=context.absent,
+        unused_systems=context.unused_systems,
     )
     return None
 
@@ -141,7 +141,7 @@ async def on_run_awaiting(
         current, status=AssignmentStatus.NEEDS_HUMAN, reason=asked.text, cost_usd=workflow.cost_usd
     )
     await save(transaction, waiting, record)
-    await transaction.publish(assignment_rested(current.id))
+    await transaction.publish(slot_release_due(current.id))
     needs_human = AssignmentNeedsHuman(assignment_id=current.id, question=asked.text)
     await log_event(transaction, needs_human, root.target_general)
     await ask_people(transaction, asked, channel=context.channel_of(root.target_general), today=context.today)
@@ -169,12 +169,12 @@ async def on_run_completed(
 async def on_run_cancelled(
     context: GeneralContext, received: Event[events.WorkflowCancelled], transaction: Transaction
 ) -> None:
-    """End the assignment: nothing to do, rejected by a person, or cancelled by hand."""
+    """End the assignment of a run that had nothing to do, or that a person rejected or cancelled."""
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     if is_skipped(workflow):
         status, reason = judge_result(workflow)
     else:
-        status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'somebody cancelled the run'}"
+        status, reason = AssignmentStatus.FAILED, f"killed: {workflow.reason or 'a person cancelled the run'}"
     await record_late_cost(transaction, root, workflow.cost_usd)
     await end_assignment(context, transaction, root.id, status, reason, workflow)
 
@@ -203,6 +203,7 @@ async def on_run_failed(
 
 
 async def _end_if_done(context: GeneralContext, transaction: Transaction, workflow_id: str) -> None:
+    """Grant waiting petitions, and end the assignment if its run is completed and no petition is open."""
     workflow, root = await _load_run(transaction, workflow_id)
     if root.status in ASSIGNMENTS.final:
         await record_late_cost(transaction, root, workflow.cost_usd)
@@ -224,12 +225,12 @@ async def _end_if_done(context: GeneralContext, transaction: Transaction, workfl
 
 
 async def _release_slots(transaction: Transaction, workflow: Workflow) -> None:
-    """Release the slots while petitions are performed outside."""
+    """Release the slots of a completed run while its petitions are performed."""
     cost = workflow.cost_usd
     for record, assignment in await open_assignments(transaction, root_id_of(workflow.id)):
         if assignment.cost_usd != cost:
             await save(transaction, msgspec.structs.replace(assignment, cost_usd=cost), record)
-        await transaction.publish(assignment_rested(assignment.id))
+        await transaction.publish(slot_release_due(assignment.id))
 
 
 def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, current: Assignment) -> HumanQuestion:
@@ -250,9 +251,9 @@ def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, 
         usd=workflow.grant_usd if for_money else workflow.remaining_usd,
         default=policy.ask_default,
     )
-    # A default that is not a valid answer would leave the question open forever.
-    is_no_answer = asked.exact and asked.matching_choice(asked.default) is None
-    return msgspec.structs.replace(asked, default="") if is_no_answer else asked
+    # Drop a default that is not a valid answer, because it would leave the question open forever.
+    is_invalid = asked.exact and asked.matching_choice(asked.default) is None
+    return msgspec.structs.replace(asked, default="") if is_invalid else asked
 
 
 def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
@@ -262,7 +263,7 @@ def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
-    """Return the question at a gate: what it is about, and what the last agent reported."""
+    """Return the question whether to continue after a Work: what it is about, and what its agent reported."""
     work = workflow.find_work(workflow.gate_work_id or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
@@ -277,7 +278,9 @@ async def _load_run(transaction: Transaction, workflow_id: str) -> tuple[Workflo
         _, workflow = await load_workflow(transaction, workflow_id)
         _, root = await load(transaction, Assignment, root_id_of(workflow_id))
     except NotFound as error:
-        raise NotFound(f"{error}; a run of the court needs its assignment as long as it sends events") from error
+        raise NotFound(
+            f"{error}; both the run and its assignment must exist until the last event of the run is handled"
+        ) from error
     return workflow, root
 
 

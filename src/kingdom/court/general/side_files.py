@@ -1,7 +1,7 @@
 """Files for people beside the records: the prompts, soldiers and sessions of an assignment.
 
-Each file is written after the commit, as a whole and from the complete run. So a file that is missing after a crash is
-written with the next event.
+Each file is written after the commit, and always with its whole content. If a crash prevents this, the
+next event writes the file.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Migrate Gits and memory of earlier versions from slugs to repositories.
+"""Set the repository of Gits and memory that an earlier version named by a slug.
 
 A slug is ambiguous: acme-web-app stands for acme/web-app and for acme-web/app.
 """
@@ -18,7 +18,7 @@ from kingdom.court.documents import Assignment
 from kingdom.court.memory import list_legacy_files, migrate_legacy_file
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS
-from kingdom.court.sentinel.settings import SentinelSettings, names_owner
+from kingdom.court.sentinel.settings import SentinelSettings, has_fixed_owner
 from kingdom.errors import KingdomError
 from kingdom.workflow.model.resources.git import Git, repo_of
 from kingdom.workflow.records import ACTIVE, GITS, each_record, load_resource, run_transaction, save_resource
@@ -29,9 +29,10 @@ _log = structlog.get_logger("kingdom.court")
 
 @dataclass(frozen=True, slots=True)
 class _KnownRepos:
-    """Known repositories, in lower case. Those that only events name are not `trusted` if events come from GitHub.
+    """The known repositories, and those of them that are trusted, in lower case.
 
-    Strangers choose the names of their repositories, so they can choose one with the slug of a Git.
+    A repository that only appears in events of GitHub is not trusted. A stranger may have chosen a name that has the
+    slug of a Git.
     """
 
     repos: frozenset[str]
@@ -41,7 +42,7 @@ class _KnownRepos:
 async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: SentinelSettings) -> None:
     """Set the repository of Gits and memory of earlier versions where it is certain, and log the others.
 
-    Safe to repeat: a Git that has its repository is not changed.
+    The migration can be repeated: a Git that has its repository is not changed.
     """
     files = [
         (Path(package.directory), file)
@@ -51,11 +52,11 @@ async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: Senti
     async with bus.transaction() as transaction:
         stored = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
         found = list(read_documents(stored, Git))
-        gits = [_with_address(git, sentinel.forge) for git in found]
+        gits = [_with_address(git, sentinel.repository_host) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned_repos(transaction)
     known = _known_repos(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
-    gits = [git if git.repo else _with_slug(git, known) for git in gits]
+    gits = [git if git.repo else _with_repo_of_slug(git, known) for git in gits]
     for before, git in zip(found, gits, strict=True):
         if git != before:
             await _save_repo(bus, git)
@@ -72,7 +73,7 @@ async def _assigned_repos(transaction: Transaction) -> frozenset[str]:
 def _known_repos(
     packages: Iterable[Package], sentinel: SentinelSettings, own: Iterable[str], assigned: Iterable[str]
 ) -> _KnownRepos:
-    globs = {glob.lower() for glob in _named_repos(packages, sentinel) if names_owner(glob)}
+    globs = {glob.lower() for glob in _named_repos(packages, sentinel) if has_fixed_owner(glob)}
     repos = {repo.lower() for repo in (*own, *assigned)} | {glob for glob in globs if not set(glob) & set("*?[")}
     trusted = {repo.lower() for repo in own} | {
         repo for repo in repos if sentinel.github is None or any(fnmatchcase(repo, glob) for glob in globs)
@@ -81,7 +82,7 @@ def _known_repos(
 
 
 def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Iterator[str]:
-    """Yield the repositories that settings and packages name."""
+    """Yield the repositories in the settings and packages, some of which are globs."""
     yield from sentinel.github.repos if sentinel.github else ()
     for general in (package.general for package in packages):
         yield general.default_repo or ""
@@ -89,11 +90,12 @@ def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Ite
         yield from (glob for subscription in general.subscribes for glob in subscription.repos)
 
 
-def _with_address(git: Git, forge: str) -> Git:
-    return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, forge))
+def _with_address(git: Git, repository_host: str) -> Git:
+    """Return a Git with the repository in its URL, if the URL is on the repository host."""
+    return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, repository_host))
 
 
-def _with_slug(git: Git, known: _KnownRepos) -> Git:
+def _with_repo_of_slug(git: Git, known: _KnownRepos) -> Git:
     """Return a Git with the one repository that its slug can stand for, or unchanged."""
     address = git.url.removesuffix("/").removesuffix(".git").lower()
     fitting = {repo for repo in known.repos if git.id == slug(repo) or address.endswith((f"/{repo}", f":{repo}"))}
@@ -101,7 +103,7 @@ def _with_slug(git: Git, known: _KnownRepos) -> Git:
         return msgspec.structs.replace(git, repo=certain.pop())
     if fitting:
         _log.warning(
-            "the repository of a Git is not certain, so no event uses it: name the right one under `repos`"
+            "the repository of a Git is not certain, so no event uses the Git: add the repository under `repos`"
             " of a General and start again, or delete the Git and create it with --repo",
             git=git.id,
             may_be=sorted(fitting),
@@ -122,10 +124,10 @@ async def _save_repo(bus: Bus, known: Git) -> None:
 
 
 def _warn_of_duplicates(gits: Iterable[Git]) -> None:
-    twins: dict[str, list[str]] = defaultdict(list)
+    by_repo: dict[str, list[str]] = defaultdict(list)
     for git in gits:
-        twins[git.repo.lower()].append(git.id)
-    for repo, (first, *others) in twins.items():
+        by_repo[git.repo.lower()].append(git.id)
+    for repo, (first, *others) in by_repo.items():
         if repo and others:
             _log.warning(
                 "several Gits have the same repository, and its events use the first: delete the others, or create"

@@ -17,11 +17,11 @@ _log = structlog.get_logger("kingdom.court")
 
 
 async def run_timers(bus: Bus, clock: Callable[[], datetime] = utc_now) -> None:
-    """Run the timer until cancelled. Any number of processes may do so."""
+    """Run the timer until cancelled. Any number of processes may run it."""
     while True:
         try:
-            if given_up := await run_transaction(bus, lambda transaction: fail_overdue_petitions(transaction, clock())):
-                _log.warning("overdue petitions failed", count=given_up)
+            if failed := await run_transaction(bus, lambda transaction: fail_overdue_petitions(transaction, clock())):
+                _log.warning("overdue petitions failed", count=failed)
         except Exception as error:  # noqa: BLE001 - one invalid record must not stop the Generals
             expected = isinstance(error, KingdomError)
             _log.warning(

@@ -1,4 +1,4 @@
-"""Admission: turn waiting entries into assignments while there is room, and park those whose quota is full."""
+"""Admission: turn waiting entries into assignments while there is room, and park entries whose quota is full."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,23 +20,23 @@ from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, re
 from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each_record
 
-# The limit of one call, so that a transaction stays short. The timers continue with the rest.
-LOOKS_MAX = 20
+# One call of `admit` examines at most this many entries, so that its transaction stays short. The timers continue.
+EXAMINED_MAX = 20
 _PAGE = 5
 _HEALTH = "health"
 
 
 @dataclass(slots=True)
 class AdmissionResult:
-    """The result of one admission call. `has_more` is set if it stopped at its limit."""
+    """The result of one call of `admit`: the new assignments, and how many entries it examined."""
 
     assignments: list[Assignment] = field(default_factory=list)
-    looks: int = 0
+    examined: int = 0
 
     @property
     def has_more(self) -> bool:
-        """Return whether another call can admit more."""
-        return self.looks >= LOOKS_MAX
+        """Return whether the call stopped at its limit, so that another call may admit more."""
+        return self.examined >= EXAMINED_MAX
 
 
 async def admit(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionResult:
@@ -53,8 +53,8 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
         for record in page:
             if not rule.admits(read_entry(record).rank, now):
                 break
-            done.looks += 1
-            if not await _take_or_park(transaction, record, done, now, context):
+            done.examined += 1
+            if not await _admit_or_park(transaction, record, done, now, context):
                 break
     return done
 
@@ -68,24 +68,25 @@ async def current_rule(transaction: Transaction, now: datetime, context: KingCon
     )
 
 
-def absent_owner(general: str) -> str:
-    """Return the owner of entries whose General has no package."""
+def missing_general_owner(general: str) -> str:
+    """Return the record owner of entries that wait because their General has no package."""
     return f"absent:{general}"
 
 
-async def release_absent(transaction: Transaction, context: KingContext) -> int:
-    """Make entries ready whose General has a package again. Return how many."""
+async def release_returned_generals(transaction: Transaction, context: KingContext) -> int:
+    """Find Generals that have a package again, and make their entries ready. Return the number of these entries."""
     freed = 0
     for package in context.packages():
-        owner = absent_owner(package.name)
-        for record in await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=owner, limit=LOOKS_MAX)):
+        owner = missing_general_owner(package.name)
+        query = RecordQuery(kind=WAITING_ENTRIES.name, owner=owner, limit=EXAMINED_MAX)
+        for record in await transaction.find(query):
             await move_entry(transaction, record, READY)
             freed += 1
     return freed
 
 
 async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: datetime, context: KingContext) -> None:
-    """Resume assignments that a person has answered. They need budget, but no free slot and no admission rule."""
+    """Resume assignments that a person has answered. They need budget, but no slot, and skip the admission rules."""
     async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, owner=ANSWER)):
         if done.has_more:
             return
@@ -93,18 +94,19 @@ async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: d
         money = quota_needs(entry.general, entry.repo, context, entry.usd)[-1]
         if await _is_full(transaction, money, now, context):
             continue
-        done.looks += 1
+        done.examined += 1
         if assignment := await create_assignment(transaction, record, now, context):
             done.assignments.append(assignment)
 
 
-async def _take_or_park(
+async def _admit_or_park(
     transaction: Transaction, record: Record, done: AdmissionResult, now: datetime, context: KingContext
 ) -> bool:
     """Admit an entry, or park it if a quota is full. Return False once nothing more can be admitted."""
     entry = read_entry(record)
     if context.package(entry.general) is None:
-        await move_entry(transaction, record, absent_owner(entry.general), f"there is no General {entry.general} now")
+        owner = missing_general_owner(entry.general)
+        await move_entry(transaction, record, owner, f"there is no General {entry.general} now")
         return True
     wanted = quota_needs(entry.general, entry.repo, context)
     own = [(QUOTAS.name, need.scope) for need in wanted if need.scope not in (SOLDIERS, MONEY)]
@@ -129,7 +131,7 @@ async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, con
 
 
 async def _unpark(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
-    """Make the first entry that is parked under each quota with room ready again."""
+    """For each quota with room, make the first entry that is parked under it ready again."""
     async for record in each_record(transaction, RecordQuery(kind=QUOTAS.name, owner=WANTED)):
         quota = with_current_limit(read_quota(record.doc), now, context)
         if not quota.room:

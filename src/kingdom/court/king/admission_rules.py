@@ -1,4 +1,4 @@
-"""Admission rules: how much new work health and budget allow. The strictest rule counts. Pure."""
+"""Admission rules: how much new work health and budget allow. The strictest rule counts. Pure functions."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,15 +13,17 @@ from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import Quota
 
-# Each priority counts as having waited this much longer. So old entries overtake, and none waits forever.
+# The time that is added to the waiting time of an entry, by its priority. An old entry of low priority thus overtakes
+# newer entries of high priority, and no entry waits forever.
 HEAD_START: Mapping[Priority, timedelta] = {
     Priority.HIGH: timedelta(hours=4),
     Priority.NORMAL: timedelta(hours=1),
     Priority.LOW: timedelta(),
 }
-_EPOCH_DIGITS = 14
-# What a reading means for people, by the resource that decides its level.
-_RESOURCES = {
+# Enough digits for milliseconds since 1970 until the year 5138.
+_RANK_DIGITS = 14
+# The explanation of a health reading, by the resource that decides its level.
+_RESOURCE_TEXTS = {
     "cpu_percent": "the machine is busy (CPU {} %)",
     "memory_percent": "the machine is short of memory ({} % used)",
     "disk_percent": "the disk is almost full ({} % used)",
@@ -29,7 +31,7 @@ _RESOURCES = {
 
 
 class AdmissionLevel(IntEnum):
-    """Which priorities a rule admits, including entries that have waited long enough to count as such."""
+    """The lowest priority that a rule admits. An entry that has waited long counts as one of a higher priority."""
 
     EVERYTHING = 0
     NORMAL = 1
@@ -38,7 +40,7 @@ class AdmissionLevel(IntEnum):
 
 
 class _HealthReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The health reading of the Chamberlain. Reject naive datetimes."""
+    """The health reading of the Chamberlain. A reading without a time zone is invalid."""
 
     level: str
     at: Annotated[datetime, Meta(tz=True)]
@@ -59,8 +61,8 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
                 return True
             case AdmissionLevel.NOTHING:
                 return False
-        least = Priority.HIGH if self.level is AdmissionLevel.HIGH else Priority.NORMAL
-        return rank <= rank_of(now, least)
+        lowest = Priority.HIGH if self.level is AdmissionLevel.HIGH else Priority.NORMAL
+        return rank <= rank_of(now, lowest)
 
 
 def rank_of(since: datetime, priority: Priority) -> int:
@@ -70,7 +72,7 @@ def rank_of(since: datetime, priority: Priority) -> int:
 
 def rank_text(rank: int) -> str:
     """Return a rank as text that sorts like the number."""
-    return f"{rank:0{_EPOCH_DIGITS}d}"
+    return f"{rank:0{_RANK_DIGITS}d}"
 
 
 def strictest_rule(*rules: AdmissionRule) -> AdmissionRule:
@@ -79,7 +81,7 @@ def strictest_rule(*rules: AdmissionRule) -> AdmissionRule:
 
 
 def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: KingSettings) -> AdmissionRule:
-    """Return the rule for the machine's health. Without any reading, everything is admitted."""
+    """Return the rule for the machine's health. It admits everything if there is no reading."""
     if reading is None:
         return AdmissionRule(
             name="health", level=AdmissionLevel.EVERYTHING, reason="the health has never been measured"
@@ -103,8 +105,8 @@ def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: King
 
 def _describe_health(reading: _HealthReading) -> str:
     resource, _, percent = reading.reason.partition(": ")
-    if resource in _RESOURCES:
-        return _RESOURCES[resource].format(percent)
+    if resource in _RESOURCE_TEXTS:
+        return _RESOURCE_TEXTS[resource].format(percent)
     return f"health is {reading.level}" + (f" ({reading.reason})" if reading.reason else "")
 
 

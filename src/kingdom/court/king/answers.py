@@ -17,8 +17,9 @@ from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.lifecycle import cancel
 
 _SUFFIX = ".human_response"
+# The name that an answer shows in place of a routing rule.
 RULE = "human_response"
-# The source of default answers when the time for an answer runs out.
+# The event source of a default answer, which is given when the time for an answer runs out.
 CLOCK = "clock"
 
 
@@ -63,7 +64,7 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
 
 
 async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Give overdue questions their default answer, or cancel the run that asks. Return how many."""
+    """Give overdue questions their default answer, or cancel the run that asks. Return the number of questions."""
     due = await transaction.find(RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
     over = [
         (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now
@@ -73,9 +74,9 @@ async def close_overdue_questions(transaction: Transaction, now: datetime, limit
             await receive_event(transaction, _default_answer(question, now), KING)
             continue
         await save_question(transaction, question.as_expired(), record)
-        # The cancelled run makes its General end the assignment.
+        # When the run is cancelled, its General ends the assignment.
         with suppress(NotFound, IllegalTransition):
-            await cancel(transaction, question.workflow_id, actor=KING, reason="nobody answered in time")
+            await cancel(transaction, question.workflow_id, actor=KING, reason="no answer in time")
     return len(over)
 
 
@@ -97,7 +98,7 @@ async def _why_refused(transaction: Transaction, question: HumanQuestion, event:
 
 def _default_answer(question: HumanQuestion, now: datetime) -> ExternalEvent:
     return ExternalEvent(
-        # A fixed id, so that the answer is given once however often the timer runs.
+        # The id is fixed, so that the answer is given once even if the timer runs more often.
         id=f"evt-{CLOCK}-response-{question.id}-{int(question.due_at.timestamp())}",
         type=f"{CLOCK}{_SUFFIX}",
         source=CLOCK,

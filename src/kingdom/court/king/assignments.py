@@ -21,8 +21,9 @@ from kingdom.court.quota import MONEY, ONE, SOLDIERS, Quota, general_scope, load
 from kingdom.court.records import ASSIGNMENTS, EVENTS, queue_message, save
 from kingdom.court.streams import assignment_given
 
+# The event source of schedules.
 SCHEDULE = "schedule"
-_UNLIMITED = 1_000_000
+_UNLIMITED_SLOTS = 1_000_000
 _log = structlog.get_logger("kingdom.court")
 
 
@@ -34,7 +35,7 @@ class QuotaNeed(NamedTuple):
 
 
 def quota_needs(general: str, repo: str | None, context: KingContext, usd: float | None = None) -> list[QuotaNeed]:
-    """Return what an assignment needs: shared slots first, budget last. `usd` overrides the budget of the General."""
+    """Return what an assignment needs: first the shared slot, last the budget. `usd` replaces the General's budget."""
     package = context.package(general)
     policy = package.general.policy if package else GeneralPolicy()
     settings = context.settings
@@ -48,8 +49,8 @@ def quota_needs(general: str, repo: str | None, context: KingContext, usd: float
 def quota_scopes(assignment: Assignment) -> list[str]:
     """Return the scopes of all quotas that an assignment may hold."""
     # Earlier versions did not lower-case the name of a repository.
-    written = [f"{repo_scope('')}{assignment.repo}"] if assignment.repo else []
-    of_repo = dict.fromkeys([repo_scope(assignment.repo), *written]) if assignment.repo else ()
+    unchanged = [f"{repo_scope('')}{assignment.repo}"] if assignment.repo else []
+    of_repo = dict.fromkeys([repo_scope(assignment.repo), *unchanged]) if assignment.repo else ()
     return [SOLDIERS, general_scope(assignment.target_general), *of_repo, MONEY]
 
 
@@ -64,17 +65,17 @@ async def load_current_quota(
 def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quota:
     """Return a quota with its current limit. Money is counted per day."""
     counted = msgspec.structs.replace(quota, limit=_limit(quota.scope, context))
-    return counted.during(str(context.day(now))) if quota.scope == MONEY else counted
+    return counted.with_period(str(context.day(now))) if quota.scope == MONEY else counted
 
 
 async def create_assignment(
     transaction: Transaction, record: Record, now: datetime, context: KingContext
 ) -> Assignment | None:
-    """Create the assignment that an entry waits for, and end the entry. Return None if its event is gone or invalid."""
+    """Create the assignment of a waiting entry, and end the entry. Return None if its event is gone or invalid."""
     entry = read_entry(record)
     await end_entry(transaction, record)
     event_record = await transaction.get(EVENTS.name, entry.event_id)
-    event = _read(event_record)
+    event = _read_event(event_record)
     if event_record is None or event is None:
         return None
     if entry.answers:
@@ -104,7 +105,7 @@ async def create_assignment(
 
 
 def schedule_id(event: ExternalEvent) -> str:
-    """Return the id that an assignment shows as its event if a schedule fired it, or ""."""
+    """Return the id of the schedule that fired an event, or "". An assignment shows it instead of the event's id."""
     if event.source != SCHEDULE:
         return ""
     return event.id.removeprefix("evt-").rpartition("-")[0]
@@ -145,7 +146,7 @@ async def _resume(
         ),
         now,
         context,
-        beyond=True,
+        may_exceed_slots=True,
         usd=entry.usd,
     )
     answered = _with_assignment(event, event.routes[0].waiting, assignment.id)
@@ -160,15 +161,15 @@ async def _hand_out(
     now: datetime,
     context: KingContext,
     *,
-    beyond: bool = False,
+    may_exceed_slots: bool = False,
     usd: float | None = None,
 ) -> Assignment:
-    """Take the quotas of an assignment, store it and notify its General. `beyond` may exceed slots, not budget."""
+    """Take the quotas of an assignment, store it and notify its General. `may_exceed_slots` excludes the budget."""
     wanted = quota_needs(assignment.target_general, assignment.repo, context, usd)
     assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
     for need in wanted:
         record, quota = await load_current_quota(transaction, need.scope, now, context)
-        taken = quota.hold(assignment.id, need.amount, beyond=beyond and need.scope != MONEY)
+        taken = quota.hold(assignment.id, need.amount, beyond=may_exceed_slots and need.scope != MONEY)
         await save_quota(transaction, taken, record)
     await save(transaction, assignment)
     await transaction.publish(assignment_given(assignment.id, assignment.target_general))
@@ -204,8 +205,8 @@ async def _start_thread(
     )
 
 
-def _read(record: Record | None) -> ExternalEvent | None:
-    """Return a waiting event, or None if it is invalid, so that it does not block others."""
+def _read_event(record: Record | None) -> ExternalEvent | None:
+    """Return a waiting event. Return None if it is invalid, so that it does not block other events."""
     try:
         return msgspec.convert(record.doc, ExternalEvent) if record else None
     except msgspec.ValidationError as error:
@@ -214,6 +215,7 @@ def _read(record: Record | None) -> ExternalEvent | None:
 
 
 def _with_assignment(event: ExternalEvent, entry_id: str, assignment_id: str) -> ExternalEvent:
+    """Return an event in which an assignment replaces a waiting entry."""
     routes = tuple(
         Route(general=route.general, rule=route.rule, assignment_id=assignment_id)
         if route.waiting == entry_id
@@ -232,4 +234,4 @@ def _limit(scope: str, context: KingContext) -> Decimal:
     if scope.startswith(repo_scope("")):
         return Decimal(settings.soldiers_per_repo)
     package = context.package(scope.removeprefix(general_scope("")))
-    return Decimal((package.general.policy.concurrency if package else None) or _UNLIMITED)
+    return Decimal((package.general.policy.concurrency if package else None) or _UNLIMITED_SLOTS)

@@ -14,7 +14,7 @@ KING = "king"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KingContext:
-    """The settings, time zone, clock and current packages. `packages` is called each time, since packages change."""
+    """The settings, time zone, clock and Generals. `packages` returns the packages that the Generals have now."""
 
     packages: Callable[[], Sequence[Package]]
     zone: ZoneInfo

@@ -24,12 +24,12 @@ from kingdom.court.king.waiting_queue import SupersededEntry, enqueue
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
 from kingdom.court.streams import (
-    ASSIGNMENT_RESTED,
     EVENT_STREAM,
     EXTERNAL_EVENT_RECEIVED,
     RESULT_STREAM,
-    AssignmentRested,
+    SLOT_RELEASE_DUE,
     ExternalEventReceived,
+    SlotReleaseDue,
     event_received,
 )
 from kingdom.errors import IllegalTransition
@@ -41,7 +41,7 @@ STREAMS = (EVENT_STREAM.name, RESULT_STREAM.name)
 async def on_event_received(
     context: KingContext, received: Event[ExternalEventReceived], transaction: Transaction
 ) -> None:
-    """Route an event and queue it for its Generals, then admit what there is room for."""
+    """Route an event and queue it for its Generals. Then admit waiting entries."""
     now = context.clock()
     record = await transaction.get(EVENTS.name, received.payload.event_id)
     if record is None or record.state != EventStatus.PENDING:
@@ -54,9 +54,7 @@ async def on_event_received(
     await admit(transaction, now, context)
 
 
-async def on_assignment_rested(
-    context: KingContext, received: Event[AssignmentRested], transaction: Transaction
-) -> None:
+async def on_slot_release_due(context: KingContext, received: Event[SlotReleaseDue], transaction: Transaction) -> None:
     """Release the quotas of an assignment, then admit what there is room for."""
     now = context.clock()
     await release_assignment(transaction, received.payload.assignment_id, now, context)
@@ -64,7 +62,7 @@ async def on_assignment_rested(
 
 
 class KingReaction(NamedTuple):
-    """A notice, the record kind it names, and the reaction."""
+    """A notice, the kind of the record whose id the notice contains, and the reaction."""
 
     notice: EventType[Any]
     reads: str
@@ -73,7 +71,7 @@ class KingReaction(NamedTuple):
 
 REACTIONS = (
     KingReaction(EXTERNAL_EVENT_RECEIVED, EVENTS.name, on_event_received),
-    KingReaction(ASSIGNMENT_RESTED, ASSIGNMENTS.name, on_assignment_rested),
+    KingReaction(SLOT_RELEASE_DUE, ASSIGNMENTS.name, on_slot_release_due),
 )
 
 
@@ -84,7 +82,7 @@ def register(dispatcher: Dispatcher, context: KingContext) -> None:
 
 
 async def reroute_event(transaction: Transaction, event_id: str) -> ExternalEvent:
-    """Route an event again that no General wanted."""
+    """Route an unrouted event again."""
     record, event = await load(transaction, ExternalEvent, event_id)
     if event.status is not EventStatus.COMPLETED or event.outcome != UNROUTED:
         state = f"{event.status} {event.outcome}".strip()
@@ -96,7 +94,7 @@ async def reroute_event(transaction: Transaction, event_id: str) -> ExternalEven
 
 
 def decide_routes(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDecision:
-    """Return the routing decision for an event. The event of a schedule already names its General."""
+    """Return the routing decision for an event. The event of a schedule already has its General."""
     if event.source != SCHEDULE or not event.routes:
         return route_event(event, packages)
     return RoutingDecision(
@@ -132,7 +130,7 @@ async def _queue_event(
 
 
 async def _drop_superseded(transaction: Transaction, older: SupersededEntry, newer: str) -> None:
-    """Remove the route of a waiting event that a newer event replaced."""
+    """Remove the route of a waiting event, because a newer event replaces it."""
     record = await transaction.get(EVENTS.name, older.entry.event_id)
     if record is None:
         return

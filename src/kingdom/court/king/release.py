@@ -1,4 +1,4 @@
-"""Release an assignment that has ended or waits for a person: free its slots, record its cost, end its event."""
+"""Release an assignment that has ended or waits for a person: free its slots, record its cost, update its event."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,7 +15,7 @@ from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
 
 _OPEN = "open"
-# How much of an assignment's cost is already recorded, so that nothing is counted twice.
+# The part of an assignment's cost that is already recorded, so that no cost is counted twice.
 BILLS = RecordKind(
     name="bill",
     directories={_OPEN: "state/king/bills", ENDED: "state/king/bills-ended"},
@@ -47,20 +47,20 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
         await _announce_end(transaction, assignment, now, context)
 
 
-async def release_forgotten(transaction: Transaction, now: datetime, context: KingContext) -> int:
-    """Release assignments that hold slots although they have ended or wait for a person. Return how many."""
+async def release_inactive(transaction: Transaction, now: datetime, context: KingContext) -> int:
+    """Release assignments that still hold slots after they ended or asked a person. Return their number."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
-    forgotten = 0
+    released = 0
     for holder in soldiers.holders:
         record = await transaction.get(ASSIGNMENTS.name, holder)
         if record and record.state in _INACTIVE:
             await release_assignment(transaction, holder, now, context)
-            forgotten += 1
-    return forgotten
+            released += 1
+    return released
 
 
 async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
-    """Return the cost since the last call, and whether the assignment ends for the first time."""
+    """Record an assignment's cost. Return the cost since the last call, and whether the assignment has just ended."""
     root_id = assignment.root_id
     bill = await transaction.get(BILLS.name, root_id)
     booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)
@@ -87,12 +87,12 @@ async def _end_event(transaction: Transaction, assignment: Assignment) -> None:
 
 async def _announce_end(transaction: Transaction, assignment: Assignment, now: datetime, context: KingContext) -> None:
     result = await transaction.get(RESULTS.name, assignment.root_id)
-    words = str(result.doc.get("summary") or "") if result else ""
-    words = words or assignment.reason
+    summary = str(result.doc.get("summary") or "") if result else ""
+    explanation = summary or assignment.reason
     await queue_message(
         transaction,
         MessageType.THREAD_UPDATE,
-        f"{assignment.root_id} is {assignment.status}" + (f": {words}" if words else "."),
+        f"{assignment.root_id} is {assignment.status}" + (f": {explanation}" if explanation else "."),
         channel=context.channel(assignment.target_general),
         thread=assignment.root_id,
         today=context.day(now),

@@ -1,4 +1,4 @@
-"""Decide which Generals get an event, with a reason for every subscription. Pure."""
+"""Decide which Generals get an event, with a reason for every subscription. Pure functions."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ _MISSING = object()
 
 
 class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription, whether it was chosen, and why. `rule` names it, such as gen-pr#2."""
+    """One subscription, whether it was chosen, and why. `rule` is its name, such as gen-pr#2."""
 
     rule: str
     general: str
@@ -25,7 +25,7 @@ class ConsideredRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One General that gets the event, and how."""
+    """One General that gets the event, and by which rule. A newer event with the same `key` replaces this event."""
 
     general: str
     rule: str
@@ -35,7 +35,7 @@ class RouteChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Which Generals get an event, in order, and why others do not."""
+    """Which Generals get an event, in order, and why other Generals do not get it."""
 
     choices: tuple[RouteChoice, ...] = ()
     considered: tuple[ConsideredRule, ...] = ()
@@ -47,17 +47,17 @@ class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDecision:
-    """Choose the first General with a matching subscription, and each whose matching subscription says `also`."""
+    """Choose the first General with a matching subscription, and every General that matches with `also`."""
     document = msgspec.to_builtins(event)
     choices: dict[str, RouteChoice] = {}
     considered: list[ConsideredRule] = []
     winner = ""
     for package, rule, subscription in _subscriptions(packages):
         general = package.name
-        misfit = _misfit(document, subscription)
+        mismatch = _mismatch(document, subscription)
         chosen = False
-        if misfit:
-            reason = misfit
+        if mismatch:
+            reason = mismatch
         elif winner and not subscription.also:
             reason = f"matches, but {winner} comes first"
         else:
@@ -76,8 +76,8 @@ def route_event(event: ExternalEvent, packages: Iterable[Package]) -> RoutingDec
 
 def why_unrouted(event: ExternalEvent, packages: Iterable[Package]) -> str:
     """Return why no General gets an event."""
-    hears_of_it = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
-    return "no rule of a General matches it" if hears_of_it else "no General subscribes to it"
+    is_subscribed = any(fnmatchcase(event.type, each.type) for _, _, each in _subscriptions(packages))
+    return "no rule of a General matches it" if is_subscribed else "no General subscribes to it"
 
 
 def value_at(document: Mapping[str, Any], path: str) -> Any:
@@ -96,19 +96,19 @@ def _subscriptions(packages: Iterable[Package]) -> Iterator[tuple[Package, str, 
             yield package, f"{package.name}#{position}", subscription
 
 
-def _misfit(document: Mapping[str, Any], subscription: Subscription) -> str:
+def _mismatch(document: Mapping[str, Any], subscription: Subscription) -> str:
     """Return which part of a subscription does not match, or ""."""
     if not fnmatchcase(document["type"], subscription.type):
-        return f"type is {_shown(document['type'])}, wanted {subscription.type!r}"
+        return f"type is {_show(document['type'])}, wanted {subscription.type!r}"
     repo = document["repo"]
     # GitHub names are case-insensitive.
     fits = repo is not None and any(fnmatchcase(repo.lower(), glob.lower()) for glob in subscription.repos)
     if subscription.repos and not fits:
-        return f"repo is {_shown(repo)}, wanted {_wanted(list(subscription.repos))}"
+        return f"repo is {_show(repo)}, wanted {_show_wanted(list(subscription.repos))}"
     for path, wanted in subscription.where.items():
         found = value_at(document, path)
         if not _fits(found, wanted):
-            return f"{path} is {_shown(found)}, wanted {_wanted(wanted)}"
+            return f"{path} is {_show(found)}, wanted {_show_wanted(wanted)}"
     return ""
 
 
@@ -137,21 +137,21 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
-    """Return the key of an event, or "" if a part is missing. Incomplete keys would mix unrelated events."""
+    """Fill an event's fields into a key pattern. Return "" if one is missing: a partial key fits unrelated events."""
     values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""
-    # In one pass, so that values are not treated as patterns.
+    # All fields are replaced in one pass, so that a value is not treated as a pattern.
     return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
 
 
-def _wanted(wanted: FieldPattern | list[str]) -> str:
+def _show_wanted(wanted: FieldPattern | list[str]) -> str:
     if not isinstance(wanted, list):
         return repr(wanted)
     return repr(wanted[0]) if len(wanted) == 1 else "one of " + ", ".join(map(repr, wanted))
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is _MISSING:
         return "missing"
     text = repr(value)

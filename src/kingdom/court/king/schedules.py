@@ -1,4 +1,4 @@
-"""Schedules: each stores its next time, and each time fires once with any number of Kings."""
+"""Schedules: each schedule stores its next time. A time fires once, even if several Kings run."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,6 +27,7 @@ SCHEDULES = RecordKind(
     final=frozenset({STOPPED}),
     retention=timedelta(days=30),
 )
+# The record with the last time of each schedule.
 _SENT = "schedule-sent"
 # How many missed times fire in one round. The rest follow in the next round.
 _CATCH_UP_MAX = 100
@@ -61,16 +62,16 @@ def next_schedule_time(cron: str, zone: ZoneInfo, after: datetime) -> datetime |
 
 
 def due_times(schedule: Schedule, zone: ZoneInfo, first: datetime, now: datetime, late: timedelta) -> list[datetime]:
-    """Return which times from `first` to `now` fire. A time more than `late` ago was missed."""
+    """Return which times from `first` to `now` fire. A time that is more than `late` ago counts as missed."""
     if schedule.catch_up == "all":
-        return [first, *islice(_until(schedule.cron, zone, first, now), _CATCH_UP_MAX - 1)]
-    recent = list(_until(schedule.cron, zone, max(first, now - _DAY), now))
-    latest = recent[-1] if recent else [first, *_until(schedule.cron, zone, first, now)][-1]
+        return [first, *islice(_times_until(schedule.cron, zone, first, now), _CATCH_UP_MAX - 1)]
+    recent = list(_times_until(schedule.cron, zone, max(first, now - _DAY), now))
+    latest = recent[-1] if recent else [first, *_times_until(schedule.cron, zone, first, now)][-1]
     return [latest] if schedule.catch_up == "once" or now - latest <= late else []
 
 
 async def fire_schedules(bus: Bus, now: datetime, context: KingContext) -> list[str]:
-    """Fire due times, add or update declared schedules, and stop removed ones. Return the ids of the new events."""
+    """Fire due times, store declared schedules, and stop removed schedules. Return the ids of the new events."""
     declared = _declared(context)
     async with bus.transaction() as transaction:
         query = RecordQuery(kind=SCHEDULES.name, state=ACTIVE)
@@ -106,7 +107,7 @@ async def _advance(
         late = timedelta(seconds=context.settings.schedule_late_seconds)
         fired = due_times(schedule, zone, before.next_run_at, now, late)
         if schedule.catch_up == "all":
-            # More times may be due than one round fires.
+            # There may be more due times than one round fires.
             timetable = msgspec.structs.replace(
                 timetable, next_run_at=next_schedule_time(schedule.cron, zone, fired[-1])
             )
@@ -155,6 +156,7 @@ async def _stop(transaction: Transaction, *, name: str, now: datetime) -> None:
 
 
 async def _remember_sent(transaction: Transaction, name: str, time: datetime) -> None:
+    """Store the last time that a schedule fired."""
     record = await transaction.get(SEQUENCES.name, _SENT)
     sent = {**(record.doc if record else {}), name: time.isoformat()}
     version = record.version if record else 0
@@ -178,14 +180,14 @@ def _needs_update(
 
 
 def _has_same_times(before: ScheduleState, after: ScheduleState) -> bool:
-    """Return whether a schedule still has the times from which its next time was computed."""
+    """Return whether a schedule still has the cron expression and time zone of its stored next time."""
     return (before.cron, before.time_zone) == (after.cron, after.time_zone)
 
 
 def _read_state(record: Record | None, now: datetime) -> ScheduleState | None:
-    """Return the stored progress of a schedule. Return None if it is invalid or was stopped for a day.
+    """Return the stored progress of a schedule, or None if it is invalid or the schedule was stopped for a day.
 
-    A shorter stop may come from a package that was briefly broken. Its missed times still count.
+    A schedule may stop for a shorter time because its package is briefly invalid. Then its missed times still count.
     """
     if record is None:
         return None
@@ -201,5 +203,5 @@ def _zone(schedule: Schedule, context: KingContext) -> ZoneInfo:
     return ZoneInfo(schedule.time_zone) if schedule.time_zone else context.zone
 
 
-def _until(cron: str, zone: ZoneInfo, after: datetime, now: datetime) -> Iterator[datetime]:
+def _times_until(cron: str, zone: ZoneInfo, after: datetime, now: datetime) -> Iterator[datetime]:
     return takewhile(lambda time: time <= now, schedule_times(cron, zone, after))

@@ -18,11 +18,11 @@ class KingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     daily_usd: _Positive = 300
     warning_percent: Annotated[float, Meta(gt=0, le=100)] = 70
     critical_percent: Annotated[float, Meta(gt=0, le=100)] = 90
-    # Reserved for an assignment whose General has no budget, and the limit of its run.
+    # If a General has no budget, this amount is reserved for its assignment and limits the cost of its run.
     reserved_usd: Annotated[float, Meta(ge=0)] = 5
-    # An older health reading counts as orange.
+    # A health reading that is older than this counts as orange.
     health_stale_seconds: _Positive = 120
-    # A time of a schedule that passed longer ago was missed; `catch_up` decides about it.
+    # A schedule's time counts as missed after this delay. Then `catch_up` decides whether it still fires.
     schedule_late_seconds: _Positive = 120
-    # The channel for assignments whose General names none.
+    # The channel for assignments whose General has no channel.
     channel: str = "kingdom"

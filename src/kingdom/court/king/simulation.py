@@ -1,4 +1,4 @@
-"""Simulate routing: route stored events with other rules, without changing anything."""
+"""Simulate routing: show how other rules would route the stored events. Nothing is changed."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -36,7 +36,7 @@ class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences. `forgotten` events are only in the log, which does not keep their payload."""
+    """What would change. `forgotten` counts events that are only in the log: it has no payloads to route by."""
 
     since: datetime
     differences: tuple[RoutingDifference, ...]
@@ -64,7 +64,7 @@ def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> Routin
 async def simulate_routing(
     transaction: Transaction, operations: Operations, packages: Sequence[Package], since: datetime
 ) -> RoutingSimulation:
-    """Route every event since a moment again. Events that rules do not decide are left out."""
+    """Compare the routing of every event since a moment. Skip answers and events of schedules: no rule routes them."""
     differences: list[RoutingDifference] = []
     unchanged, known = 0, set()
     async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)):
@@ -77,7 +77,7 @@ async def simulate_routing(
             differences.append(difference)
         else:
             unchanged += 1
-    forgotten = await _detected(operations, since) - known
+    forgotten = await _logged_events(operations, since) - known
     return RoutingSimulation(since=since, differences=tuple(differences), unchanged=unchanged, forgotten=len(forgotten))
 
 
@@ -87,8 +87,8 @@ def _was_routed_by_rules(event: ExternalEvent) -> bool:
     return bool(event.routes) or event.outcome == UNROUTED
 
 
-async def _detected(operations: Operations, since: datetime) -> set[str]:
-    """Return the ids of the events that the log has since a moment."""
+async def _logged_events(operations: Operations, since: datetime) -> set[str]:
+    """Return the ids of all events in the log since a moment."""
     found: set[str] = set()
     cursor = LogCursor()
     while page := await operations.read_log(cursor, _PAGE):

@@ -7,26 +7,26 @@ from datetime import datetime
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.court.king.admission import AdmissionResult, admit, release_absent
+from kingdom.court.king.admission import AdmissionResult, admit, release_returned_generals
 from kingdom.court.king.answers import close_overdue_questions
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.release import release_forgotten
+from kingdom.court.king.release import release_inactive
 from kingdom.court.king.schedules import fire_schedules
 from kingdom.court.king.waiting_queue import release_held
 from kingdom.errors import KingdomError
 from kingdom.workflow.records import run_transaction
 
 # How many entries one transaction releases. The rest follow in the next round.
-_LIMIT = 50
-# The due questions include those that only need a reminder.
-_ASKS_LIMIT = 500
+_ENTRIES_LIMIT = 50
+# How many due questions one transaction reads. Most of them may only need a reminder, so the limit is higher.
+_QUESTIONS_LIMIT = 500
 # How many admission transactions one round runs, so that the other timers get their turn.
 _ROUNDS_MAX = 200
 _log = structlog.get_logger("kingdom.court")
 
 
 async def run_timers(bus: Bus, context: KingContext) -> None:
-    """Run all timers until cancelled. Any number of Kings may do so."""
+    """Run all timers until cancelled. Several Kings may do this at the same time."""
     while True:
         for timer in TIMERS:
             try:
@@ -49,27 +49,27 @@ async def run_timers_once(bus: Bus, context: KingContext) -> None:
 
 
 async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
-    """Release entries that nothing holds back: their time is over, their General is back, or a slot was not freed."""
+    """Release entries whose hold time is over or whose General is back. Free slots that inactive assignments hold."""
 
     async def act(transaction: Transaction) -> None:
-        await release_held(transaction, now, _LIMIT)
-        await release_absent(transaction, context)
-        await release_forgotten(transaction, now, context)
+        await release_held(transaction, now, _ENTRIES_LIMIT)
+        await release_returned_generals(transaction, context)
+        await release_inactive(transaction, now, context)
 
     await run_transaction(bus, act)
 
 
 async def close_questions(bus: Bus, now: datetime, _: KingContext) -> None:
-    """Decide about questions that nobody answered in time."""
+    """Decide about questions without an answer in time."""
 
     async def act(transaction: Transaction) -> None:
-        await close_overdue_questions(transaction, now, _ASKS_LIMIT)
+        await close_overdue_questions(transaction, now, _QUESTIONS_LIMIT)
 
     await run_transaction(bus, act)
 
 
 async def admit_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
-    """Admit what there is room for."""
+    """Admit waiting entries while there is room."""
 
     async def act(transaction: Transaction) -> AdmissionResult:
         return await admit(transaction, now, context)
@@ -79,7 +79,7 @@ async def admit_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
             return
 
 
-# Each runs in its own transactions, so that a failure does not affect the others.
+# Each timer runs in its own transactions, so that its failure does not affect the other timers.
 TIMERS: tuple[Callable[[Bus, datetime, KingContext], Awaitable[object]], ...] = (
     fire_schedules,
     release_waiting,

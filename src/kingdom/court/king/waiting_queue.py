@@ -14,12 +14,14 @@ from kingdom.court.king.routing import RouteChoice
 from kingdom.court.records import ENDED
 
 WAITING = "waiting"
-# Owners of an entry: it can be admitted, is held for a newer event, or is an answer that waits for budget.
+# The owner of an entry's record says what the entry waits for. A READY entry waits for admission. A HELD entry waits in
+# case a newer event replaces it. An ANSWER of a person waits for budget. Further owners are the scopes of full quotas
+# and `missing_general_owner`.
 READY = "ready"
 HELD = "held"
 ANSWER = "answer"
-_KEPT = timedelta(days=1)
-# Newer events can hold an entry back for at most this many times the debounce time.
+_RETENTION = timedelta(days=1)
+# Newer events can hold an entry back again and again, but not longer than this many debounce times.
 _HOLDS_MAX = 10
 # Event ids do not contain this character.
 _GENERAL_SEPARATOR = "@"
@@ -28,21 +30,21 @@ WAITING_ENTRIES = RecordKind(
     name="waiting",
     directories={WAITING: "state/king/waiting", ENDED: "state/king/waited"},
     final=frozenset({ENDED}),
-    retention=_KEPT,
+    retention=_RETENTION,
 )
 # The newest event of each key and General.
 NEWEST = RecordKind(
     name="newest",
     directories={WAITING: "state/king/newest", ENDED: "state/king/newest-ended"},
     final=frozenset({ENDED}),
-    retention=_KEPT,
+    retention=_RETENTION,
 )
 
 
 class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that waits for one General. `reason` says why, unless an admission rule or the total slots decide.
+    """An event that waits for one General. `reason` says why; it is empty while the entry is READY.
 
-    `answers` is the assignment to resume, if the event is a person's answer.
+    If the event is a person's answer, `answers` is the id of the assignment to resume.
     """
 
     event_id: str
@@ -54,12 +56,12 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key: str = ""
     reason: str = ""
     answers: str = ""
-    # What it takes of the daily budget, if not the General's usual amount.
+    # The amount to reserve from the daily budget, or None for the General's usual amount.
     usd: float | None = None
 
     @property
     def rank(self) -> int:
-        """Return its rank in the queue."""
+        """Return the rank of this entry in the queue."""
         return rank_of(self.since, self.priority)
 
 
@@ -123,7 +125,7 @@ async def enqueue(
 ) -> tuple[Route, SupersededEntry | None, str]:
     """Queue an event for a General. Return its route, the replaced entry, and the id of a newer event or ""."""
     route = Route(general=choice.general, rule=choice.rule)
-    # A wrong clock outside must not make an event the newest forever.
+    # If the sender's clock is ahead, its event must not stay the newest forever.
     created_at = min(event.created_at, now)
     known = await transaction.get(NEWEST.name, _newest_id(choice.general, choice.key)) if choice.key else None
     newest = msgspec.convert(known.doc, _NewestEvent) if known else None
@@ -135,7 +137,7 @@ async def enqueue(
         general=choice.general,
         rule=choice.rule,
         priority=choice.priority,
-        # It keeps the position of the entry it replaces.
+        # A new entry keeps the position of the entry that it replaces.
         since=min(created_at, older.entry.since) if older else created_at,
         repo=repo,
         key=choice.key,
@@ -153,7 +155,7 @@ async def enqueue(
 
 
 async def release_held(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Make entries ready that were held long enough. Return how many."""
+    """Make entries ready after their hold time. Return the number of these entries."""
     due = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=HELD, due_by=now, limit=limit))
     for record in due:
         await move_entry(transaction, record, READY)

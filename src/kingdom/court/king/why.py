@@ -18,7 +18,7 @@ from kingdom.court.quota import MONEY, SOLDIERS, Quota, full_reason
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.text import sentence, with_reason
 
-# Counting the entries ahead stops here.
+# At most this many entries ahead of an event are counted.
 AHEAD_MAX = 1000
 ADMITTED = "nothing, the next round admits it"
 _LEVEL_TEXT = {
@@ -30,7 +30,10 @@ _LEVEL_TEXT = {
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an event waits for a General, and how many entries with the same owner are ahead of it."""
+    """Why an event waits for a General.
+
+    `line` is the owner of its entry's record, and `ahead` is the number of earlier entries with this owner.
+    """
 
     general: str
     rule: str
@@ -42,7 +45,7 @@ class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenAssignment(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
-    """An assignment of an event, or one that resumed it."""
+    """An assignment of an event, or a later assignment that resumed it."""
 
     assignment_id: str
     general: str
@@ -74,11 +77,11 @@ async def explain_event(
         if each.assignment_id
         for found in await _given_assignments(transaction, each.assignment_id)
     ]
-    decides_itself = is_answer(event) or event.source == SCHEDULE
+    has_fixed_route = is_answer(event) or event.source == SCHEDULE
     return EventExplanation(
         event=event,
         status_text=_describe_status(event),
-        considered=() if decides_itself else route_event(event, context.packages()).considered,
+        considered=() if has_fixed_route else route_event(event, context.packages()).considered,
         waits=tuple(wait for wait in waits if wait),
         assignments=tuple(given),
     )
@@ -150,7 +153,7 @@ def _describe_quota(quota: Quota) -> str:
 
 
 async def _given_assignments(transaction: Transaction, assignment_id: str) -> list[GivenAssignment]:
-    """Return an assignment and those that resumed it."""
+    """Return an assignment and the assignments that resumed it."""
     found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=assignment_id))
     found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, assignment_id)] if record]
     return [

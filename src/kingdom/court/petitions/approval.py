@@ -1,4 +1,4 @@
-"""Approval of a petition by a person: a question with the id of the petition."""
+"""Ask people to approve a petition. The question has the id of the petition."""
 
 from datetime import date, timedelta
 
@@ -21,14 +21,14 @@ from kingdom.court.questions import (
 )
 from kingdom.text import printable
 
-# Long texts are shown last.
-_TEXTS = ("body", "text")
+# These long fields are shown last.
+_LONG_FIELDS = ("body", "text")
 
 
 async def request_approval(
     transaction: Transaction, petition: Petition, policy: GeneralPolicy, *, channel: str, today: date
 ) -> Petition:
-    """Ask for approval of a petition, and return it with the deadline. The caller stores it."""
+    """Ask people to approve a petition. Return the petition with the deadline, for the caller to store."""
     at = petition.created_at
     deadline = at + timedelta(hours=policy.ask_deadline_hours)
     due_at = min(deadline, petition.expires_at or deadline)
@@ -50,15 +50,18 @@ async def request_approval(
 
 
 async def apply_answer(transaction: Transaction, petition: Petition, record: Record) -> bool:
-    """Apply the answer about a petition, or refuse it if time is up. Return False while the question is open."""
+    """Apply a person's answer to a petition. Without an answer in time, refuse the petition.
+
+    Return False while the question is open.
+    """
     known = await load_question(transaction, petition.id)
     if known and known[1].status is QuestionStatus.OPEN:
         return False
     if known is None or known[1].status is QuestionStatus.EXPIRED:
-        await refuse_petition(transaction, petition, record, "nobody approved it in time")
+        await refuse_petition(transaction, petition, record, "no approval in time")
         return True
     question = known[1]
-    person = question.answered_by or "somebody"
+    person = question.answered_by or "a person"
     decided = msgspec.structs.replace(petition, decided_by=person, decided_at=utc_now())
     if question.matching_choice(question.answer) == APPROVE:
         await save_petition(transaction, decided, record)
@@ -74,6 +77,8 @@ def approval_question(petition: Petition) -> str:
     Nothing is hidden: invisible characters are escaped, and the lines of a value are indented, so a value cannot look
     like another field.
     """
-    values = sorted(((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _TEXTS)
+    values = sorted(
+        ((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _LONG_FIELDS
+    )
     details = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
     return f"May {petition.general} do this ({petition.kind} on {petition.target})?\n{details}"

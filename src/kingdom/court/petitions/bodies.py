@@ -15,7 +15,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
 _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
-# Below the limits of GitHub (65,536) and Jira (32,767), so that our mark fits.
+# These lengths leave room for our mark: GitHub allows 65,536 characters, and Jira 32,767.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
 _B = TypeVar("_B", bound="PetitionBody")
@@ -41,11 +41,11 @@ class PetitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Return the target that the globs of a policy are matched with."""
         raise NotImplementedError
 
-    def filled(self, origin: AssignmentSubject) -> "PetitionBody":
+    def with_defaults(self, subject: AssignmentSubject) -> "PetitionBody":
         """Return the body with defaults from the assignment."""
         raise NotImplementedError
 
-    def is_about(self, origin: AssignmentSubject) -> bool:
+    def is_about(self, subject: AssignmentSubject) -> bool:
         """Return whether its target is what the assignment is about."""
         raise NotImplementedError
 
@@ -53,12 +53,12 @@ class PetitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class _GithubBody(PetitionBody, frozen=True, kw_only=True):
     repo: _Repo = ""
 
-    def filled(self, origin: AssignmentSubject) -> PetitionBody:
-        own = self.repo.lower() in ("", origin.repo.lower())
-        return msgspec.structs.replace(self, repo=origin.repo if own else self.repo)
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
+        is_same = self.repo.lower() in ("", subject.repo.lower())
+        return msgspec.structs.replace(self, repo=subject.repo if is_same else self.repo)
 
-    def is_about(self, origin: AssignmentSubject) -> bool:
-        return self.repo == origin.repo
+    def is_about(self, subject: AssignmentSubject) -> bool:
+        return self.repo == subject.repo
 
 
 class _GithubThread(_GithubBody, frozen=True, kw_only=True):
@@ -70,14 +70,14 @@ class _GithubThread(_GithubBody, frozen=True, kw_only=True):
     def target(self) -> str:
         return f"{self.repo}#{self.number}"
 
-    def filled(self, origin: AssignmentSubject) -> PetitionBody:
-        filled = super().filled(origin)
-        # The number of the assignment means nothing in another repository.
-        known = origin.number if super().is_about(origin) or not self.repo else 0
-        return msgspec.structs.replace(filled, number=self.number or known)
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
+        completed = super().with_defaults(subject)
+        # The issue number of the assignment is not valid in another repository.
+        known = subject.number if super().is_about(subject) or not self.repo else 0
+        return msgspec.structs.replace(completed, number=self.number or known)
 
-    def is_about(self, origin: AssignmentSubject) -> bool:
-        return super().is_about(origin) and origin.number in (0, self.number)
+    def is_about(self, subject: AssignmentSubject) -> bool:
+        return super().is_about(subject) and subject.number in (0, self.number)
 
 
 class GithubComment(_GithubThread, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class GithubComment(_GithubThread, frozen=True, kw_only=True):
 
 
 class GithubReview(_GithubThread, frozen=True, kw_only=True):
-    """A review of a pull request. Only an approval needs no body."""
+    """A review of a pull request. Only an approval may have an empty body."""
 
     event: ReviewEvent
 
@@ -97,7 +97,7 @@ class GithubReview(_GithubThread, frozen=True, kw_only=True):
 
 
 class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
-    """A pull request of a run's changes. `head` and `head_sha` are always set by us."""
+    """A pull request of a run's changes. The court sets `head` and `head_sha`, never the agent."""
 
     needs: ClassVar[tuple[str, ...]] = ("repo", "title")
     title: Annotated[str, Meta(max_length=250)] = ""
@@ -111,9 +111,9 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
         """Return the target that the globs of a policy are matched with."""
         return self.repo
 
-    def filled(self, origin: AssignmentSubject) -> PetitionBody:
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
         """Return the body with defaults from the assignment."""
-        return msgspec.structs.replace(super().filled(origin), head="", head_sha="")
+        return msgspec.structs.replace(super().with_defaults(subject), head="", head_sha="")
 
 
 class _JiraBody(PetitionBody, frozen=True, kw_only=True):
@@ -124,11 +124,11 @@ class _JiraBody(PetitionBody, frozen=True, kw_only=True):
     def target(self) -> str:
         return self.key
 
-    def filled(self, origin: AssignmentSubject) -> PetitionBody:
-        return msgspec.structs.replace(self, key=self.key or origin.ticket)
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
+        return msgspec.structs.replace(self, key=self.key or subject.ticket)
 
-    def is_about(self, origin: AssignmentSubject) -> bool:
-        return self.key == origin.ticket
+    def is_about(self, subject: AssignmentSubject) -> bool:
+        return self.key == subject.ticket
 
 
 class JiraComment(_JiraBody, frozen=True, kw_only=True):
@@ -154,13 +154,13 @@ class SlackMessage(PetitionBody, frozen=True, kw_only=True):
         """Return the target that the globs of a policy are matched with."""
         return self.channel
 
-    def filled(self, origin: AssignmentSubject) -> PetitionBody:
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
         """Return the body with defaults from the assignment."""
-        return msgspec.structs.replace(self, channel=self.channel or origin.channel)
+        return msgspec.structs.replace(self, channel=self.channel or subject.channel)
 
-    def is_about(self, origin: AssignmentSubject) -> bool:
+    def is_about(self, subject: AssignmentSubject) -> bool:
         """Return whether its target is what the assignment is about."""
-        return self.channel.removeprefix("#") == origin.channel.removeprefix("#")
+        return self.channel.removeprefix("#") == subject.channel.removeprefix("#")
 
 
 KINDS: Mapping[str, type[PetitionBody]] = {
@@ -173,12 +173,12 @@ KINDS: Mapping[str, type[PetitionBody]] = {
 }
 
 
-def read_body(kind: str, raw: Mapping[str, Any], origin: AssignmentSubject) -> PetitionBody:
+def read_body(kind: str, raw: Mapping[str, Any], subject: AssignmentSubject) -> PetitionBody:
     """Return the body of a petition with defaults filled in, or raise MalformedEvent."""
     try:
-        filled = msgspec.convert(raw, KINDS[kind]).filled(origin)
-        # Validated again, since the data of the assignment comes from outside too.
-        body = stored_body(KINDS[kind], msgspec.to_builtins(filled))
+        completed = msgspec.convert(raw, KINDS[kind]).with_defaults(subject)
+        # The body is validated again, because the defaults from the assignment are untrusted too.
+        body = stored_body(KINDS[kind], msgspec.to_builtins(completed))
     except msgspec.ValidationError as error:
         raise MalformedEvent(f"this is not a valid {kind}: {error}") from error
     for name in body.needs:

@@ -15,7 +15,7 @@ from kingdom.workflow.records import GITS
 
 @dataclass(frozen=True, slots=True)
 class RunBranch:
-    """The branch of a run in a repository, and its base branch. `commit` is empty until there is one."""
+    """The branch of a run in a repository, and its base branch. `commit` is empty until a commit can be published."""
 
     name: str
     commit: str
@@ -30,14 +30,17 @@ def is_own_branch(name: str, workflow_id: str) -> bool:
 async def find_run_branch(
     transaction: Transaction, workflow: Workflow, repo: str, asked_as: Collection[str]
 ) -> RunBranch | None:
-    """Return the branch of a run in a repository with the commit of the requesting Work. None without a checkout."""
+    """Return a run's branch in a repository, or None if the run has no checkout of the repository.
+
+    `asked_as` are the ids of the agents' requests. The commit is known after a requesting Work is finished.
+    """
     for tree in workflow.work_trees:
-        if tree.is_wanted and await _is_of(transaction, tree, repo):
-            return RunBranch(tree.branch, _commit(workflow, tree, asked_as), tree.ref.base_branch)
+        if tree.is_wanted and await _is_checkout_of(transaction, tree, repo):
+            return RunBranch(tree.branch, _find_commit(workflow, tree, asked_as), tree.ref.base_branch)
     return None
 
 
-def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> str:
+def _find_commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> str:
     """Return the commit of the newest checkpoint, or "" while the requesting Work is not finished."""
     asking = [work for work in workflow.works if any(each.id in asked_as for each in work.petitions)]
     checkpoints = workflow.valid_checkpoints()
@@ -45,6 +48,6 @@ def _commit(workflow: Workflow, tree: WorkTree, asked_as: Collection[str]) -> st
     return checkpoints[-1].commits.get(tree.id, "") if is_ready and checkpoints else ""
 
 
-async def _is_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
+async def _is_checkout_of(transaction: Transaction, tree: WorkTree, repo: str) -> bool:
     record = await transaction.get(GITS.name, tree.ref.git_id)
     return record is not None and msgspec.convert(record.doc, Git).matches(repo)

@@ -1,4 +1,4 @@
-"""Petitions, and whether a General's policy allows them. Pure."""
+"""Petitions, and whether a General's policy allows them. Pure functions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,16 +15,17 @@ from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.bodies import KINDS
 from kingdom.workflow.verdicts import PetitionVerdict
 
-# As long as the run that requested it is kept.
-_KEPT = timedelta(days=90)
-# Longer than the bus retries. After that, the assignment stops waiting.
+# A petition is kept as long as the run that requested it.
+_RETENTION = timedelta(days=90)
+# A granted petition without an outcome fails after this time, so that its assignment can end. The bus has stopped
+# retrying by then.
 _GIVEN_UP_AFTER = timedelta(hours=3)
 TOO_LATE = "it could not be performed within the time that the policy allows"
 # Long enough that ids never collide.
 _ID_DIGITS = 32
-_WILD = "*?["
-# A glob names an outside target if this precedes its first wildcard.
-_NAMED_BY = {"github": "/", "jira": "-", "slack": ""}
+_WILDCARDS = "*?["
+# A foreign target needs a specific glob: one with this text before its first wildcard, such as `acme/*`.
+_SPECIFIC_TEXTS = {"github": "/", "jira": "-", "slack": ""}
 
 
 class PetitionState(StrEnum):
@@ -38,16 +39,18 @@ class PetitionState(StrEnum):
 
 
 OPEN = frozenset({PetitionState.REQUESTED, PetitionState.GRANTED})
+# A petition in one of these states counts toward the limit of a policy.
 COUNTED = OPEN | {PetitionState.PERFORMED}
 
 
 class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One output of an assignment. Repeated requests for the same output are one petition.
 
-    `number` is its position within the assignment. `asked_as` are the ids of the agents' requests. `foreign` means that
-    its target is not what the assignment is about. `unclear` means that it was given up, but may have been performed. A
-    person can approve it until `approve_by`; `decided_by` is the person who approved it, or refused it if `rejected`.
-    `commands` are globs of allowed commands to bots.
+    `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
+    the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
+    petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
+    `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
+    commands to bots.
     """
 
     id: str
@@ -81,22 +84,22 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def system(self) -> str:
-        """Return the name of the system that performs it."""
+        """Return the name of the system that performs the petition."""
         return self.kind.partition(".")[0]
 
     @property
     def counts(self) -> bool:
-        """Return whether it had or may have an effect outside."""
+        """Return whether the petition has had, or may still have, an effect outside."""
         return self.unclear or self.state in COUNTED
 
     @property
     def awaits_person(self) -> bool:
-        """Return whether it waits for a person's approval."""
+        """Return whether the petition waits for a person's approval."""
         return self.state is PetitionState.REQUESTED and self.approve_by is not None and not self.decided_by
 
     @property
     def due_at(self) -> datetime | None:
-        """Return the deadline of its current state, or None."""
+        """Return the deadline of the current state, or None."""
         if self.state is PetitionState.GRANTED and self.granted_at:
             return self.granted_at + _GIVEN_UP_AFTER
         if self.state is PetitionState.REQUESTED:
@@ -120,13 +123,13 @@ PETITIONS = RecordKind(
     name="petition",
     directories={state: f"state/petitions/{state}" for state in PetitionState},
     final=frozenset({PetitionState.REFUSED, PetitionState.PERFORMED, PetitionState.FAILED}),
-    retention=_KEPT,
+    retention=_RETENTION,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GrantDecision:
-    """The petition should be performed before it expires, and only after `approval` if that is set."""
+    """The petition may be performed within `expires_after`. If `approval` is set, a person must approve it first."""
 
     approval: bool = False
     expires_after: timedelta = timedelta(hours=168)
@@ -155,7 +158,7 @@ def decide_petition(
     rules = [rule for rule in policy.petitions if rule.kind == petition.kind]
     if not rules:
         return RefusalDecision(f"the policy of {petition.general} does not allow {petition.kind}")
-    fitting = [rule for rule in rules if _fits_one(petition, rule.targets)]
+    fitting = [rule for rule in rules if _fits_any(petition, rule.targets)]
     if not fitting:
         globs = ", ".join(glob for rule in rules for glob in rule.targets)
         outside = (
@@ -181,7 +184,7 @@ def decide_petition(
         )
     counted = [other for other in earlier if other.id != petition.id and other.counts]
     for rule in wide:
-        used = sum(other.kind == rule.kind and _fits_one(other, rule.targets) for other in counted)
+        used = sum(other.kind == rule.kind and _fits_any(other, rule.targets) for other in counted)
         if used < rule.at_most:
             return _granted_by(rule)
     most = max(rule.at_most for rule in wide)
@@ -191,7 +194,7 @@ def decide_petition(
 
 
 def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
-    """Return the petitions that a rollback cannot undo: performed or possibly performed, and no longer part of the run.
+    """Return the petitions that may have been performed, but whose Works are rolled back. A rollback cannot undo them.
 
     `kept` are the ids of the petitions of all Works that the rollback keeps.
     """
@@ -204,7 +207,7 @@ def _granted_by(rule: PetitionRule) -> GrantDecision:
     return GrantDecision(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
 
 
-def _fits_one(petition: Petition, globs: Collection[str]) -> bool:
+def _fits_any(petition: Petition, globs: Collection[str]) -> bool:
     return any(_fits(petition, glob) for glob in globs)
 
 
@@ -219,9 +222,9 @@ def _fits(petition: Petition, glob: str) -> bool:
             names.add(petition.target.removeprefix("#"))
             glob = glob.removeprefix("#")
     fits = any(fnmatchcase(name.lower(), glob.lower()) for name in names)
-    return fits and (not petition.foreign or _names_a_place(glob, petition.kind))
+    return fits and (not petition.foreign or _is_specific(glob, petition.kind))
 
 
-def _names_a_place(glob: str, kind: str) -> bool:
-    literal = glob[: next((at for at, letter in enumerate(glob) if letter in _WILD), len(glob))]
-    return bool(literal) and _NAMED_BY[kind.partition(".")[0]] in literal
+def _is_specific(glob: str, kind: str) -> bool:
+    literal = glob[: next((at for at, letter in enumerate(glob) if letter in _WILDCARDS), len(glob))]
+    return bool(literal) and _SPECIFIC_TEXTS[kind.partition(".")[0]] in literal

@@ -13,24 +13,29 @@ from kingdom.bus.port import Transaction
 from kingdom.clock import utc_now
 from kingdom.court.petitions.commands import without_commands
 from kingdom.court.petitions.decision import TOO_LATE, PetitionState
-from kingdom.court.petitions.http_api import HttpApi, Unreachable, unreachable
+from kingdom.court.petitions.http_api import HttpApi, Unreachable, unreachable_result
 from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import PetitionGranted
 
-SETTLES_AFTER = timedelta(seconds=10)
+# After a successful call, an outside system lists the result within this time.
+VISIBLE_AFTER = timedelta(seconds=10)
 # How much the clocks of two systems may differ.
-CLOCKS_APART = timedelta(minutes=5)
+CLOCK_DIFFERENCE_MAX = timedelta(minutes=5)
 _MARK_DIGITS = 32
 
 
 class PetitionEffect(Effect[PetitionGranted]):
-    """Performs the petitions of one system. A mark that all attempts share shows whether a call succeeded."""
+    """Performs the petitions of one system.
 
-    def __init__(self, name: str, api: HttpApi, settles_after: timedelta = SETTLES_AFTER) -> None:
+    Each text contains a mark, which is the same in all attempts. `reconcile` searches for it to find out whether an
+    earlier call succeeded.
+    """
+
+    def __init__(self, name: str, api: HttpApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
         self.name = name
-        # Counted from the start of a call, which itself may take this long.
-        settled = api.longest_call + settles_after
-        self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settled)
+        # `settles_after` counts from the start of a call.
+        settles_after = api.longest_call + visible_after
+        self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settles_after)
         self._api = api
 
     def key(self, event: Event[PetitionGranted]) -> str:
@@ -38,26 +43,26 @@ class PetitionEffect(Effect[PetitionGranted]):
         return event.payload.key
 
     def request(self, event: Event[PetitionGranted]) -> Mapping[str, Any]:
-        """Return the petition, its mark, the earliest time it can exist, and its deadline."""
+        """Return the petition, its mark, the earliest time at which its result can exist, and its deadline."""
         granted = event.payload
         return {
             "kind": granted.kind,
             "body": granted.body,
             "mark": sha256(granted.key.encode()).hexdigest()[:_MARK_DIGITS],
-            "since": (granted.created_at - CLOCKS_APART).isoformat(),
+            "since": (granted.created_at - CLOCK_DIFFERENCE_MAX).isoformat(),
             "until": granted.expires_at.isoformat() if granted.expires_at else "",
             "commands": list(granted.commands),
         }
 
     async def call(self, attempt: Attempt) -> CallResult:
-        """Perform the petition unless it is too late. Without a connection, nothing was sent."""
+        """Perform the petition unless it is too late. If the system cannot be reached, the bus tries again later."""
         until = attempt.request.get("until")
         if until and datetime.fromisoformat(until) <= utc_now():
             return Rejected(TOO_LATE)
         try:
             return await self.send(attempt)
         except Unreachable as error:
-            return unreachable(self.name, error)
+            return unreachable_result(self.name, error)
 
     @abstractmethod
     async def send(self, attempt: Attempt) -> CallResult:
@@ -81,5 +86,5 @@ def without_forbidden_commands(text: str, attempt: Attempt) -> str:
 
 
 def earliest_time(attempt: Attempt) -> datetime:
-    """Return the earliest time at which the petition can exist outside."""
+    """Return the earliest time at which the result of the petition can exist."""
     return datetime.fromisoformat(attempt.request["since"])

@@ -16,8 +16,8 @@ from kingdom.bus.effects.effect import (
     Unclear,
 )
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
-from kingdom.court.petitions.effects import SETTLES_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
-from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, answer_of, require_body
+from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, call_result, require_body
 from kingdom.court.remote_http import PAUSE, HttpReply, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
@@ -48,10 +48,10 @@ class GithubApi(HttpApi):
 
 
 class GithubPetitions(PetitionEffect):
-    """Performs petitions on GitHub. An invisible mark at the end of each text shows that it was written."""
+    """Performs petitions on GitHub. The mark of a petition is an HTML comment at the end of each text."""
 
-    def __init__(self, api: GithubApi, settles_after: timedelta = SETTLES_AFTER) -> None:
-        super().__init__(_NAME, api, settles_after)
+    def __init__(self, api: GithubApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
+        super().__init__(_NAME, api, visible_after)
         self._github = api
 
     async def send(self, attempt: Attempt) -> CallResult:
@@ -61,44 +61,44 @@ class GithubPetitions(PetitionEffect):
             case "github.comment":
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
-                return _answer(await self._api.send(path, {"body": marked(comment.body, attempt)}))
+                return _call_result(await self._api.send(path, {"body": marked(comment.body, attempt)}))
             case "github.review":
                 review = stored_body(GithubReview, document)
                 path = f"/repos/{review.repo}/pulls/{review.number}/reviews"
                 request_body = {"event": review.event, "body": marked(review.body, attempt)}
-                return _answer(await self._api.send(path, request_body))
+                return _call_result(await self._api.send(path, request_body))
             case "github.pull_request":
-                return await self._open(stored_body(GithubPullRequest, document), attempt)
+                return await self._open_pull_request(stored_body(GithubPullRequest, document), attempt)
             case kind:
                 return Rejected(f"this version cannot perform {kind}")
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
-        """Search for the result of any attempt."""
+        """Search for the result of this attempt or an earlier one."""
         document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
             case "github.comment":
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
-                return await self._look(attempt, path, since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
+                return await self._find_marked(attempt, path, since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
             case "github.review":
                 review = stored_body(GithubReview, document)
-                return await self._look(attempt, f"/repos/{review.repo}/pulls/{review.number}/reviews")
+                return await self._find_marked(attempt, f"/repos/{review.repo}/pulls/{review.number}/reviews")
             case "github.pull_request":
-                pull = await self._existing(stored_body(GithubPullRequest, document), attempt)
+                pull = await self._find_pull_request(stored_body(GithubPullRequest, document), attempt)
                 return Present(_response(pull)) if pull else Absent()
             case kind:
                 return Unclear(f"this version cannot search for {kind}")
 
-    async def _look(self, attempt: Attempt, path: str, **parameters: str) -> ReconcileResult:
+    async def _find_marked(self, attempt: Attempt, path: str, **parameters: str) -> ReconcileResult:
         async for item in self._github.every(path, **parameters):
             if is_marked(item.get("body"), attempt):
                 return Present(_response(item))
         return Absent()
 
-    async def _open(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
-        """Create the branch and open the pull request. Either may exist already."""
-        if wrong := await self._branch(wanted):
-            return wrong
+    async def _open_pull_request(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
+        """Create the branch and the pull request, unless they exist already."""
+        if failure := await self._create_branch(wanted):
+            return failure
         request_body = {
             "title": without_forbidden_commands(wanted.title, attempt),
             "body": marked(wanted.body, attempt),
@@ -106,33 +106,33 @@ class GithubPetitions(PetitionEffect):
             "base": wanted.base,
         }
         reply = await self._api.send(f"/repos/{wanted.repo}/pulls", request_body)
-        if reply.status == _INVALID and (pull := await self._existing(wanted, attempt)):
+        if reply.status == _INVALID and (pull := await self._find_pull_request(wanted, attempt)):
             return Acked(_response(pull))
-        return _answer(reply)
+        return _call_result(reply)
 
-    async def _branch(self, wanted: GithubPullRequest) -> CallResult | None:
-        """Make sure that the branch exists at its commit. Return why that is not possible, or None."""
+    async def _create_branch(self, wanted: GithubPullRequest) -> CallResult | None:
+        """Create the branch unless it exists at its commit. Return the failure, or None."""
         request_body = {"ref": f"refs/heads/{wanted.head}", "sha": wanted.head_sha}
         reply = await self._api.send(f"/repos/{wanted.repo}/git/refs", request_body)
         if reply.ok:
             return None
         if reply.status != _INVALID:
-            return _answer(reply)
-        there = await self._api.ask(f"/repos/{wanted.repo}/git/ref/heads/{wanted.head}")
-        if there.status == _NOT_FOUND:
+            return _call_result(reply)
+        existing = await self._api.ask(f"/repos/{wanted.repo}/git/ref/heads/{wanted.head}")
+        if existing.status == _NOT_FOUND:
             return Rejected(
-                f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_words(reply)}):"
+                f"GitHub has no commit {wanted.head_sha[:12]} for the branch {wanted.head} ({_error_message(reply)}):"
                 f" push the checkpoints of this Git to {wanted.repo}"
             )
-        if not there.ok:
-            return _answer(there)
-        commit = require_body(there, dict, _NAME)["object"]["sha"]
+        if not existing.ok:
+            return _call_result(existing)
+        commit = require_body(existing, dict, _NAME)["object"]["sha"]
         if commit == wanted.head_sha:
             return None
         return Rejected(f"the branch {wanted.head} already exists at {commit[:12]}, not at {wanted.head_sha[:12]}")
 
-    async def _existing(self, wanted: GithubPullRequest, attempt: Attempt) -> dict[str, Any] | None:
-        """Return the pull request of a branch: ours in any state, or an open one of another author."""
+    async def _find_pull_request(self, wanted: GithubPullRequest, attempt: Attempt) -> dict[str, Any] | None:
+        """Return the pull request of a branch: the one with our mark, or any open pull request."""
         owner = wanted.repo.partition("/")[0]
         about = {"head": f"{owner}:{wanted.head}", "base": wanted.base, "state": "all"}
         async for pull in self._github.every(f"/repos/{wanted.repo}/pulls", **about):
@@ -142,13 +142,13 @@ class GithubPetitions(PetitionEffect):
 
 
 def marked(text: str, attempt: Attempt) -> str:
-    """Return a text as it is sent, with an invisible mark."""
+    """Return a text in the form in which it is sent: without forbidden commands, and with the mark."""
     mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
     return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:
-    """Return whether any attempt of the same petition wrote a text."""
+    """Return whether an attempt of the same petition wrote this text."""
     return isinstance(text, str) and text.rstrip().endswith(f" {attempt.request['mark']} -->")
 
 
@@ -156,21 +156,21 @@ def _response(item: Mapping[str, Any]) -> dict[str, Any]:
     return {name: item[key] for name, key in (("url", "html_url"), ("id", "id"), ("number", "number")) if key in item}
 
 
-def _answer(reply: HttpReply) -> CallResult:
-    """Return what a reply of GitHub means. Rate limits also use status 403."""
-    words = _words(reply)
-    if reply.status in (_FORBIDDEN, _TOO_MANY) and (wait := _wait(reply, words)):
-        return Throttled(wait, f"{_NAME} answered {reply.status}: {words}")
-    return answer_of(reply, _NAME, words, _response(reply.body) if isinstance(reply.body, dict) else {})
+def _call_result(reply: HttpReply) -> CallResult:
+    """Return the result of a call to GitHub. GitHub also uses status 403 for rate limits."""
+    message = _error_message(reply)
+    if reply.status in (_FORBIDDEN, _TOO_MANY) and (pause := _rate_limit_pause(reply, message)):
+        return Throttled(pause, f"{_NAME} answered {reply.status}: {message}")
+    return call_result(reply, _NAME, message, _response(reply.body) if isinstance(reply.body, dict) else {})
 
 
-def _wait(reply: HttpReply, words: str) -> timedelta | None:
+def _rate_limit_pause(reply: HttpReply, message: str) -> timedelta | None:
     """Return how long to wait at a rate limit, or None if the request is forbidden."""
-    limited = reply.status == _TOO_MANY or "rate limit" in words.lower()
+    limited = reply.status == _TOO_MANY or "rate limit" in message.lower()
     return requested_pause(reply.headers) or (PAUSE if limited else None)
 
 
-def _words(reply: HttpReply) -> str:
+def _error_message(reply: HttpReply) -> str:
     """Return the error message of GitHub with its details."""
     if not isinstance(reply.body, dict):
         return ""
@@ -182,5 +182,5 @@ def _words(reply: HttpReply) -> str:
 def _detail(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
-    words = part.get("message") or " ".join(str(part[name]) for name in ("resource", "field", "code") if name in part)
-    return str(words)
+    text = part.get("message") or " ".join(str(part[name]) for name in ("resource", "field", "code") if name in part)
+    return str(text)

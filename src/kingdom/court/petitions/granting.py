@@ -1,4 +1,4 @@
-"""Grant allowed petitions in order: which petitions of an assignment can be performed now."""
+"""Grant the allowed petitions of an assignment in order, as soon as they can be performed."""
 
 from datetime import date
 
@@ -12,7 +12,7 @@ from kingdom.court.petitions.approval import apply_answer
 from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
 from kingdom.court.petitions.commits import RunBranch, find_run_branch, is_own_branch
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
-from kingdom.court.petitions.records import records_of, refuse_petition, save_petition
+from kingdom.court.petitions.records import petitions_with_records, refuse_petition, save_petition
 from kingdom.court.questions import close_question
 from kingdom.court.records import queue_message
 from kingdom.court.streams import PetitionGranted, petition_granted
@@ -26,12 +26,12 @@ _SLACK_MESSAGE = "slack.message"
 async def grant_waiting_petitions(
     transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
 ) -> None:
-    """Grant waiting petitions in order, up to the first that must wait. After the end of the run, none waits."""
-    for record, petition in await records_of(transaction, root_id):
+    """Grant the waiting petitions of an assignment in order. A petition waits as long as an earlier one waits."""
+    for record, petition in await petitions_with_records(transaction, root_id):
         if petition.awaits_person:
             await apply_answer(transaction, petition, record)
     ahead: list[Petition] = []
-    for record, petition in await records_of(transaction, root_id):
+    for record, petition in await petitions_with_records(transaction, root_id):
         waits = petition.state is PetitionState.REQUESTED
         ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, today) if waits else petition)
 
@@ -51,7 +51,7 @@ async def grant_petition(
     if petition.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
         return await save_petition(transaction, petition, record)
     if petition.kind == _SLACK_MESSAGE:
-        # The Envoy does not wait for petitions to other systems.
+        # The Envoy sends a message at once, so the message waits here for earlier petitions to other systems.
         waits = any(other.state is PetitionState.GRANTED for other in ahead)
         return await (
             save_petition(transaction, petition, record)
@@ -64,48 +64,48 @@ async def grant_petition(
 
 
 async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
-    """Return a pull request with its branches, or with a reason if the run can never create it."""
+    """Add the branches to a petition for a pull request, or the reason why the run can never create it."""
     if petition.kind != _PULL_REQUEST:
         return petition
-    branch = await _branch(transaction, petition, workflow)
-    reason = _why_not(petition, branch, workflow)
+    branch = await _find_branch(transaction, petition, workflow)
+    reason = _why_impossible(petition, branch, workflow)
     if branch is None or reason:
         return msgspec.structs.replace(petition, reason=reason)
-    return msgspec.structs.replace(petition, body={**petition.body, **_branches(petition, branch)})
+    return msgspec.structs.replace(petition, body={**petition.body, **_branch_fields(petition, branch)})
 
 
 async def _grant_pull_request(
     transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
 ) -> Petition:
-    """Grant a pull request if its changes are committed. Otherwise it waits."""
-    branch = await _branch(transaction, petition, workflow)
-    reason = _why_not(petition, branch, workflow)
+    """Grant a pull request if its changes are committed. Until then, it waits."""
+    branch = await _find_branch(transaction, petition, workflow)
+    reason = _why_impossible(petition, branch, workflow)
     if branch is None or reason:
         return await refuse_petition(transaction, petition, record, reason)
     if branch.commit:
-        ours = {**_branches(petition, branch), "head_sha": branch.commit}
+        fields = {**_branch_fields(petition, branch), "head_sha": branch.commit}
         return await _publish_granted(
-            transaction, msgspec.structs.replace(petition, body={**petition.body, **ours}), record
+            transaction, msgspec.structs.replace(petition, body={**petition.body, **fields}), record
         )
     if workflow.status in WORKFLOW.final:
         return await refuse_petition(transaction, petition, record, "the run ended without a checkpoint for it")
     return await save_petition(transaction, petition, record)
 
 
-async def _branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
+async def _find_branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
     repo = stored_body(GithubPullRequest, petition.body).repo
     return await find_run_branch(transaction, workflow, repo, petition.asked_as)
 
 
-def _branches(petition: Petition, branch: RunBranch) -> dict[str, str]:
+def _branch_fields(petition: Petition, branch: RunBranch) -> dict[str, str]:
     return {"head": branch.name, "base": stored_body(GithubPullRequest, petition.body).base or branch.base}
 
 
-def _why_not(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
+def _why_impossible(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
     if branch is None:
         return f"the run has no checkout of {petition.target}"
     if not is_own_branch(branch.name, workflow.id):
-        return f"{branch.name} is not a branch of this run, and only those are pushed"
+        return f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
     return ""
 
 

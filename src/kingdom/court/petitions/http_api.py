@@ -13,15 +13,17 @@ from kingdom.court.remote_http import PAUSE, HttpReply, read_reply
 from kingdom.errors import Transient
 from kingdom.text import with_reason
 
+# A call without a reply fails after this time.
 LONGEST_CALL = timedelta(seconds=20)
 # The wait before the next call to an unreachable system.
 _UNREACHABLE_WAIT = timedelta(seconds=30)
+# The number of characters of an error message that are kept.
 REASON_MAX = 500
 _T = TypeVar("_T")
 
 
 class Unreachable(Transient):
-    """Raised if there was no connection, so nothing was sent."""
+    """Raised if no connection could be made. The request was not sent."""
 
 
 class HttpApi:
@@ -39,7 +41,7 @@ class HttpApi:
 
     async def send(self, path: str, body: Mapping[str, Any]) -> HttpReply:
         """Send a POST request."""
-        # A redirected POST would become a GET, and its success would mean nothing.
+        # A redirect would turn the POST into a GET, whose success proves nothing.
         return await self._request("POST", path, data=msgspec.json.encode(body), allow_redirects=False)
 
     async def close(self) -> None:
@@ -50,7 +52,7 @@ class HttpApi:
 
     async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
         if self._session is None:
-            # On a reused connection that died, it would be unclear whether a request arrived.
+            # If a reused connection broke, it would be unclear whether the request arrived.
             connector = aiohttp.TCPConnector(force_close=True)
             limit = aiohttp.ClientTimeout(total=self.longest_call.total_seconds())
             self._session = aiohttp.ClientSession(connector=connector, timeout=limit, headers=self._headers)
@@ -62,14 +64,14 @@ class HttpApi:
             raise Unreachable(str(error)) from error
 
 
-def unreachable(name: str, error: Unreachable) -> Throttled:
-    """Return the answer for a request that was not sent."""
+def unreachable_result(name: str, error: Unreachable) -> Throttled:
+    """Return the result of a call whose request was not sent."""
     return Throttled(_UNREACHABLE_WAIT, f"{name} cannot be reached: {error}")
 
 
-def answer_of(reply: HttpReply, name: str, words: str, response: Mapping[str, Any]) -> CallResult:
-    """Return the answer for an effect: the response of a success, or a reason for people."""
-    reason = with_reason(f"{name} answered {reply.status}", words)[:REASON_MAX]
+def call_result(reply: HttpReply, name: str, message: str, response: Mapping[str, Any]) -> CallResult:
+    """Return the result of a call: `response` after a success, otherwise a reason that contains `message`."""
+    reason = with_reason(f"{name} answered {reply.status}", message)[:REASON_MAX]
     match classify_response(reply.status, reply.headers, response):
         case Rejected():
             return Rejected(reason)

@@ -38,29 +38,29 @@ async def handle_petition(
     at: datetime,
     channel: str = "",
     today: date | None = None,
-    absent: Collection[str] = (),
+    unused_systems: Collection[str] = (),
 ) -> Petition:
     """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
 
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
-    `grant_waiting_petitions`. A petition to an `absent` system is refused.
+    `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
     """
     petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
     before = read_petition(record) if record else None
-    askers = (
+    request_ids = (
         *(name for name in (before.asked_as if before else ()) if name != request.petition_id),
         request.petition_id,
     )
     if before and (before.state in COUNTED or before.rejected):
-        return await save_petition(transaction, msgspec.structs.replace(before, asked_as=askers), record)
+        return await save_petition(transaction, msgspec.structs.replace(before, asked_as=request_ids), record)
     ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]
     number = max((each.number for each in ahead), default=0) + 1
-    petition = msgspec.structs.replace(petition, asked_as=askers, number=number)
+    petition = msgspec.structs.replace(petition, asked_as=request_ids, number=number)
     verdict = RefusalDecision(petition.reason) if petition.reason else decide_petition(petition, policy, ahead)
     if isinstance(verdict, RefusalDecision):
         return await refuse_petition(transaction, petition, record, verdict.reason)
-    if (system := petition.kind.partition(".")[0]) in absent:
+    if (system := petition.kind.partition(".")[0]) in unused_systems:
         reason = f"this realm does not use {system}: set sentinel.{system} in kingdom.yaml"
         return await refuse_petition(transaction, petition, record, reason)
     petition = await with_branches(transaction, petition, workflow)
@@ -72,7 +72,7 @@ async def handle_petition(
         petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
     granted = await grant_petition(transaction, petition, record, workflow, ahead, day)
     if granted.state is PetitionState.REQUESTED:
-        # The condition may have been met during this transaction, and no other notice would follow.
+        # What the petition waits for may happen during this transaction, and then no other notice would follow.
         await transaction.publish(petitions_due(petition.id, petition.root))
     return granted
 
@@ -80,12 +80,12 @@ async def handle_petition(
 def _parse_petition(
     root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
 ) -> Petition:
-    """Parse a petition of an agent. If it is invalid, the petition has the reason."""
-    origin, body, target, foreign, reason = _origin(root, channel), dict(raw), "", False, ""
+    """Parse a petition of an agent. If the petition is invalid, its `reason` says why."""
+    subject, body, target, foreign, reason = _subject(root, channel), dict(raw), "", False, ""
     if kind in KINDS:
         try:
-            read = read_body(kind, raw, origin)
-            body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(origin)
+            read = read_body(kind, raw, subject)
+            body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(subject)
         except MalformedEvent as error:
             reason = str(error)
     return Petition(
@@ -102,7 +102,7 @@ def _parse_petition(
     )
 
 
-def _origin(root: Assignment, channel: str) -> AssignmentSubject:
+def _subject(root: Assignment, channel: str) -> AssignmentSubject:
     number, ticket = root.payload.get("number"), root.payload.get("key")
     return AssignmentSubject(
         repo=root.repo or "",

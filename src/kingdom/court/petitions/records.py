@@ -11,7 +11,7 @@ from kingdom.workflow.records import each_record
 from kingdom.workflow.verdicts import save_verdict
 
 
-async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
+async def petitions_with_records(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
     """Return all petitions of an assignment with their records, in order."""
     found = [
         (record, read_petition(record))
@@ -22,7 +22,7 @@ async def records_of(transaction: Transaction, root_id: str) -> list[tuple[Recor
 
 async def petitions_of(transaction: Transaction, root_id: str) -> list[Petition]:
     """Return all petitions of an assignment in order."""
-    return [petition for _, petition in await records_of(transaction, root_id)]
+    return [petition for _, petition in await petitions_with_records(transaction, root_id)]
 
 
 async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
@@ -31,7 +31,7 @@ async def has_open_petitions(transaction: Transaction, root_id: str) -> bool:
 
 
 async def refuse_petition(transaction: Transaction, petition: Petition, record: Record | None, reason: str) -> Petition:
-    """Store that a petition is refused, and why."""
+    """Store a petition as refused, with a reason."""
     refused = msgspec.structs.replace(petition, state=PetitionState.REFUSED, reason=reason, ended_at=utc_now())
     return await save_petition(transaction, refused, record)
 

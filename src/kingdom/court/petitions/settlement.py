@@ -1,4 +1,4 @@
-"""End petitions: performed or failed outside, withdrawn with their assignment, or overdue."""
+"""End petitions that were performed, that failed or are overdue, or whose assignment has ended."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.petitions.approval import apply_answer
 from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
-from kingdom.court.petitions.records import read_petition, records_of, refuse_petition, save_petition
+from kingdom.court.petitions.records import petitions_with_records, read_petition, refuse_petition, save_petition
 from kingdom.court.questions import close_question
 from kingdom.court.streams import petition_settled
 
@@ -27,7 +27,7 @@ async def settle_petition(
     """Store how a granted petition ended, and notify its General."""
     record = await transaction.get(PETITIONS.name, petition_id)
     if record is None:
-        # Its retention is over, and nothing waits for it any more.
+        # The petition was deleted after its retention time, so nothing waits for it.
         return
     ended = msgspec.structs.replace(
         read_petition(record), state=state, reason=reason, response=dict(response or {}), unclear=False
@@ -37,16 +37,16 @@ async def settle_petition(
 
 async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:
     """Refuse the waiting petitions of an assignment that has ended."""
-    for record, petition in await records_of(transaction, root_id):
+    for record, petition in await petitions_with_records(transaction, root_id):
         if petition.state is PetitionState.REQUESTED:
             await close_question(transaction, petition.id)
             await refuse_petition(transaction, petition, record, reason)
 
 
 async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit: int = 100) -> int:
-    """End petitions that were not performed, approved or clarified in time, and return how many.
+    """End the petitions whose deadline has passed, and return their number.
 
-    If the bus learns the outcome later, it is still stored.
+    If the outcome of such a petition becomes known later, `settle_petition` still stores it.
     """
     overdue = await transaction.find(RecordQuery(kind=PETITIONS.name, due_by=now, limit=limit))
     for record in overdue:
@@ -62,7 +62,7 @@ async def _end_overdue(transaction: Transaction, petition: Petition, record: Rec
         return
     if petition.awaits_person:
         await close_question(transaction, petition.id)
-        # An answer in time may not have been processed yet.
+        # A person may have answered in time, and the answer is not applied yet.
         await apply_answer(transaction, petition, record)
     else:
         await refuse_petition(transaction, petition, record, TOO_LATE)

@@ -1,8 +1,8 @@
-"""The history of one GitHub issue or pull request, and the rule that matches webhooks with notifications. Pure.
+"""The history of one GitHub issue or pull request. Match webhooks with notifications. Pure functions.
 
-A webhook describes one activity. A notification describes a thread: it has the time of the last activity and hides
-earlier ones. Its reason persists: after a review request, every later comment also arrives as `review_requested`. All
-times are GitHub's own, so late arrival does not matter.
+A webhook describes one activity. A notification describes a thread: it has the time of the last activity, and does not
+show earlier activities. Its reason persists: after a review request, every later comment also arrives as
+`review_requested`. All times are set by GitHub, so a late delivery does not matter.
 """
 
 from datetime import datetime, timedelta
@@ -11,20 +11,22 @@ import msgspec
 
 from kingdom.court.sentinel.github_activity import ActivitySource, GitHubActivity
 
-# A notification's time is about that of the activity, and never noticeably earlier.
-WITHIN = timedelta(seconds=30)
-EARLY = timedelta(seconds=2)
-_KEPT = 100
+# The time of a notification is at most this much later or earlier than the time of its activity.
+LATE_MAX = timedelta(seconds=30)
+EARLY_MAX = timedelta(seconds=2)
+_ITEMS_MAX = 100
 _MENTIONS = frozenset({"mention", "team_mention"})
-# These reasons describe the activity, unless they persist from an earlier one. Others only say why we are notified.
+# These reasons describe an activity, unless they persist from an earlier activity. Other reasons only say why we are
+# notified.
 _SPECIFIC_REASONS = _MENTIONS | {"review_requested", "assign", "approval_requested", "invitation", "security_alert"}
 
 
 class SeenItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One webhook or notification. `matched_at` is the time of its counterpart, or its own time if it needs none.
+    """One webhook or notification about an activity, which happened `at` this time.
 
-    For a notification, `after` is the time of the previous one, and `vague` means that its reason does not describe the
-    activity. A webhook is `unwanted` if only its reason was filtered.
+    `matched_at` is the time of its counterpart. In a notification that needs no counterpart, it is the notification's
+    own time. For a notification, `after` is the time of the previous notification, and `vague` means that the reason
+    does not describe the activity. A webhook is `unwanted` if it was refused only because of its reason.
     """
 
     id: str
@@ -54,8 +56,8 @@ def record_activity(
 ) -> tuple[SubjectHistory, bool]:
     """Return the history with one more activity, and whether the activity is new.
 
-    A `refused` activity becomes no event, but still matches its counterpart, which then becomes none either. If it is
-    `unwanted`, it only matches a notification whose reason persists from earlier.
+    A `refused` activity creates no event. A notification that matches a refused webhook creates no event either. An
+    `unwanted` webhook only matches a notification whose reason persists from an earlier activity.
     """
     if history.knows(activity.event.id):
         return history, False
@@ -76,18 +78,18 @@ def _record_hook(history: SubjectHistory, hook: SeenItem) -> tuple[SubjectHistor
     polls = [item for item in history.seen if item.source is ActivitySource.POLL and item.matched_at is None]
     covering = [poll for poll in polls if _covers(poll, hook)]
     if not covering:
-        return _with(history, hook), True
+        return _with_items(history, hook), True
     same = min(covering, key=lambda poll: (poll.type != hook.type, abs(poll.at - hook.at)))
-    return _with(history, _matched(hook, same), _matched(same, hook)), False
+    return _with_items(history, _as_matched(hook, same), _as_matched(same, hook)), False
 
 
 def _covers(poll: SeenItem, hook: SeenItem) -> bool:
-    """Return whether a later webhook describes the activity of a notification."""
+    """Return whether a notification and a webhook that arrived later are about the same activity."""
     if poll.comment and (poll.vague or hook.comment):
         return poll.comment == hook.comment
     if poll.vague:
         return not hook.comment and _is_near(poll, hook)
-    is_between = hook.at <= poll.at + EARLY and (poll.after is None or hook.at > poll.after - EARLY)
+    is_between = hook.at <= poll.at + EARLY_MAX and (poll.after is None or hook.at > poll.after - EARLY_MAX)
     return poll.type == hook.type and is_between
 
 
@@ -95,18 +97,18 @@ def _record_poll(history: SubjectHistory, poll: SeenItem, reason: str, *, refuse
     is_specific = reason in _SPECIFIC_REASONS
     hooks = [item for item in history.seen if item.source is ActivitySource.HOOK and (is_specific or not item.unwanted)]
     is_new_reason = is_specific and not any(
-        item.type == poll.type and item.at <= poll.at + EARLY for item in history.seen
+        item.type == poll.type and item.at <= poll.at + EARLY_MAX for item in history.seen
     )
     if poll.comment:
         same = [hook for hook in hooks if hook.comment == poll.comment]
     else:
-        same = [hook for hook in hooks if _is_free(hook, poll) and _is_near(poll, hook)]
+        same = [hook for hook in hooks if _is_unmatched(hook, poll) and _is_near(poll, hook)]
     if same and (not is_new_reason or (poll.comment and reason in _MENTIONS)):
-        # The notification covers all activity until then, and none of these webhooks may match a later notification.
-        # A webhook a moment later is a different activity, unless none is nearer.
+        # The notification covers all activities until `until`, so these webhooks must not match a later notification.
+        # This includes a webhook that is slightly later than the notification only if no other webhook is nearer.
         until = max(poll.at, min(same, key=lambda hook: abs(poll.at - hook.at)).at)
-        over = [_matched(hook, poll) for hook in hooks if hook.at <= until]
-        return _with(history, _matched(poll, poll), *over), False
+        covered = [_as_matched(hook, poll) for hook in hooks if hook.at <= until]
+        return _with_items(history, _as_matched(poll, poll), *covered), False
     before = [item.at for item in history.seen if item.source is ActivitySource.POLL and item.at < poll.at]
     entry = msgspec.structs.replace(
         poll,
@@ -114,23 +116,23 @@ def _record_poll(history: SubjectHistory, poll: SeenItem, reason: str, *, refuse
         vague=not is_new_reason,
         matched_at=poll.at if refused else None,
     )
-    return _with(history, entry), True
+    return _with_items(history, entry), True
 
 
 def _is_near(poll: SeenItem, hook: SeenItem) -> bool:
-    return -EARLY <= poll.at - hook.at <= WITHIN
+    return -EARLY_MAX <= poll.at - hook.at <= LATE_MAX
 
 
-def _is_free(hook: SeenItem, poll: SeenItem) -> bool:
+def _is_unmatched(hook: SeenItem, poll: SeenItem) -> bool:
     return hook.matched_at is None or poll.at < hook.matched_at
 
 
-def _matched(item: SeenItem, by: SeenItem) -> SeenItem:
+def _as_matched(item: SeenItem, by: SeenItem) -> SeenItem:
     return msgspec.structs.replace(item, matched_at=max(by.at, item.matched_at or by.at))
 
 
-def _with(history: SubjectHistory, *changed: SeenItem) -> SubjectHistory:
+def _with_items(history: SubjectHistory, *changed: SeenItem) -> SubjectHistory:
     every = {item.id: item for item in (*history.seen, *changed)}
     return SubjectHistory(
-        subject=history.subject, seen=tuple(sorted(every.values(), key=lambda item: item.at)[-_KEPT:])
+        subject=history.subject, seen=tuple(sorted(every.values(), key=lambda item: item.at)[-_ITEMS_MAX:])
     )

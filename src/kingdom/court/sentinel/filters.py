@@ -1,4 +1,4 @@
-"""Filters: which GitHub activity is relevant. Pure."""
+"""Filters: which GitHub activity is relevant. Pure functions."""
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -34,5 +34,5 @@ def why_filtered(activity: GitHubActivity, settings: GitHubSettings) -> FilterRe
 
 
 def _fits(name: str, globs: tuple[str, ...]) -> bool:
-    # GitHub names are case-insensitive. Names of apps contain a literal bracket.
+    # GitHub names are case-insensitive. The bracket in the name of an app such as dependabot[bot] is not a wildcard.
     return any(fnmatchcase(name.lower(), glob.lower().replace("[", "[[]")) for glob in globs)

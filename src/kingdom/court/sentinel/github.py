@@ -1,4 +1,4 @@
-"""Parse notifications and webhooks of GitHub. Their content is untrusted. Pure."""
+"""Parse notifications and webhooks of GitHub. Their content is untrusted. Pure functions."""
 
 import re
 from collections.abc import Collection
@@ -31,11 +31,11 @@ _COMMENT = re.compile(r"/((?:issues|pulls)/comments/[1-9][0-9]{0,17})$")
 PULL_REQUEST = "PullRequest"
 ISSUE = "Issue"
 _Number = Annotated[int, Meta(ge=1, lt=10**18)]
-_STATES = {
+_STATE_ACTIONS = {
     "pull_request": ("closed", "reopened", "synchronize", "ready_for_review", "converted_to_draft"),
     "issues": ("closed", "reopened"),
 }
-# The webhooks about comments and reviews: the field with the text, and its name in event ids.
+# For each webhook about a comment or a review: the field with the text, and the word for it in event ids.
 _COMMENT_EVENTS = {
     ("issue_comment", "created"): ("comment", "comment"),
     ("pull_request_review", "submitted"): ("review", "review"),
@@ -72,7 +72,7 @@ class _Branch(msgspec.Struct):
 
 
 class _IssueOrPull(msgspec.Struct):
-    """An issue or a pull request. An issue that is a pull request has a link to it."""
+    """An issue or a pull request. If an issue is a pull request, its field `pull_request` is set."""
 
     number: _Number
     updated_at: str
@@ -99,7 +99,7 @@ class CommentOrReview(msgspec.Struct):
 
     @property
     def at(self) -> datetime:
-        """Return when it was written."""
+        """Return when the comment or review was written."""
         return parse_time(self.submitted_at or self.created_at or "")
 
 
@@ -200,7 +200,7 @@ def with_comment(
 def _is_known(event: str, action: object) -> bool:
     if not isinstance(action, str):
         return False
-    if event in _STATES and action in (*_STATES[event], "assigned", "opened"):
+    if event in _STATE_ACTIONS and action in (*_STATE_ACTIONS[event], "assigned", "opened"):
         return True
     return (event, action) in _COMMENT_EVENTS or (event, action) == ("pull_request", "review_requested")
 
@@ -214,8 +214,8 @@ def _comment_activity(
         raise MalformedEvent(f"the field {field} is missing")
     mentioned = _mentions(comment_or_review.body, our_logins)
     if word == "remark" and not mentioned:
-        return DroppedActivity("the webhook of its review covers it")
-    where = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
+        return DroppedActivity("the webhook of the review covers this comment")
+    path = {"comment": "issues/comments", "remark": "pulls/comments"}.get(word)
     return _activity(
         webhook,
         item,
@@ -225,7 +225,7 @@ def _comment_activity(
         at=comment_or_review.at,
         text=comment_or_review.body,
         html_url=comment_or_review.html_url,
-        comment=f"{where}/{comment_or_review.id}" if where else "",
+        comment=f"{path}/{comment_or_review.id}" if path else "",
         concerns_us=mentioned or _is_involved(item, our_logins),
     )
 
@@ -234,7 +234,7 @@ def _activity(
     webhook: _Delivery,
     item: _IssueOrPull,
     reason: str,
-    word: str,
+    id_part: str,
     now: datetime,
     *,
     at: datetime | None = None,
@@ -263,7 +263,7 @@ def _activity(
     }
     return GitHubActivity(
         event=ExternalEvent(
-            id=f"evt-github-hook-{webhook.repository.id}-{item.number}-{word.replace('_', '-')}-{time_stamp(at)}",
+            id=f"evt-github-hook-{webhook.repository.id}-{item.number}-{id_part.replace('_', '-')}-{time_stamp(at)}",
             type=kind,
             source="github",
             repo=repo,
@@ -283,7 +283,7 @@ def _activity(
 
 
 def _is_involved(item: _IssueOrPull, our_logins: set[str]) -> bool:
-    """Return whether we opened it, are assigned to it, or are asked to review it."""
+    """Return whether we opened an issue or pull request, are assigned to it, or are asked to review it."""
     people = [item.user, *item.assignees]
     named = [person.login for person in people if person]
     # Requested teams are in the same list and have no login.

@@ -16,10 +16,10 @@ class ActivitySource(StrEnum):
 
 
 class GitHubActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """One activity. `at` is its time according to GitHub.
+    """One activity. `at` is its time according to GitHub. `subject` identifies the issue or pull request.
 
-    `comment` and `actor` are set if known. `concerns_us` is False if only the history of the subject can decide that.
-    `details_url` leads to the author and the text.
+    `comment` and `actor` are set if known. If `concerns_us` is False, the activity is relevant only if the subject has
+    a history. `details_url` is where the author and the text can be read.
     """
 
     event: ExternalEvent

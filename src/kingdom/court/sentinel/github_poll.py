@@ -13,7 +13,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
 from kingdom.court.remote_http import HttpReply, github_headers, next_page, requested_pause
-from kingdom.court.sentinel.deduplication import EARLY, WITHIN, SubjectHistory
+from kingdom.court.sentinel.deduplication import EARLY_MAX, LATE_MAX, SubjectHistory
 from kingdom.court.sentinel.filters import FilterReason, why_filtered
 from kingdom.court.sentinel.github import CommentOrReview, parse_notification, with_comment
 from kingdom.court.sentinel.github_activity import GitHubActivity
@@ -32,16 +32,17 @@ from kingdom.errors import MalformedEvent, Misconfigured, Transient
 from kingdom.workflow.records import run_transaction
 
 CURSOR = "github"
+# GitHub may list a notification late, so each poll starts this much before the end of the last one.
 _OVERLAP = timedelta(hours=1)
-# Ask unconditionally after this time, in case a cached reply is wrong.
-_WHOLE_LOOK_EVERY = timedelta(hours=1)
-# Last-Modified has a resolution of one second, so a recent one may hide later changes.
-_LAST_MODIFIED_COUNTS_AFTER = timedelta(minutes=1)
-# How long a poll fails if GitHub does not return a comment. After that it goes on without the comment.
-_LOOKED_FOR = timedelta(minutes=10)
+# A poll after this time sends no cache headers, in case "not modified" is wrong.
+_FULL_POLL_EVERY = timedelta(hours=1)
+# Last-Modified has a resolution of one second, so a recent value may hide later changes. Only older values are used.
+_LAST_MODIFIED_AGE_MIN = timedelta(minutes=1)
+# If GitHub does not return a comment, polls fail for this long. Later polls continue without the comment.
+_COMMENT_RETRIES_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400
-_GONE = (301, 302, 307, 308, 404, 410, 451)
+_GONE_STATUSES = (301, 302, 307, 308, 404, 410, 451)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -66,7 +67,7 @@ async def poll_github(
     newest = max((activity.at for activity in activities), default=since)
 
     async def act(transaction: Transaction) -> Counter[IntakeResult]:
-        # Sorted by id, so that concurrent polls take their keys in the same order.
+        # The activities are sorted by id, so that concurrent polls lock their keys in the same order.
         ordered = sorted(activities, key=lambda activity: activity.event.id)
         taken = Counter(
             [
@@ -92,7 +93,7 @@ def _conditions(cursor: PollCursor | None, since: datetime, now: datetime) -> di
     """Return the headers that request a reply only if something changed."""
     if cursor is None or cursor.asked_since != since or cursor.answered_at is None:
         return {}
-    if now - cursor.answered_at > _WHOLE_LOOK_EVERY:
+    if now - cursor.answered_at > _FULL_POLL_EVERY:
         return {}
     if cursor.etag:
         return {"If-None-Match": cursor.etag}
@@ -126,7 +127,7 @@ async def _read_all(
 
 
 def _parse_all(documents: list[Any], settings: GitHubSettings, now: datetime) -> list[GitHubActivity]:
-    """Parse the notifications of watched repositories. Skip those that are malformed."""
+    """Parse the notifications of watched repositories. Skip malformed notifications."""
     activities = []
     for document in documents:
         try:
@@ -155,17 +156,17 @@ async def _with_details(
         return activity
     try:
         reply = await send_request(
-            session, "GET", activity.details_url, headers=github_headers(settings.token), absent=_GONE
+            session, "GET", activity.details_url, headers=github_headers(settings.token), gone_statuses=_GONE_STATUSES
         )
     except Misconfigured:
         return activity
     except Transient:
-        if now - activity.at < _LOOKED_FOR:
+        if now - activity.at < _COMMENT_RETRIES_FOR:
             raise
         return activity
     if reply is None:
         return activity
-    earliest, latest = activity.at - WITHIN, activity.at + EARLY
+    earliest, latest = activity.at - LATE_MAX, activity.at + EARLY_MAX
     try:
         comments = [
             convert_untrusted(each, CommentOrReview)
@@ -201,7 +202,7 @@ def _last_modified(text: str, now: datetime) -> str:
     except ValueError:
         return ""
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return text if now - at > _LAST_MODIFIED_COUNTS_AFTER else ""
+    return text if now - at > _LAST_MODIFIED_AGE_MIN else ""
 
 
 def _next_poll_after(settings: GitHubSettings, reply: HttpReply) -> timedelta:

@@ -13,14 +13,14 @@ from kingdom.errors import Misconfigured, Transient
 
 TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10, sock_read=30)
 _OK = 200
-_SERVER_ERRORS = 500
-_LATER = frozenset({408, 425, 429})
+_FIRST_SERVER_ERROR = 500
+_RETRY_STATUSES = frozenset({408, 425, 429})
 _FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """The result of a poll, and when to poll again."""
+    """How many items of a poll became events, were seen before, or were dropped, and when to poll again."""
 
     received: int
     seen: int
@@ -36,9 +36,9 @@ async def send_request(
     headers: Mapping[str, str],
     params: Mapping[str, str] | None = None,
     document: Any = None,
-    absent: Collection[int] = (),
+    gone_statuses: Collection[int] = (),
 ) -> HttpReply | None:
-    """Send a request. Return None if the reply has one of the `absent` statuses."""
+    """Send a request. Return None if the status of the reply is in `gone_statuses`."""
     try:
         async with session.request(
             method, url, headers=headers, params=params, json=document, allow_redirects=False
@@ -48,7 +48,7 @@ async def send_request(
         raise Transient(
             f"the request to {_shown_url(url)} failed: {clean_text(str(error), TITLE_MAX) or type(error).__name__}"
         ) from error
-    if reply.status in absent:
+    if reply.status in gone_statuses:
         return None
     if reply.is_unchanged:
         return reply
@@ -64,8 +64,10 @@ def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
     pause = requested_pause(headers)
     if status == _FORBIDDEN and pause:
         raise Transient(f"{_shown_url(url)} limits the rate of requests", after=pause)
-    if status in _LATER or status >= _SERVER_ERRORS:
-        raise Transient(f"{_shown_url(url)} answered {status}", after=pause or (PAUSE if status in _LATER else None))
+    if status in _RETRY_STATUSES or status >= _FIRST_SERVER_ERROR:
+        raise Transient(
+            f"{_shown_url(url)} answered {status}", after=pause or (PAUSE if status in _RETRY_STATUSES else None)
+        )
     raise Misconfigured(
         f"{_shown_url(url)} answered {status}: check the address, the token and the permissions of the token"
     )

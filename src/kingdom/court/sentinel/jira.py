@@ -1,4 +1,4 @@
-"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. Pure."""
+"""Parse Jira tickets, and detect what is new about them. Their content is untrusted. Pure functions."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ UPDATED = "jira.ticket.updated"
 COMMENTED = "jira.ticket.commented"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{0,79}-[1-9][0-9]{0,11}")
 _COMMENTS_MAX = 20
-# All comments together still fit into a prompt.
+# The limit in characters for one comment, so that all comments together fit into a prompt.
 _COMMENT_TEXT_MAX = 4_000
 
 
@@ -76,8 +76,8 @@ class FoundTicket(msgspec.Struct, frozen=True, kw_only=True):
     updated: datetime
     issue: _Issue
 
-    def is_news_to(self, known: KnownTicket | None) -> bool:
-        """Return whether it changed since it was last read."""
+    def has_changed_since(self, known: KnownTicket | None) -> bool:
+        """Return whether the ticket changed since it was last read."""
         return known is None or self.updated > known.known_until
 
 
@@ -90,7 +90,7 @@ def parse_issue(document: Any) -> FoundTicket:
 
 
 def parse_comments(documents: Any) -> list[TicketComment]:
-    """Parse comments. Skip those that are malformed."""
+    """Parse comments. Skip malformed comments."""
     comments = []
     for document in documents if isinstance(documents, list) else []:
         try:
@@ -122,7 +122,7 @@ def detect_news(
     latest = max([found.updated, *(parse_time(each.created) for each in new_comments)])
     remembered = KnownTicket(key=found.key, status=status, known_until=latest)
     others = [each for each in new_comments if _id_of(each.author) not in own_accounts]
-    kind = _kind(found, known, others, own_accounts)
+    kind = _event_type(found, known, others, own_accounts)
     if kind is None:
         return remembered, None
     event = ExternalEvent(
@@ -137,7 +137,7 @@ def detect_news(
             "previous_status": known.status if known else None,
             "url": f"{url.rstrip('/')}/browse/{found.key}",
             "updated_at": found.updated.isoformat(),
-            "comments": [_shown(each) for each in others[-_COMMENTS_MAX:]],
+            "comments": [_comment_payload(each) for each in others[-_COMMENTS_MAX:]],
         },
         priority=Priority.LOW if kind == COMMENTED else Priority.NORMAL,
         created_at=now,
@@ -146,26 +146,27 @@ def detect_news(
     return remembered, event
 
 
-def _kind(
+def _event_type(
     found: FoundTicket, known: KnownTicket | None, new_comments: Sequence[TicketComment], own_accounts: Collection[str]
 ) -> str | None:
     histories = [each for each in found.issue.changelog.histories if _is_after(each, known)]
     others = [each for each in histories if _id_of(each.author) not in own_accounts]
     if known is None:
         reporter = _id_of(found.issue.fields.reporter)
-        # A ticket that only we have touched is not news.
+        # A ticket that only our own accounts have changed needs no event.
         return ASSIGNED if others or reporter not in own_accounts or not reporter else None
-    if _changes(others, "assignee", _id_of(found.issue.fields.assignee)):
+    if _has_change(others, "assignee", _id_of(found.issue.fields.assignee)):
         return ASSIGNED
-    moved = _changes(histories, "status", None)
+    is_listed = _has_change(histories, "status", None)
     is_moved = clean_text(found.issue.fields.status.name, TITLE_MAX) != known.status
-    # A change that the truncated changelog does not show was made by someone else.
-    if _changes(others, "status", None) or (is_moved and not moved):
+    # The changelog may be truncated. A change of status that it does not list counts as made by another person.
+    if _has_change(others, "status", None) or (is_moved and not is_listed):
         return UPDATED
     return COMMENTED if new_comments else None
 
 
-def _changes(histories: Sequence[_History], field: str, to: str | None) -> bool:
+def _has_change(histories: Sequence[_History], field: str, to: str | None) -> bool:
+    """Return whether one of the histories changes a field to a value, or to any value if `to` is None."""
     items = [item for history in histories for item in history.items if item.field == field]
     return any(to is None or (item.to and item.to == to) for item in items)
 
@@ -181,7 +182,7 @@ def _id_of(account: _Account | None) -> str:
     return account.account_id if account else ""
 
 
-def _shown(comment: TicketComment) -> dict[str, str]:
+def _comment_payload(comment: TicketComment) -> dict[str, str]:
     author = comment.author or _Account()
     return {
         "id": clean_text(comment.id, NAME_MAX),

@@ -22,15 +22,15 @@ from kingdom.errors import MalformedEvent, Misconfigured, Transient
 from kingdom.workflow.records import run_transaction
 
 CURSOR = "jira"
-# Jira may index a change late.
+# Jira may index a change late, so each poll starts this much before the end of the last one.
 _OVERLAP = timedelta(hours=1)
 _PAGES_MAX = 400
 _PAGE = 50
 _COMMENT_PAGES_MAX = 20
-# How long a poll fails if Jira does not return the comments of a ticket. After that it goes on without them.
-_WAITED_FOR = timedelta(minutes=10)
+# If Jira does not return the comments of a ticket, polls fail for this long. Later polls continue without the ticket.
+_COMMENTS_RETRIES_FOR = timedelta(minutes=10)
 _FIELDS = ("summary", "status", "assignee", "reporter", "updated")
-_GONE = (404, 410)
+_GONE_STATUSES = (404, 410)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -46,14 +46,14 @@ async def poll_jira(
     reply, documents = await _search(session, settings, _jql(settings, since, now))
     found = _parse_all(documents)
     known = await _known_tickets(bus, found)
-    news = [each for each in found if each.is_news_to(known[each.key])]
+    news = [each for each in found if each.has_changed_since(known[each.key])]
     own = settings.own_accounts or (await _own_account(session, settings) if news else ())
     comments = {
-        each.key: await _readable_comments(session, settings, each, ticket.known_until, now)
+        each.key: await _try_read_comments(session, settings, each, ticket.known_until, now)
         for each in news
         if (ticket := known[each.key])
     }
-    # Unread tickets hold the cursor back, but only for a limited time.
+    # The cursor stays before a ticket whose comments could not be read, but at most `look_back_hours` ago.
     unread = [max(each.updated, start) for each in news if comments.get(each.key, ()) is None]
 
     async def act(transaction: Transaction) -> tuple[int, int]:
@@ -86,12 +86,12 @@ async def _accept_ticket(
     settings: JiraSettings,
     now: datetime,
 ) -> bool | None:
-    """Return True for a received event, False for one that was seen before, None if there is no event."""
+    """Store a ticket and its event. Return True for a new event, False if it was seen before, None without an event."""
     record, known = await recall(transaction, KnownTicket, found.key)
-    if not found.is_news_to(known):
+    if not found.has_changed_since(known):
         return False
     if known and comments is None:
-        # Comments are missing, or another poll stored the ticket first: the next poll finds what is new.
+        # The comments could not be read, or another poll stored the ticket first. The next poll finds what is new.
         return None
     ticket, event = detect_news(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
     await remember(transaction, found.key, ticket, record)
@@ -99,13 +99,13 @@ async def _accept_ticket(
         return None
     if await receive_event(transaction, event, ACTOR, settings.seen_kept):
         return True
-    # Same id but a new change: the ticket changed twice within one second.
+    # The id exists already, because the ticket changed twice within one second.
     again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
     return await receive_event(transaction, again, ACTOR, settings.seen_kept)
 
 
 def _jql(settings: JiraSettings, since: datetime, now: datetime) -> str:
-    """Return the query for changed tickets. It uses minutes, since Jira reads dates in the user's time zone."""
+    """Return the query for changed tickets. It counts minutes, because Jira reads dates in the user's time zone."""
     if re.search(r"\border\s+by\b", settings.jql, re.IGNORECASE):
         raise Misconfigured("jira.jql must not contain ORDER BY: the Sentinel adds its own order")
     minutes = max(1, ceil((now - since) / timedelta(minutes=1)))
@@ -134,7 +134,7 @@ async def _search(session: aiohttp.ClientSession, settings: JiraSettings, jql: s
 
 
 def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
-    """Parse the tickets, each in its newest version. Skip those that are malformed."""
+    """Parse the tickets, each in its newest version. Skip malformed tickets."""
     found: dict[str, FoundTicket] = {}
     for document in documents:
         try:
@@ -161,20 +161,20 @@ async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -
     return (account,)
 
 
-async def _readable_comments(
+async def _try_read_comments(
     session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime, now: datetime
 ) -> list[TicketComment] | None:
-    """Return the comments since a time, or None if Jira does not return those of this ticket."""
+    """Return the comments on a ticket since a time, or None if Jira does not return them."""
     try:
-        return await _comments(session, settings, found.key, known_until)
+        return await _read_comments(session, settings, found.key, known_until)
     except (Misconfigured, Transient) as error:
-        if isinstance(error, Transient) and (error.after or now - found.updated < _WAITED_FOR):
+        if isinstance(error, Transient) and (error.after or now - found.updated < _COMMENTS_RETRIES_FOR):
             raise
         _log.warning("comments_not_read", ticket=found.key, reason=str(error))
         return None
 
 
-async def _comments(
+async def _read_comments(
     session: aiohttp.ClientSession, settings: JiraSettings, key: str, known_until: datetime
 ) -> list[TicketComment]:
     """Return the comments since a time, oldest first."""
@@ -183,7 +183,12 @@ async def _comments(
     for page in range(_COMMENT_PAGES_MAX):
         params = {"orderBy": "-created", "maxResults": str(_PAGE), "startAt": str(page * _PAGE)}
         reply = await send_request(
-            session, "GET", url, headers=jira_headers(settings.email, settings.token), params=params, absent=_GONE
+            session,
+            "GET",
+            url,
+            headers=jira_headers(settings.email, settings.token),
+            params=params,
+            gone_statuses=_GONE_STATUSES,
         )
         if reply is None:
             break

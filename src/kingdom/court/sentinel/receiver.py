@@ -31,9 +31,9 @@ _EVENT = re.compile(r"[a-z_]{1,60}")
 _PING = "ping"
 # Unfinished bodies together take at most this many times the largest allowed body.
 _BODIES_MAX = 2
-# GitHub needs few. Each further connection costs memory and a file descriptor.
+# GitHub needs only a few connections, and each connection costs memory and a file descriptor.
 _CONNECTIONS_MAX = 100
-_LAST_WORDS_SECONDS = 0.5
+_LINGER_SECONDS = 0.5
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -62,11 +62,11 @@ class WebhookReceiver:
             logger=_silent_logger(),
             # The signature covers the raw bytes, and decompression could exhaust memory.
             auto_decompress=False,
-            # Read and drop the rest of a refused request for this long, so that the client gets the reply.
-            lingering_time=_LAST_WORDS_SECONDS,
+            # The rest of a refused request is read and dropped for this long, so that the client gets the reply.
+            lingering_time=_LINGER_SECONDS,
         )
         self._listener: asyncio.Server | None = None
-        # The bytes received of each unfinished body, the oldest first.
+        # The number of received bytes of each unfinished body, the oldest body first.
         self._reading: dict[asyncio.Timeout, int] = {}
         self.url = ""
 
@@ -99,7 +99,7 @@ class WebhookReceiver:
 
     async def _receive(self, request: web.Request) -> web.Response:
         try:
-            return await self._answer(request)
+            return await self._check_and_store(request)
         except web.HTTPRequestEntityTooLarge:
             return _response(413, "too large")
         except MalformedEvent as error:
@@ -116,7 +116,7 @@ class WebhookReceiver:
             _log.exception("webhook_failed")
             return _response(500, "failed")
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _check_and_store(self, request: web.Request) -> web.Response:
         if not _SIGNATURE.fullmatch(request.headers.get("X-Hub-Signature-256", "")):
             return _response(401, "not signed")
         if request.content_type != "application/json":
@@ -134,7 +134,7 @@ class WebhookReceiver:
             return _response(400, "not understood")
         if event == _PING:
             return _response(200, "pong")
-        return await self._take(event, delivery, document)
+        return await self._store(event, delivery, document)
 
     async def _read(self, request: web.Request) -> bytes:
         """Return the body of a request. An unfinished body may be dropped to make room for others."""
@@ -152,20 +152,21 @@ class WebhookReceiver:
         return bytes(body)
 
     def _make_room(self) -> None:
+        """Drop the oldest unfinished bodies while all bodies together are too large."""
         while sum(self._reading.values()) > _BODIES_MAX * self._webhook.body_bytes_max:
             oldest = next(iter(self._reading))
             del self._reading[oldest]
             oldest.reschedule(asyncio.get_running_loop().time())
 
     def _is_signed(self, raw: bytes, signature: str) -> bool:
-        """Return whether one of the secrets made a signature. All are tried, so that timing reveals nothing."""
+        """Return whether a signature belongs to one of the secrets. All are tried, so that timing reveals nothing."""
         fits = [
             hmac.compare_digest(f"sha256={hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()}", signature)
             for secret in self._webhook.secrets
         ]
         return any(fits)
 
-    async def _take(self, event: str, delivery: str, document: object) -> web.Response:
+    async def _store(self, event: str, delivery: str, document: object) -> web.Response:
         activity = parse_webhook(event, document, self._settings.logins, self._clock())
         if isinstance(activity, DroppedActivity):
             return _response(202, IntakeResult.DROPPED)
@@ -191,5 +192,5 @@ def _silent_logger() -> logging.Logger:
     return logger
 
 
-def _response(status: int, words: str) -> web.Response:
-    return web.Response(status=status, text=f"{words}\n")
+def _response(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n")

@@ -17,26 +17,26 @@ from kingdom.court.sentinel.github_activity import GitHubActivity
 from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
-_FORGOTTEN_KEPT = timedelta(days=1)
-_FORGOTTEN_AT_ONCE = 200
+_ENDED_RETENTION = timedelta(days=1)
+_ENDED_AT_ONCE = 200
 CURSORS = RecordKind(name="cursor", directories={CURRENT: "state/sentinel/cursors"})
 SUBJECT_HISTORIES = RecordKind(
     name="place",
     directories={CURRENT: "state/sentinel/places", ENDED: "state/sentinel/places/ended"},
     final=frozenset({ENDED}),
-    retention=_FORGOTTEN_KEPT,
+    retention=_ENDED_RETENTION,
 )
 TICKETS = RecordKind(
     name="ticket",
     directories={CURRENT: "state/sentinel/tickets", ENDED: "state/sentinel/tickets/ended"},
     final=frozenset({ENDED}),
-    retention=_FORGOTTEN_KEPT,
+    retention=_ENDED_RETENTION,
 )
 KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 
 
 class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a source was read. `etag` and `last_modified` belong to the request with `asked_since`."""
+    """How far a source was read. `etag` and `last_modified` are from the reply to the request since `asked_since`."""
 
     since: datetime
     polled_at: datetime
@@ -55,7 +55,7 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IntakeResult(StrEnum):
-    """What became of an activity."""
+    """Whether an activity became an event, was seen before, or was dropped."""
 
     RECEIVED = "received"
     SEEN = "seen"
@@ -65,13 +65,13 @@ class IntakeResult(StrEnum):
 _Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
 _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
 # How long after the last activity a record is kept. The dedup keys of GitHub expire after the same time.
-_KEPT: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
+_KEPT_FOR: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
 async def recall(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
-    """Return a record and its content, or None. An invalid document is treated as missing."""
+    """Return a record and its content. Each is None if it does not exist; invalid content counts as missing."""
     record = await transaction.get(_KIND_OF[kind].name, record_id)
     try:
         return record, msgspec.convert(record.doc, kind) if record and record.state == CURRENT else None
@@ -81,7 +81,7 @@ async def recall(
 
 async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
     """Store a cursor, a history or a ticket under an id."""
-    keep = _KEPT.get(type(thing))
+    keep = _KEPT_FOR.get(type(thing))
     await transaction.put(
         Record(
             kind=_KIND_OF[type(thing)].name,
@@ -94,17 +94,17 @@ async def remember(transaction: Transaction, record_id: str, thing: _Remembered,
     )
 
 
-async def forget_old(bus: Bus, now: datetime) -> int:
-    """End histories and tickets without activity for a long time. Return how many."""
+async def end_old_records(bus: Bus, now: datetime) -> int:
+    """End the histories and tickets that had no activity for a long time. Return their number."""
 
     async def act(transaction: Transaction) -> int:
-        forgotten = 0
+        ended = 0
         for kind in (SUBJECT_HISTORIES, TICKETS):
-            query = RecordQuery(kind=kind.name, state=CURRENT, due_by=now, limit=_FORGOTTEN_AT_ONCE)
+            query = RecordQuery(kind=kind.name, state=CURRENT, due_by=now, limit=_ENDED_AT_ONCE)
             for record in await transaction.find(query):
                 await transaction.put(replace(record, state=ENDED, due_at=None))
-                forgotten += 1
-        return forgotten
+                ended += 1
+        return ended
 
     return await run_transaction(bus, act)
 

@@ -17,17 +17,17 @@ from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
 from kingdom.court.sentinel.receiver import WebhookReceiver
-from kingdom.court.sentinel.records import forget_old
+from kingdom.court.sentinel.records import end_old_records
 from kingdom.court.sentinel.settings import SentinelSettings
 from kingdom.errors import KingdomError, Transient
 
 _BACKOFF = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(minutes=5))
-_FORGET_EVERY = timedelta(hours=1)
+_END_RECORDS_EVERY = timedelta(hours=1)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
-    """Runs until stopped. Any number may run; each activity becomes one event."""
+    """Runs until stopped. Even if several Sentinels run, each activity becomes one event."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Sentinel:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             watching = [group.create_task(each) for each in self._watches(session)]
             await self._stopped.wait()
-            # An interrupted poll has stored nothing.
+            # A poll stores everything in one transaction, so it can be cancelled at any time.
             for task in watching:
                 task.cancel()
 
@@ -64,20 +64,21 @@ class Sentinel:
         self._stopped.set()
 
     def _watches(self, session: aiohttp.ClientSession) -> list[Coroutine[Any, Any, None]]:
-        watches = [self._again_and_again("memory", self._forget)]
+        watches = [self._repeat("memory", self._end_old_records)]
         if github := self._settings.github:
-            look = partial(poll_github, self._bus, session, github, self._clock)
-            watches.append(self._again_and_again("github", partial(_poll_and_log, "github", look)))
+            poll = partial(poll_github, self._bus, session, github, self._clock)
+            watches.append(self._repeat("github", partial(_poll_and_log, "github", poll)))
         if jira := self._settings.jira:
-            look = partial(poll_jira, self._bus, session, jira, self._clock)
-            watches.append(self._again_and_again("jira", partial(_poll_and_log, "jira", look)))
+            poll = partial(poll_jira, self._bus, session, jira, self._clock)
+            watches.append(self._repeat("jira", partial(_poll_and_log, "jira", poll)))
         return watches
 
-    async def _forget(self) -> timedelta:
-        await forget_old(self._bus, self._clock())
-        return _FORGET_EVERY
+    async def _end_old_records(self) -> timedelta:
+        await end_old_records(self._bus, self._clock())
+        return _END_RECORDS_EVERY
 
-    async def _again_and_again(self, name: str, act: Callable[[], Awaitable[timedelta]]) -> None:
+    async def _repeat(self, name: str, act: Callable[[], Awaitable[timedelta]]) -> None:
+        """Call a function again and again. Its result is the pause before the next call."""
         failures = 0
         while True:
             try:
@@ -97,8 +98,8 @@ class Sentinel:
             await asyncio.sleep(pause.total_seconds())
 
 
-async def _poll_and_log(name: str, look: Callable[[], Awaitable[PollResult]]) -> timedelta:
-    brought = await look()
-    if brought.received:
-        _log.info("looked", source=name, received=brought.received, seen=brought.seen, dropped=brought.dropped)
-    return brought.again_after
+async def _poll_and_log(name: str, poll: Callable[[], Awaitable[PollResult]]) -> timedelta:
+    result = await poll()
+    if result.received:
+        _log.info("looked", source=name, received=result.received, seen=result.seen, dropped=result.dropped)
+    return result.again_after

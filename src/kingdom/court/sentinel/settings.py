@@ -11,11 +11,11 @@ _Period = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]
 _MEGABYTE = 1 << 20
 _GITHUB = "github.com"
-_WILD = frozenset("*?[")
+_WILDCARDS = frozenset("*?[")
 
 
 class _SentinelSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the settings; an unknown field is an error."""
+    """A part of the settings. An unknown field is an error."""
 
 
 class _SourceSettings(_SentinelSection, frozen=True, kw_only=True):
@@ -31,22 +31,22 @@ class _SourceSettings(_SentinelSection, frozen=True, kw_only=True):
 
 
 class GitHubWebhookSettings(_SentinelSection, frozen=True, kw_only=True):
-    """Where to receive webhooks. Any of the secrets is valid, so that secrets can be rotated."""
+    """Where to receive webhooks. Each of the secrets is valid, so that secrets can be rotated."""
 
     secrets: tuple[Annotated[str, Meta(min_length=1)], ...]
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8787
-    # GitHub's own limit.
+    # GitHub sends no larger body.
     body_bytes_max: _Count = 25 * _MEGABYTE
     body_seconds: _Period = 10.0
-    # GitHub waits ten seconds for a reply.
+    # This is shorter than the ten seconds that GitHub waits for a reply.
     store_seconds: _Period = 8.0
 
 
 class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
     """Which GitHub activity is relevant. `logins` are all our accounts; the first one owns the token.
 
-    `repos` and `ignore_actors` are globs. Empty `reasons` means all.
+    `repos` and `ignore_actors` are globs. If `reasons` is empty, all reasons are relevant.
     """
 
     token: str
@@ -62,7 +62,7 @@ class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """Return the host in the URLs of its repositories."""
+        """Return the host name in the URLs of GitHub repositories."""
         api = urlsplit(self.api_url.lower())
         host = api.netloc.rpartition("@")[2]
         # GitHub Enterprise Server has its API at HOST/api/v3.
@@ -70,9 +70,9 @@ class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
 
 
 class JiraSettings(_SourceSettings, frozen=True, kw_only=True):
-    """Which Jira tickets are relevant. `own_accounts` are the ids of all our accounts.
+    """Which Jira tickets are relevant.
 
-    If empty, it is the account of the token.
+    `own_accounts` are the ids of all our accounts. If it is empty, the account of the token is our only account.
     """
 
     url: str
@@ -91,17 +91,17 @@ class SentinelSettings(_SentinelSection, frozen=True, kw_only=True):
     jira: JiraSettings | None = None
 
     @property
-    def forge(self) -> str:
-        """Return the host of the repositories that events name."""
+    def repository_host(self) -> str:
+        """Return the host name in the URLs of repositories, such as github.com."""
         return self.github.host if self.github else _GITHUB
 
     @property
     def accepts_strangers(self) -> bool:
         """Return whether any GitHub user can create an event by mentioning us in their own repository."""
-        return self.github is not None and not all(map(names_owner, self.github.repos))
+        return self.github is not None and not all(map(has_fixed_owner, self.github.repos))
 
 
-def names_owner(glob: str) -> bool:
+def has_fixed_owner(glob: str) -> bool:
     """Return whether a glob matches repositories of one owner only."""
     owner, slash, _ = glob.partition("/")
-    return bool(owner and slash) and not _WILD & set(owner)
+    return bool(owner and slash) and not _WILDCARDS & set(owner)

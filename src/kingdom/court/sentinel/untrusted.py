@@ -1,4 +1,4 @@
-"""Make untrusted text safe to store: bounded, valid, and never used as a name. Pure."""
+"""Make untrusted text safe to store: limit its length and check its form. Pure functions."""
 
 import re
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ import msgspec
 from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.resources.git import REPOSITORY
 
+# The numbers of characters that are kept.
 TITLE_MAX = 500
 TEXT_MAX = 20_000
 URL_MAX = 2_000
@@ -18,7 +19,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def convert_untrusted(document: Any, kind: type[_T]) -> _T:
-    """Convert a document to a type, or raise MalformedEvent without the document's content."""
+    """Convert a document to a type, or raise MalformedEvent. The error does not quote the document."""
     try:
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
@@ -34,7 +35,7 @@ def clean_text(text: str | None, most: int) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Return a time with a zone in UTC, or raise MalformedEvent."""
+    """Return a time in UTC, or raise MalformedEvent. A time without a zone is malformed."""
     try:
         at = datetime.fromisoformat(text)
         if at.tzinfo is None or at.year not in _YEARS:
@@ -50,7 +51,7 @@ def time_stamp(at: datetime) -> str:
 
 
 def repository_name(name: str) -> str:
-    """Return the full name of a repository if it is valid. It becomes a part of paths and URLs."""
+    """Check the full name of a repository, because it becomes a part of paths and URLs. Return the name."""
     if not re.fullmatch(REPOSITORY, name):
         raise MalformedEvent("this is not a repository name")
     return name

@@ -9,7 +9,7 @@ from msgspec import Meta
 from kingdom.errors import MalformedEvent
 from kingdom.soldiers.agent_tools.port import ToolDefinition
 
-# The largest petition that a run keeps.
+# The maximum size of a tool call and of a result file; a run keeps no larger petition.
 BYTES_MAX = 64_000
 _NUL = b"\\u0000"
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
@@ -32,7 +32,7 @@ class ToolInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The arguments of a tool call; they never contain ids, which Kingdom assigns."""
 
     def require(self, *names: str) -> None:
-        """Raise an error that names the empty texts among these."""
+        """Raise ValueError if one of these fields is empty."""
         empty = [name for name in names if not getattr(self, name).strip()]
         if empty:
             raise ValueError(f"{' and '.join(empty)} must not be empty")
@@ -93,7 +93,7 @@ class PetitionInput(ToolInput, frozen=True, kw_only=True):
 
 
 class RememberInput(ToolInput, frozen=True, kw_only=True):
-    """One sentence that the agent learned, in the form in which a General keeps it."""
+    """One sentence that the agent learned, for the memory of its General."""
 
     text: Annotated[str, Meta(max_length=500, description="One sentence that is true beyond this task.")]
     about: Annotated[
@@ -109,7 +109,7 @@ class RememberInput(ToolInput, frozen=True, kw_only=True):
 
 
 AnyToolInput = ReportResultInput | AskHumanInput | PetitionInput | RememberInput
-_KINDS: Mapping[str, type[AnyToolInput]] = {
+_INPUT_TYPES: Mapping[str, type[AnyToolInput]] = {
     "report_result": ReportResultInput,
     "ask_human": AskHumanInput,
     "petition": PetitionInput,
@@ -143,17 +143,18 @@ def _schema(kind: type[ToolInput]) -> dict[str, Any]:
 
 
 TOOLS = tuple(
-    ToolDefinition(name=name, description=_DESCRIPTIONS[name], schema=_schema(kind)) for name, kind in _KINDS.items()
+    ToolDefinition(name=name, description=_DESCRIPTIONS[name], schema=_schema(kind))
+    for name, kind in _INPUT_TYPES.items()
 )
 
 
 def parse_tool_input(tool: str, arguments: Mapping[str, Any]) -> AnyToolInput:
     """Return the typed arguments of a tool call; raises MalformedEvent with a correction."""
-    kind = _KINDS.get(tool)
+    kind = _INPUT_TYPES.get(tool)
     if kind is None:
-        raise MalformedEvent(f"there is no tool {tool[:100]!r}; call one of {', '.join(_KINDS)}")
+        raise MalformedEvent(f"there is no tool {tool[:100]!r}; call one of {', '.join(_INPUT_TYPES)}")
     try:
-        # Through JSON, because a store must be able to keep it.
+        # The arguments are converted through JSON, because a store must be able to keep them.
         raw = msgspec.json.encode(arguments)
         if len(raw) > BYTES_MAX:
             raise ValueError(f"the call has {len(raw)} bytes, and {BYTES_MAX} are allowed: shorten it")

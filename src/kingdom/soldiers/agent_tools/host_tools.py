@@ -22,8 +22,8 @@ from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.text import sentence, with_reason
 from kingdom.workflow.verdicts import PetitionVerdict
 
-# Shorter than the tool timeout of any agent.
-PATIENCE = timedelta(seconds=20)
+# How long a call waits for the verdict on a petition. Agents wait longer than this for a tool.
+VERDICT_LIMIT = timedelta(seconds=20)
 _PETITIONS_MAX = 50
 
 _NO_TURN = "You have no prompt at the moment, so this call is not accepted: wait for your next prompt, and call again."
@@ -39,52 +39,56 @@ _TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is th
 
 @dataclass(slots=True)
 class _ToolTurn:
+    """The tool calls of one turn: the number of its petitions, and the question that ends the turn.
+
+    `asked_in_result` means that the question is part of the reported result, which a later report may replace.
+    """
+
     prompt_id: str
     on_petition: Callable[[str, dict[str, Any]], None]
     petitions: int = 0
     question: AgentQuestion | None = None
-    # Whether the question is part of the reported result, which a later report may replace.
-    is_result: bool = False
+    asked_in_result: bool = False
 
 
 def petition_id(prompt_id: str, number: int) -> str:
-    """Return the id of the petition with this number, from 1, in the turn of a prompt."""
-    attempted, _, attempt = prompt_id.partition("#")
-    return f"{attempted}-a{attempt}-p{number}"
+    """Return the id of a petition in the turn of a prompt; the first petition has the number 1."""
+    task_or_report, _, attempt = prompt_id.partition("#")
+    return f"{task_or_report}-a{attempt}-p{number}"
 
 
 class HostTools(AgentTools):
     """Handles the tool calls of the agent in one WorkSpace.
 
-    `verdict` waits for the decision on a petition, by its id; if that takes too long, the agent continues without it.
-    Secrets are removed from all arguments.
+    `await_verdict` waits for the decision on the petition with an id. If the decision takes longer than
+    `verdict_limit`, the agent continues without it. Secrets are removed from all arguments.
     """
 
     def __init__(
         self,
         space: Path,
-        verdict: Callable[[str], Awaitable[PetitionVerdict | None]],
+        await_verdict: Callable[[str], Awaitable[PetitionVerdict | None]],
         *,
-        patience: timedelta = PATIENCE,
+        verdict_limit: timedelta = VERDICT_LIMIT,
         redaction: Redaction = DEFAULT_REDACTION,
     ) -> None:
         self.tools = TOOLS
         self._space = space
-        self._verdict = verdict
-        self._patience = patience
+        self._await_verdict = await_verdict
+        self._verdict_limit = verdict_limit
         self._redaction = redaction
         self._turn: _ToolTurn | None = None
         # The prompt of the last turn, and the number of its petitions.
         self._last_turn = ("", 0)
 
     def begin(self, prompt_id: str, on_petition: Callable[[str, dict[str, Any]], None]) -> None:
-        """Accept calls for a new turn; the question of an earlier turn is forgotten."""
-        made, self._last_turn = self._last_turn, (prompt_id, 0)
-        # A prompt may be sent twice, such as after a loop; its petitions are numbered on.
-        self._turn = _ToolTurn(prompt_id, on_petition, made[1] if made[0] == prompt_id else 0)
+        """Accept calls for a new turn, in which the agent has asked no question yet."""
+        (last_prompt_id, petitions), self._last_turn = self._last_turn, (prompt_id, 0)
+        # A prompt may be sent twice, such as after a loop. Then the numbers of its petitions continue.
+        self._turn = _ToolTurn(prompt_id, on_petition, petitions if last_prompt_id == prompt_id else 0)
 
     def end(self) -> AgentQuestion | None:
-        """Stop accepting calls."""
+        """Stop accepting calls, and return the question of the turn."""
         turn, self._turn = self._turn, None
         if turn:
             self._last_turn = (turn.prompt_id, turn.petitions)
@@ -94,18 +98,18 @@ class HostTools(AgentTools):
         """Handle a call of a tool."""
         turn = self._turn
         try:
-            # First of all, because others read the arguments, and some are published.
+            # Secrets are removed before anything else, because people read the arguments, and some are published.
             call = parse_tool_input(tool, self._redaction.value(arguments))
             if turn is None:
                 return ToolReply(text=_NO_TURN, is_error=True)
-            if turn.question and not turn.is_result and not isinstance(call, RememberInput):
+            if turn.question and not turn.asked_in_result and not isinstance(call, RememberInput):
                 return ToolReply(text=_ASKED_ALREADY, is_error=True)
             match call:
                 case ReportResultInput():
                     write_result(self._space, call)
-                    turn.is_result = call.status == "needs_human"
-                    turn.question = AgentQuestion(text=call.question, choices=()) if turn.is_result else None
-                    return ToolReply(text=_ASKED if turn.is_result else _REPORTED)
+                    turn.asked_in_result = call.status == "needs_human"
+                    turn.question = AgentQuestion(text=call.question, choices=()) if turn.asked_in_result else None
+                    return ToolReply(text=_ASKED if turn.asked_in_result else _REPORTED)
                 case RememberInput():
                     add_memory(self._space, call)
                     return ToolReply(text=_REMEMBERED)
@@ -123,12 +127,11 @@ class HostTools(AgentTools):
             return ToolReply(text=_TOO_MANY, is_error=True)
         turn.on_petition(call.kind, call.body)
         turn.petitions += 1
-        named = petition_id(turn.prompt_id, turn.petitions)
         try:
-            async with asyncio.timeout(self._patience.total_seconds()):
-                verdict = await self._verdict(named)
+            async with asyncio.timeout(self._verdict_limit.total_seconds()):
+                verdict = await self._await_verdict(petition_id(turn.prompt_id, turn.petitions))
         except (TimeoutError, OSError, KingdomError):
-            # The petition is on its way; only its verdict is not known yet.
+            # The petition was sent; only its verdict is not known yet.
             verdict = None
         return _verdict_reply(verdict)
 

@@ -1,8 +1,8 @@
-"""The tools as an MCP server over standard input and output, for agents that start such servers themselves.
+"""The tools as an MCP server over standard input and output, for agents that start MCP servers themselves.
 
-`python -m kingdom.soldiers.agent_tools.mcp_server URL` forwards every call to the host, at `http://HOST:PORT/voice` or
-`unix:SOCKET`: only the host knows which agent calls. It implements the part of MCP that tools need itself, because the
-MCP library takes longer to load than agents wait.
+`python -m kingdom.soldiers.agent_tools.mcp_server URL` forwards every call to the host, because only the host knows
+which agent calls. URL is `http://HOST:PORT/voice` or `unix:SOCKET`. This module implements the part of MCP that tools
+need, because the MCP library takes longer to load than agents wait.
 """
 
 import asyncio
@@ -19,12 +19,13 @@ from kingdom.soldiers.agent_tools.calls import GUIDE, TOOLS
 from kingdom.soldiers.agent_tools.port import SERVER_NAME, ToolDefinition, ToolReply
 
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-# Longer than any answer takes.
+# The host answers every call sooner than this.
 _ANSWER_SECONDS = 60.0
-# A client that closes the input may still wait for answers; a killed agent does not.
-_LAST_SECONDS = 1.0
+# How long calls may take to finish after the input ends: an agent that closes the input may still wait for answers.
+_FINISH_SECONDS = 1.0
 _PATH = "/voice"
-_PARSE_ERROR, _NO_REQUEST, _NO_METHOD, _WRONG_PARAMETERS = -32700, -32600, -32601, -32602
+# The error codes of JSON-RPC.
+_PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMETERS = -32700, -32600, -32601, -32602
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -36,7 +37,7 @@ class _RpcError(Exception):
 
 def main(url: str) -> None:
     """Serve until the input ends."""
-    _check(url)
+    _check_url(url)
     asyncio.run(_serve(url))
 
 
@@ -57,13 +58,13 @@ async def _serve(url: str) -> None:
             answering.add(task)
             task.add_done_callback(answering.discard)
     if answering:
-        await asyncio.wait(answering, timeout=_LAST_SECONDS)
+        await asyncio.wait(answering, timeout=_FINISH_SECONDS)
 
 
 async def _handle_line(line: bytes, url: str) -> None:
     message_id: Any = None
     try:
-        message = _message(line)
+        message = _parse_message(line)
         message_id = message.get("id")
         if "method" not in message or "id" not in message:
             # A response or a notification needs no answer.
@@ -74,20 +75,20 @@ async def _handle_line(line: bytes, url: str) -> None:
     _write({"jsonrpc": "2.0", "id": message_id, **answer})
 
 
-def _message(line: bytes) -> dict[str, Any]:
+def _parse_message(line: bytes) -> dict[str, Any]:
     try:
-        # More lenient than msgspec, so a call with half a surrogate pair gets an answer too.
+        # The json module accepts half a surrogate pair, which msgspec rejects, so such a call gets an answer too.
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _RpcError(_PARSE_ERROR, f"this is no JSON: {error}") from error
+        raise _RpcError(_PARSE_ERROR, f"this is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise _RpcError(_NO_REQUEST, "a message is one JSON object per line")
+        raise _RpcError(_INVALID_REQUEST, "a message is one JSON object per line")
     return message
 
 
 async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
     if not isinstance(parameters, dict):
-        raise _RpcError(_WRONG_PARAMETERS, "params must be an object")
+        raise _RpcError(_INVALID_PARAMETERS, "params must be an object")
     match method:
         case "initialize":
             wanted = parameters.get("protocolVersion")
@@ -104,12 +105,12 @@ async def _answer(method: str, parameters: Any, url: str) -> dict[str, Any]:
         case "tools/call":
             reply = await _call(parameters, url)
             return {"content": [{"type": "text", "text": reply.text}], "isError": reply.is_error}
-    raise _RpcError(_NO_METHOD, f"there is no method {method[:100]!r} here")
+    raise _RpcError(_UNKNOWN_METHOD, f"there is no method {method[:100]!r} here")
 
 
 def _describe_tool(tool: ToolDefinition) -> dict[str, Any]:
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
-    # Otherwise Claude Code hides the tools until the model searches for them.
+    # Without `alwaysLoad` Claude Code hides the tools until the model searches for them.
     return {**shown, "_meta": {"anthropic/alwaysLoad": True}}
 
 
@@ -128,7 +129,7 @@ async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
 
 
 async def _post(url: str, body: bytes) -> bytes:
-    """Return the body of the answer; raises OSError if there is none."""
+    """Send a request and return the body of the answer; raises OSError if no good answer comes."""
     place = urlsplit(url)
     if place.scheme == "unix":
         reader, writer = await asyncio.open_unix_connection(place.path)
@@ -152,7 +153,7 @@ async def _post(url: str, body: bytes) -> bytes:
     return content
 
 
-def _check(url: str) -> None:
+def _check_url(url: str) -> None:
     place = urlsplit(url)
     if not (place.path if place.scheme == "unix" else place.scheme == "http" and place.hostname and place.port):
         raise Misconfigured(f"{url!r} is not the address of agent tools: write http://HOST:PORT/voice or unix:SOCKET")

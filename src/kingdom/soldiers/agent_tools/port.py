@@ -11,7 +11,7 @@ SERVER_NAME = "kingdom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDefinition:
-    """A tool that an agent is offered; `schema` is the JSON schema of its arguments."""
+    """A tool for agents; `schema` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -28,17 +28,17 @@ class ToolReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentQuestion:
-    """A question of an agent to a person, which ends its turn."""
+    """A question of an agent to a person; it ends the agent's turn."""
 
     text: str
     choices: tuple[str, ...] = ()
 
 
 class AgentTools(ABC):
-    """Handles the tool calls of one agent; the agent's client offers them as an MCP server named `kingdom`.
+    """Handles the tool calls of one agent; the agent's client offers the tools as an MCP server named `kingdom`.
 
-    The model must see the tools from the start, although some agents hide tools of MCP servers until the model searches
-    for them. The client calls `begin` and `end` around each turn; calls between turns are rejected.
+    The client must make the tools visible to the model from the start: some agents hide the tools of MCP servers until
+    the model searches for them. The client calls `begin` and `end` around each turn; calls between turns are rejected.
     """
 
     tools: Sequence[ToolDefinition]

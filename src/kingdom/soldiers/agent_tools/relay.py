@@ -7,7 +7,7 @@ import msgspec
 
 from kingdom.soldiers.agent_tools.port import AgentTools, ToolReply
 
-# Fits the largest call in its JSON wrapping, even if every character is escaped.
+# Enough for the largest call in its JSON wrapping, even if every character is escaped.
 BODY_BYTES_MAX = 512_000
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -20,7 +20,7 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
-    """Return the answer to a tool call, both as JSON: `{tool, arguments}` and `{text, is_error}`."""
+    """Answer a tool call; the call is the JSON object `{tool, arguments}`, the answer `{text, is_error}`."""
     if len(body) > BODY_BYTES_MAX:
         return msgspec.json.encode(ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
     try:
@@ -31,6 +31,6 @@ async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
 
 
 def relay_command(url: str) -> tuple[str, ...]:
-    """Return the program that an agent starts as its MCP server; it reaches the tools at `url`."""
-    # Isolated (-I), so no file in the WorkSpace can pass for a module of Python or Kingdom.
+    """Return the command of the MCP server that an agent starts; the server forwards tool calls to `url`."""
+    # In isolated mode (-I) no file in the WorkSpace can replace a module of Python or Kingdom.
     return (sys.executable, "-I", "-m", "kingdom.soldiers.agent_tools.mcp_server", url)

@@ -1,4 +1,4 @@
-"""The result file in a WorkSpace, and the memories that are kept beside it until the agent reports."""
+"""The result file in a WorkSpace, and a second file with the agent's memories, which become part of the result."""
 
 from pathlib import Path
 from typing import Any
@@ -12,34 +12,34 @@ from kingdom.soldiers.files.agent_files import AgentFile
 RESULT_FILE = "result.json"
 MEMORY_FILE = ".kingdom-memory.json"
 _MEMORIES_MAX = 30
-_FIELD = "memory_updates"
+_MEMORY_FIELD = "memory_updates"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def write_result(space: Path, report: ReportResultInput) -> None:
-    """Write the result in place of an earlier one, with everything the agent has learned."""
+    """Write the result together with the agent's memories; it replaces an earlier result."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     if memories := _read_memories(space):
-        document[_FIELD] = [_memory_update(each) for each in memories]
+        document[_MEMORY_FIELD] = [_memory_update(each) for each in memories]
     _write_result(space, document)
 
 
 def add_memory(space: Path, memory: RememberInput) -> None:
-    """Keep a memory for the result, and add it to a result that already exists."""
+    """Keep a memory for the next result, and add it to the result if there is one already."""
     memories = _read_memories(space)
     if len(memories) >= _MEMORIES_MAX and memory not in memories:
         raise MalformedEvent(f"{_MEMORIES_MAX} sentences are kept already, which is the limit: remember no more")
     memories = [*(each for each in memories if each != memory), memory]
     result = read_document(AgentFile(space, RESULT_FILE))
     if result is not None:
-        reported = result.get(_FIELD)
+        reported = result.get(_MEMORY_FIELD)
         others = [each for each in reported if each != _memory_update(memory)] if isinstance(reported, list) else []
-        _write_result(space, {**result, _FIELD: [*others, _memory_update(memory)]})
+        _write_result(space, {**result, _MEMORY_FIELD: [*others, _memory_update(memory)]})
     AgentFile(space, MEMORY_FILE).write(_encode(memories))
 
 
 def read_document(file: AgentFile) -> dict[str, Any] | None:
-    """Return a JSON object that an agent may have written; None if there is none or it is too large."""
+    """Return the JSON object in a file of an agent; None if the file is missing, too large or not a JSON object."""
     content = file.read(BYTES_MAX)
     try:
         return None if content is None else msgspec.json.decode(content, type=dict[str, Any])

@@ -5,13 +5,13 @@ import asyncio
 from kingdom.bus.port import Bus
 from kingdom.workflow.verdicts import PetitionVerdict, load_verdict
 
-_PAUSE_SECONDS = 0.1
+_FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
 async def await_verdict(bus: Bus, petition_id: str) -> PetitionVerdict:
     """Return the verdict on a petition once it exists; the caller sets a time limit."""
-    pause = _PAUSE_SECONDS
+    pause = _FIRST_PAUSE_SECONDS
     while True:
         async with bus.transaction() as transaction:
             verdict = await load_verdict(transaction, petition_id)

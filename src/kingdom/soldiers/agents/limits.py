@@ -1,4 +1,4 @@
-"""Parse usage limits that vendors report, and detect agents that loop. Pure."""
+"""Parse the usage limits that vendors report, and detect agents that repeat themselves."""
 
 import re
 from datetime import datetime, timedelta
@@ -11,10 +11,11 @@ from kingdom.soldiers.agents.port import AgentFailed
 LOOP_LENGTH = 8
 _DETAIL_SHOWN = 200
 
+# A usage limit lasts at least this long, so that an agent does not try again at once.
 _SOONEST = timedelta(minutes=1)
-# A reset time further away than this is a misreading.
+# A reset time that is further away than this was misread, and is ignored.
 _LATEST = timedelta(days=35)
-# A time of day that passed less than this ago means today, not tomorrow.
+# A time of day that passed less than this long ago means today, not tomorrow.
 _JUST_PASSED = timedelta(minutes=10)
 _LIMIT = re.compile(r"limit|quota|exhausted your capacity", re.IGNORECASE)
 _MOMENT = re.compile(r"(?:reached\||\"resets_at\"\s*:\s*)(\d{10})(?:\d{3})?\b")
@@ -56,7 +57,11 @@ class LoopAdvice(StrEnum):
 
 
 class LoopDetector:
-    """Counts identical tool calls in a row: the first loop asks for a nudge, the second one to give up."""
+    """Counts identical tool calls in a row; too many of them are a loop.
+
+    The advice after the first loop is a nudge, which is a prompt that asks the agent to stop. The advice after the
+    second loop is to give up.
+    """
 
     def __init__(self, length: int = LOOP_LENGTH) -> None:
         self._length = length
@@ -77,14 +82,14 @@ class LoopDetector:
 
     @property
     def description(self) -> str:
-        """Describe the loop, for the agent and for people."""
+        """Describe the loop as the rest of a sentence that begins with `You` or `the agent`."""
         tool, detail = self._call
         shown = detail if len(detail) <= _DETAIL_SHOWN else f"{detail[:_DETAIL_SHOWN]}…"
         return f"called {tool} {self._length} times in a row with the same input: {shown}"
 
     @property
     def nudge(self) -> str:
-        """Return the prompt that asks the agent to stop repeating itself."""
+        """Return the text of a nudge."""
         return (
             f"You {self.description}\n\nDo not call it again like this. Think about what you expected and what happened"
             " instead, then continue your task in another way; if you cannot, ask for help."
@@ -92,7 +97,7 @@ class LoopDetector:
 
 
 def parse_usage_limit(text: str, now: datetime) -> datetime | None:
-    """Return when a vendor's usage limit ends according to an error message, or None if the message names no limit.
+    """Return when a vendor's usage limit ends according to an error message, or None if the message does not say so.
 
     A time of day without a zone is in the zone of `now`.
     """

@@ -17,7 +17,7 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer
 
-# The reason of a turn that was interrupted on purpose.
+# The reason of a failed turn that was interrupted on purpose.
 INTERRUPTED = "the turn was interrupted"
 
 
@@ -43,7 +43,7 @@ class TurnTooLong(AgentFailed):
 
 
 class UsageLimited(AgentFailed):
-    """Raised when the vendor refuses further work until a time; the session can continue then."""
+    """Raised when the vendor refuses further work until a time; after that time the session can continue."""
 
     code = "usage_limited"
 
@@ -68,10 +68,11 @@ class AgentGone(TurnFailed):
 class Launch:
     """Everything needed to start an agent or to continue its session.
 
-    `environment` is the complete environment of the agent: nothing is inherited, and only PWD is added. The agent's
-    standard error is appended to `errors`. `instructions` are given to the agent in addition to its prompts. `sandbox`
-    limits what it can see and reach, `tools` are the tools that Kingdom offers it, and `redaction` removes secrets from
-    everything that is written. `meter` counts the cost of the model if its answers pass through Kingdom's proxy.
+    `session` is the session to continue, or None for a new one. `environment` is the complete environment of the
+    agent: nothing is inherited, and only PWD is added. The agent's standard error is appended to the file `errors`.
+    `instructions` are given to the agent in addition to its prompts. `sandbox` limits what the agent can see and reach,
+    `tools` are the tools that Kingdom offers to the agent, and `redaction` removes secrets from everything that is
+    written. `meter` counts the cost of the model if its answers pass through Kingdom's proxy.
     """
 
     soldier_id: str
@@ -93,9 +94,9 @@ class Launch:
 class Prompt:
     """What an agent is to do in one turn.
 
-    `id` names this attempt; the part before its `#`, if any, names the task or report. With `continues` the agent
-    resumes what an earlier turn of the session left unfinished; with `reply` it resumes with a person's reply to its
-    question. A turn that has cost `budget_usd` ends.
+    `id` identifies this attempt; the part before its `#`, if any, identifies the task or report. With `continues` the
+    agent resumes what an earlier turn of the session left unfinished. `reply` is a person's reply to the question with
+    which the earlier turn ended. The turn ends once it has cost `budget_usd`.
     """
 
     id: str
@@ -112,7 +113,7 @@ class AgentMessage(msgspec.Struct, frozen=True, tag="Said"):
 
 
 class ToolUse(msgspec.Struct, frozen=True, tag="ToolCalled"):
-    """The start of a tool use."""
+    """The start of a tool use; `detail` is a short form of the arguments."""
 
     tool: str
     detail: str
@@ -151,10 +152,10 @@ TurnUpdate = AgentMessage | ToolUse | CostUpdate | PetitionRequest | TurnAnswer 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a transcript says about a prompt: its outcome, the text of the answer, and the cost.
+    """What a transcript says about a prompt: its outcome (`finding`), the text of the answer, and the cost.
 
-    `petitions` are all petitions of this prompt's turn in order, including those that were lost because the agent
-    or the host was killed. A turn that continues does not report them again.
+    `petitions` are all petitions of this prompt's turn in order, including those that never left the host because the
+    agent or the host was killed. A turn that continues does not report these petitions again.
     """
 
     finding: TranscriptFinding
@@ -183,23 +184,23 @@ class Agent(ABC):
 
     @abstractmethod
     async def stop(self, grace: timedelta) -> None:
-        """Let the agent finish its turn and end within the grace period, then kill it; no grace kills at once.
+        """Let the agent finish its turn and end within the grace period, then kill it; a grace of zero kills at once.
 
-        Afterwards no process that it started is left. A second stop can only shorten the grace period.
+        Afterwards no process that the agent started is left. A second call can only shorten the grace period.
         """
 
     @abstractmethod
-    async def ended(self) -> str:
-        """Wait until the agent is gone and return the reason; never raises."""
+    async def wait_for_end(self) -> str:
+        """Wait until the agent has ended and return the reason; never raises."""
 
 
 A = TypeVar("A", bound=Agent)
 
 
-async def return_when_ready(agent: A, comes_up: Awaitable[None]) -> A:
+async def return_when_ready(agent: A, ready: Awaitable[None]) -> A:
     """Return an agent once it is ready; stop it if it does not become ready."""
     try:
-        await comes_up
+        await ready
     except BaseException:
         await agent.stop(timedelta())
         raise
@@ -210,7 +211,7 @@ class AgentClient(ABC):
     """Starts agents of one kind."""
 
     name: ClassVar[str]
-    # Whether agents are separate processes, which can be killed together with their tools.
+    # Whether an agent is a separate process that can be killed together with its tools.
     has_process: ClassVar[bool]
 
     def program(self, path: str) -> Path | None:  # noqa: ARG002 - implementations that look for a program use it

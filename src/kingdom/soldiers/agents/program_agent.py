@@ -1,4 +1,4 @@
-"""An agent that is a program with one turn at a time, and whose interrupted turns really end."""
+"""An agent that runs as a program and takes one turn at a time; it is killed if an interrupted turn does not end."""
 
 import asyncio
 from abc import abstractmethod
@@ -11,15 +11,16 @@ from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, 
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
-# An interrupt that arrives before the agent has begun with the prompt may be lost, so it is repeated.
-_INTERRUPT_SECONDS = 0.2
+# An interrupt is repeated this often, because the agent may miss it before it has begun with the prompt.
+_INTERRUPT_PERIOD_SECONDS = 0.2
+# An agent that has not ended its interrupted turn after this long is killed.
 _INTERRUPT_LIMIT = timedelta(seconds=30)
 
 T = TypeVar("T", bound=RecordedTurn)
 
 
 class ProgramAgent(Agent, Generic[T]):
-    """An agent whose program reports in its own protocol how it handles a prompt."""
+    """An agent that runs as a program; subclasses implement the protocol of the program."""
 
     # Whether the program ends when its input is closed.
     _ends_with_input = True
@@ -28,7 +29,7 @@ class ProgramAgent(Agent, Generic[T]):
         self.session = session
         self.pid = program.pid
         self._program = program
-        # The turn whose updates are being read, and the turn the agent is working on: they differ after an interrupt.
+        # The turn whose updates the caller reads, and the turn that the agent works on. They differ after an interrupt.
         self._awaited_turn: T | None = None
         self._turn: T | None = None
         self._stopping = False
@@ -41,10 +42,10 @@ class ProgramAgent(Agent, Generic[T]):
         turn = self._awaited_turn = self._new_turn(prompt)
         try:
             if self._turn is not None:
-                # The previous turn must be over first, or the agent might take both prompts for one.
+                # The previous turn must be over first; otherwise the agent might treat both prompts as one.
                 await self._turn.over.wait()
             if self._stopping or not self._program.running:
-                raise AgentGone(await self.ended())
+                raise AgentGone(await self.wait_for_end())
             self._turn = turn
             await self._begin_or_give_up(turn)
             while self._awaited_turn is turn:
@@ -78,8 +79,8 @@ class ProgramAgent(Agent, Generic[T]):
         if self._turn is not None and self._turn.interrupting is not None:
             await asyncio.wait([self._turn.interrupting])
 
-    async def ended(self) -> str:
-        """Wait for the process to exit; return its exit code and the end of its standard error."""
+    async def wait_for_end(self) -> str:
+        """Wait until the process exits; return its exit code and the last part of its standard error."""
         how = self._program.describe_exit(await self._program.wait())
         words = await asyncio.to_thread(self._program.stderr_tail)
         return f"{how}; its last words: {words}" if words else how
@@ -90,7 +91,7 @@ class ProgramAgent(Agent, Generic[T]):
 
     @abstractmethod
     async def _begin(self, turn: T) -> None:
-        """Record the prompt, then send it; if its question still has no reply, end the turn with the question again."""
+        """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
 
     @abstractmethod
     async def _ask_for_end(self) -> None:
@@ -98,7 +99,7 @@ class ProgramAgent(Agent, Generic[T]):
 
     @abstractmethod
     async def _clear_up(self) -> None:
-        """Wait until all cleanup after the program's exit is done."""
+        """Wait until everything is cleaned up after the program's exit."""
 
     async def _begin_or_give_up(self, turn: T) -> None:
         try:
@@ -115,6 +116,7 @@ class ProgramAgent(Agent, Generic[T]):
         self._ensure_end(turn)
 
     def _ensure_end(self, turn: T) -> None:
+        """Make the agent end the turn, without marking the turn as interrupted by the caller."""
         if turn.interrupting is None and not turn.over.is_set():
             turn.interrupting = asyncio.create_task(
                 self._interrupt_until_over(turn), name=f"interrupt of {turn.prompt.id}"
@@ -128,7 +130,7 @@ class ProgramAgent(Agent, Generic[T]):
                     if self._turn is turn:
                         await self._ask_for_end()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_INTERRUPT_SECONDS):
+                        async with asyncio.timeout(_INTERRUPT_PERIOD_SECONDS):
                             await turn.over.wait()
         except TimeoutError:
             await self._program.kill()

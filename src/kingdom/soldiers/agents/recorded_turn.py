@@ -20,14 +20,14 @@ from kingdom.soldiers.agents.port import (
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.agents.transcript import to_entry
 
-End = TurnAnswer | TurnQuestion | TurnFailed
+TurnEnd = TurnAnswer | TurnQuestion | TurnFailed
 _DETAIL_MAX = 200
 
 
 class RecordedTurn:
     """The turn of one prompt.
 
-    `over` is set once the agent is done with it; `interrupting` is the task that repeats an interrupt until then.
+    `over` is set once the agent is done with the turn; `interrupting` is the task that interrupts the agent until then.
     """
 
     def __init__(self, prompt: Prompt, session_log: SessionLog[Any]) -> None:
@@ -56,17 +56,17 @@ class RecordedTurn:
         self._session_log.write({"type": kind, "prompt": self.prompt.id, **fields}, durable=durable)
 
     def record_prompt(self, sent: str, **fields: Any) -> None:
-        """Record the prompt, and the text that the agent is sent if it differs."""
+        """Record the prompt; if the text that the agent gets (`sent`) differs from it, record that text too."""
         prompt, other = self.prompt, {} if sent == self.prompt.text else {"sent": sent}
         asked = {"text": prompt.text, "reply": prompt.reply, "continues": prompt.continues}
         self.record("prompt", durable=True, **asked, **fields, **other)
 
     def emit(self, update: TurnUpdate, **fields: Any) -> None:
-        """Record an update, then emit it; updates that others act on are synced to disk first."""
+        """Record an update, then emit it; petitions and the end of the turn are synced to disk first."""
         self._write(update, **fields)
         self._updates.put_nowait(update)
 
-    def petition(self, kind: str, body: dict[str, Any]) -> None:
+    def emit_petition(self, kind: str, body: dict[str, Any]) -> None:
         """Emit a petition."""
         self.emit(PetitionRequest(kind, body))
 
@@ -74,7 +74,7 @@ class RecordedTurn:
         """Emit the unchanged cost, to show that the turn is still active."""
         self._updates.put_nowait(CostUpdate(self.cost_usd))
 
-    def _record_end(self, end: End, spent: Mapping[str, Any]) -> None:
+    def _record_end(self, end: TurnEnd, spent: Mapping[str, Any]) -> None:
         if isinstance(end, TurnFailed):
             kind = "interrupted" if self.interrupted else "failed"
             until = {"until": end.until} if isinstance(end, UsageLimited) else {}
@@ -82,7 +82,7 @@ class RecordedTurn:
         else:
             self._write(end, **spent)
 
-    def _emit_end(self, end: End) -> None:
+    def _emit_end(self, end: TurnEnd) -> None:
         self._updates.put_nowait(end)
         self.over.set()
 
@@ -92,17 +92,17 @@ class RecordedTurn:
 
 
 def describe_tool_use(
-    used_with: Mapping[str, Any], work_space: Path, *, subject_fields: Collection[str], ignored_fields: Collection[str]
+    arguments: Mapping[str, Any], work_space: Path, *, subject_fields: Collection[str], ignored_fields: Collection[str]
 ) -> str:
-    """Return a short description of a tool call, such as its path, with a hash if that leaves something out.
+    """Return a short form of a tool call's arguments, such as a path, with a hash if it leaves out something.
 
-    `subject_fields` are the arguments, in order of preference, that name what the tool is used on. `ignored_fields` are
-    arguments that do not matter for the description.
+    `subject_fields` are the fields, in order of preference, that say what the tool acts on. `ignored_fields` may be
+    left out without a hash.
     """
-    whole = json.dumps(used_with, ensure_ascii=False, sort_keys=True)
-    named = [used_with[name] for name in subject_fields if isinstance(used_with.get(name), str)]
+    whole = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
+    named = [arguments[name] for name in subject_fields if isinstance(arguments.get(name), str)]
     shown = named[0].removeprefix(f"{work_space}/") if named else whole
-    rest = [name for name, value in used_with.items() if value not in named and name not in ignored_fields]
+    rest = [name for name, value in arguments.items() if value not in named and name not in ignored_fields]
     if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
         return shown
     return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"

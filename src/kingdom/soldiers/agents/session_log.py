@@ -1,4 +1,4 @@
-"""The history of a session: every entry is written to the transcript first, then applied to the history."""
+"""The history of a session: the state that follows from the entries of its transcript."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ CONTINUE_PROMPT = (
 
 @dataclass
 class UnfinishedPrompt:
-    """The latest prompt of a session while it has no answer."""
+    """The latest prompt of a session while it has no answer.
+
+    `asked` is its text, `question` is what the agent asked a person, and `reply` is what the person replied.
+    """
 
     asked: str
     reply: str = ""
@@ -44,16 +47,16 @@ class SessionHistory(Generic[U]):
                 self.unfinished = None
 
     def open_question(self, prompt: Prompt) -> AgentQuestion | None:
-        """Return the question that still has no reply, if a prompt continues without one."""
+        """Return the agent's question if it has no reply yet and `prompt` continues the turn without a reply."""
         return self.unfinished.question if self.unfinished and prompt.continues and not prompt.reply else None
 
     def text_or_unfinished(self, prompt: Prompt) -> str | U:
-        """Return the text to send, or the unfinished prompt if the agent may already know all of it."""
-        before, goes_on = self.unfinished, prompt.continues or prompt.reply
-        if before is None and goes_on and prompt.text == self.answered:
-            # The answer was not accepted; the work behind it must not be repeated.
+        """Return the text to send, or the unfinished prompt if the agent has to continue it without a new text."""
+        before, continues = self.unfinished, prompt.continues or prompt.reply
+        if before is None and continues and prompt.text == self.answered:
+            # The agent has answered, but its answer was not accepted. It must not repeat the work.
             return prompt.reply or CONTINUE_PROMPT
-        if before is None or not goes_on:
+        if before is None or not continues:
             return f"{prompt.text}\n\nA person has replied: {prompt.reply}" if prompt.reply else prompt.text
         return prompt.reply if prompt.reply and (before.question or before.reply != prompt.reply) else before
 
@@ -62,7 +65,7 @@ P = TypeVar("P", bound=SessionHistory[Any])
 
 
 class SessionLog(Generic[P]):
-    """The transcript of a session together with the history that it amounts to."""
+    """The transcript of a session together with the history that follows from it."""
 
     def __init__(self, launch: Launch, history: P) -> None:
         self.history = history
@@ -74,25 +77,29 @@ class SessionLog(Generic[P]):
         self.history.apply(entry)
 
 
-def read_history(entries: Iterable[TranscriptEntry], session: str, begin: Callable[[str], P]) -> P | None:
-    """Return the history of a session, or None if it is not the last session of the transcript."""
+def read_history(entries: Iterable[TranscriptEntry], session: str, new_history: Callable[[str], P]) -> P | None:
+    """Return the history of a session, or None if it is not the last session of the transcript.
+
+    `new_history` creates the empty history of a session.
+    """
     history: P | None = None
     for entry in entries:
         if entry.get("type") == "session":
-            history = history if history and history.session == entry["session"] else begin(entry["session"])
+            history = history if history and history.session == entry["session"] else new_history(entry["session"])
         elif history is not None:
             history.apply(entry)
     return history if history and history.session == session else None
 
 
-def load_history(launch: Launch, begin: Callable[[str], P], new: str) -> P:
-    """Return the history of the launch's session, or of a new one.
+def load_history(launch: Launch, new_history: Callable[[str], P], new_session: str) -> P:
+    """Return the history of the launch's session; a launch without a session begins `new_session`.
 
     Raises AgentGone if the transcript does not contain the session.
     """
     if launch.session is None:
-        return begin(new)
-    history = read_history(read_entries(launch.transcript) if launch.transcript.exists() else (), launch.session, begin)
+        return new_history(new_session)
+    entries = read_entries(launch.transcript) if launch.transcript.exists() else []
+    history = read_history(entries, launch.session, new_history)
     if history is None:
         raise AgentGone(
             f"session {launch.session} cannot be continued: {launch.transcript} lacks it; start a new session"

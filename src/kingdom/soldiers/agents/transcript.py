@@ -1,14 +1,15 @@
 """Transcripts: append-only files of JSON lines that readers follow by byte offset.
 
-All agents share the vocabulary of docs/transcripts.md. An entry has a `type`, a time `at`, which `append_entry` adds,
-and, unless it is a `session`, `noted` or `ended`, the id of its `prompt`:
+All agents share the vocabulary of docs/transcripts.md. Every entry has a `type`, and `append_entry` adds the time as
+`at`. Entries other than `session`, `noted` and `ended` also have the id of their `prompt`. The table lists each type,
+its other fields, and its meaning:
 
 session      session, model, agent                 an agent started a new session or continues this one
 prompt       text, reply, continues                synced to disk before the agent gets it
 said         text                                  a piece of text, never cut within a word
 tool         tool, detail, call                    the agent began to use a tool
 output       call, text, isError                   the output of the tool, shortened
-spent        costUsd, inputTokens, outputTokens    of the turn so far, as the agent reports it
+spent        costUsd, inputTokens, outputTokens    the cost of the turn so far, as the agent reports it
 metered      costUsd                               the vendor's charge for the whole prompt; this amount counts
 petition     kind, body                            synced to disk before it is passed on
 asked        question, choices, costUsd            the turn ended with a question
@@ -18,8 +19,8 @@ interrupted  reason, costUsd                       the turn was ended on purpose
 noted        text                                  anything else that a person should know
 ended        reason                                the process of the agent is gone
 
-`to_entry` converts a TurnUpdate. Agents may add fields and types of their own. The scripted agent records the steps of
-its script instead, which `normalize_entry` translates.
+`to_entry` converts a TurnUpdate to an entry. Agents may add fields and types of their own. The scripted agent records
+the steps of its script instead, and `normalize_entry` translates these into this vocabulary.
 """
 
 import os
@@ -57,7 +58,7 @@ decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
 
 @dataclass(frozen=True, slots=True)
 class TranscriptPage:
-    """Entries in order, and the offset after the last one; `ends` has the offset after each entry."""
+    """Entries in order; `ends` has the offset after each entry, and `next_offset` is where the next page begins."""
 
     entries: list[TranscriptEntry]
     next_offset: int
@@ -67,7 +68,7 @@ class TranscriptPage:
 def append_entry(
     path: Path, entry: Mapping[str, Any], *, durable: bool = True, redaction: Redaction = DEFAULT_REDACTION
 ) -> None:
-    """Append a line with its time and without secrets; with `durable` it is synced to disk."""
+    """Append an entry with the current time and without secrets; with `durable` the entry is synced to disk."""
     line = msgspec.json.encode({"at": utc_now(), **redaction.value(msgspec.to_builtins(entry))})
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -100,7 +101,7 @@ def to_entry(update: TurnUpdate, prompt_id: str) -> TranscriptEntry:
 
 
 def normalize_entry(entry: TranscriptEntry) -> TranscriptEntry:
-    """Return an entry in the common vocabulary, also for an entry of the scripted agent."""
+    """Return an entry in the common vocabulary, translated if the scripted agent wrote it."""
     match entry:
         case {"type": str()}:
             return entry
@@ -159,7 +160,7 @@ def inspect_transcript(
 def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:
     """Return about `at_most` bytes of entries from an offset on.
 
-    An incomplete last line is left for the next call; a line that cannot be decoded is skipped.
+    An incomplete last line is left for the next page; a line that cannot be decoded is skipped.
     """
     entries: list[TranscriptEntry] = []
     ends: list[int] = []
@@ -179,7 +180,7 @@ def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> Tra
 
 
 def tail_offset(path: Path, size: int) -> int:
-    """Return the offset of the first whole line within the last `size` bytes."""
+    """Return the offset of the first whole line within the last `size` bytes of a file."""
     with path.open("rb") as file:
         start = file.seek(0, os.SEEK_END) - size
         if start <= 0:

@@ -2,7 +2,7 @@
 
 An agent can change the files at any moment, so this process opens none of them. A program in a sandbox works on them
 instead; it sees only the checkout, its git directory and the objects of the clone. It returns git objects, which git
-checks before the clone imports them, and then one branch is moved.
+checks before the clone imports them. Then the branch is moved.
 """
 
 import asyncio
@@ -36,17 +36,20 @@ from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.agent_sandbox import CheckoutPaths
 from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfile
 
-# Without `site`, and already compiled, because it starts often.
+# The program starts often, so Python starts without `site`, and the code is in a module, which is compiled once.
 _CODE = f"import sys; sys.path.append(sys.argv[1]); from {checkout_program.__name__} import main; main()"
 _PROGRAM = (sys.executable, "-I", "-S", "-c", _CODE, str(Path(*kingdom.__path__).parent))
-_LINE_MAX = 1 << 20
-_OUTPUT_MAX = 8 << 30
+_LINE_BYTES_MAX = 1 << 20
+_OUTPUT_BYTES_MAX = 8 << 30
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutState:
-    """The contents of a checkout: a commit of its files, its HEAD, other commits of the agent, and the branch."""
+    """The contents of a checkout, as commits.
+
+    `files` has its current files, `head` is its HEAD, `others` are further commits of the agent, `tip` is its branch.
+    """
 
     files: str
     head: str
@@ -56,18 +59,18 @@ class CheckoutState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitPolicy:
-    """How git runs on checkouts: in a sandbox, unless agents have none, and whether agents may commit."""
+    """The rules for git on checkouts: whether it runs in a sandbox, as agents do, and whether agents may commit."""
 
     sandboxed: bool = True
     may_commit: bool = False
 
     @classmethod
-    def under(cls, profile: SandboxProfile, *, may_commit: bool) -> "GitPolicy":
-        """Return how git runs for agents under a profile."""
+    def for_profile(cls, profile: SandboxProfile, *, may_commit: bool) -> "GitPolicy":
+        """Return the policy for agents with a sandbox profile."""
         return cls(sandboxed=profile is not SandboxProfile.OFF, may_commit=may_commit)
 
     @property
-    def shares_git_directory(self) -> bool:
+    def agents_can_write_git(self) -> bool:
         """Return whether agents can write to the git directories of their checkouts."""
         return self.may_commit or not self.sandboxed
 
@@ -75,8 +78,8 @@ class GitPolicy:
 class Checkout:
     """The files of one run.
 
-    A folder beside them, out of reach of agents, holds their git directory, to which `.git` leads, and a file with
-    their branch, which is written once the checkout is complete.
+    A folder beside them, out of reach of agents, holds their git directory and a file with the name of their branch.
+    This file is written last, so a checkout with it is complete. `.git` is a file that points to the git directory.
     """
 
     def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
@@ -89,23 +92,26 @@ class Checkout:
         self.git_directory = git_directory_of(path)
 
     @property
-    def is_there(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the checkout is complete."""
         return self._branch_file.exists() and self._path.is_dir()
 
     @property
     def is_on_branch(self) -> bool:
-        """Return whether a checkout was begun here, and for no other branch."""
+        """Return whether a checkout exists here, complete or not, that does not belong to another branch."""
         return self._metadata.exists() and self._recorded_branch() in {"", self._branch}
 
     async def make(self, start: str) -> None:
-        """Check out the branch, or a new one from `start`, also after an interrupted call; needs the lock."""
+        """Check out the branch, creating it from `start` if needed. The caller holds the lock.
+
+        If a call is interrupted, the next call completes the checkout.
+        """
         if self._recorded_branch() not in {"", self._branch}:
             raise ProgramFailed(
                 f"{self._path} is a checkout of {self._recorded_branch()}, not of {self._branch}: use another path, or"
                 " check its files and release it"
             )
-        self._make_room()
+        self._remove_empty_folder()
         tip = await self._repository.resolve_commit(self._branch)
         if tip is None:
             tip = start
@@ -122,7 +128,7 @@ class Checkout:
         write_atomically(self._branch_file, self._branch)
 
     async def commit(self, message: str) -> str:
-        """Commit everything but ignored files if anything has changed, and return the resulting commit."""
+        """Commit all changes except ignored files, and return the last commit of the branch."""
         tip = await self.tip()
         (made, *_), _ = await self._run_action("commit", tip, message=message)
         if made != tip:
@@ -162,24 +168,24 @@ class Checkout:
         return _names((await self._run_action("changed_files"))[1])
 
     async def ignored(self, names: list[str]) -> list[str]:
-        """Return those of these names that git ignores in the checkout."""
+        """Return the given names that git ignores in the checkout."""
         git_output = {*_names((await self._run_action("ignored", names=names))[1])} if names else set()
         return [name for name in names if name in git_output]
 
     async def collect_nested(self) -> list[str]:
         """Return commits with the contents of repositories inside the checkout; raises ProgramFailed on failure.
 
-        If an agent replaced our `.git` with a repository, the checkout itself counts as one.
+        If an agent replaced our `.git` with a repository, the checkout itself is that repository.
         """
         return (await self._run_action("collect_nested"))[0]
 
     async def remove(self) -> None:
         """Remove the files and their git directory, if they exist; the branch stays."""
         if not self._metadata.exists():
-            self._make_room()
+            self._remove_empty_folder()
             return
         if self._path.exists():
-            # In one step, so a half-removed checkout is never taken for the work of an agent.
+            # Move the files away in one step. In a half-removed checkout, files would seem to be deleted by an agent.
             self._path.rename(self._metadata / f"removed-{os.getpid()}-{os.urandom(4).hex()}")
         self._branch_file.unlink(missing_ok=True)
         await run_to_completion(asyncio.to_thread(_delete, self._metadata))
@@ -187,7 +193,7 @@ class Checkout:
     def _recorded_branch(self) -> str:
         return self._branch_file.read_text() if self._branch_file.exists() else ""
 
-    def _make_room(self) -> None:
+    def _remove_empty_folder(self) -> None:
         """Remove an empty folder at the path; raises ProgramFailed if it has files that Kingdom did not create."""
         if not self._metadata.exists() and self._path.exists():
             try:
@@ -207,8 +213,8 @@ class Checkout:
         texts = {
             "HEAD": f"ref: {self._branch}\n",
             "config": self._repository.checkout_config,
-            # Makes git read its configuration from here; agents that may commit can write everything but these two
-            # files.
+            # Makes git read its configuration from here. Agents that may commit can write all files of this directory
+            # except `config` and `commondir`.
             "commondir": ".\n",
             "packed-refs": refs,
             "objects/info/alternates": f"{self._repository.objects}\n",
@@ -218,12 +224,13 @@ class Checkout:
         checkout_paths(self._path, self._repository.objects).pointer.write_text(f"gitdir: {self.git_directory}\n")
 
     async def _run_action(self, action: str, tip: str = "", **request: Any) -> tuple[list[str], bytes]:
-        """Run an action on the files, again if git fails; return commits, or other output."""
-        if not self.is_there:
+        """Run an action of `checkout_program`, and repeat it if git fails; return its commits and other output."""
+        if not self.is_complete:
             raise ProgramFailed(f"there is no complete checkout at {self._path}: prepare it first")
         return await self._run_unchecked(action, tip or await self.tip(), **request)
 
     async def _run_unchecked(self, action: str, tip: str, **request: Any) -> tuple[list[str], bytes]:
+        """Run an action even if the checkout is not complete."""
         return await retry_git(lambda: self._run_once(action, tip, request), tries=LOCAL_TRIES)
 
     async def _run_once(self, action: str, tip: str, request: dict[str, Any]) -> tuple[list[str], bytes]:
@@ -239,16 +246,16 @@ class Checkout:
                     "settings": CHECKOUT_SETTINGS.encode(),
                     "tip": tip,
                     "branch": self._branch,
-                    "is_shared": self._git_policy.shares_git_directory,
+                    "agent_can_write_git": self._git_policy.agents_can_write_git,
                 }
                 code = await self._run(marshal.dumps(full_request), output, scratch)
             output.seek(0)
-            verdict, *words = output.readline(_LINE_MAX).decode(errors="replace").split() or [""]
+            verdict, *words = output.readline(_LINE_BYTES_MAX).decode(errors="replace").split() or [""]
             if verdict == "refused":
                 raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(words)}")
             if verdict != "done" or code:
                 output.seek(0)
-                git_output = output.read(_LINE_MAX).decode(errors="replace").strip()
+                git_output = output.read(_LINE_BYTES_MAX).decode(errors="replace").strip()
                 raise GitFailed(f"git failed in {self._path}: {git_output or f'exit code {code}'}", code or 1)
             if action not in _RETURNING_COMMITS:
                 return [], output.read()
@@ -268,7 +275,7 @@ class Checkout:
         program = await start_program(
             _PROGRAM,
             cwd=self.git_directory,
-            # A HOME in the directory of the host, by which a restarted host finds leftover processes.
+            # A restarted host finds its leftover processes by a HOME inside its directory.
             environment={**CHECKOUT_ENVIRONMENT, "HOME": str(self._repository.home / "nowhere")},
             errors=None,
             sandbox=sandbox if self._git_policy.sandboxed else None,
@@ -280,8 +287,8 @@ class Checkout:
             async with asyncio.timeout(LOCAL_LIMIT.total_seconds()):
                 async for chunk in program.chunks():
                     size += len(chunk)
-                    if size > _OUTPUT_MAX:
-                        raise ProgramFailed(f"{self._path} holds more than {_OUTPUT_MAX >> 30} GiB of new files")
+                    if size > _OUTPUT_BYTES_MAX:
+                        raise ProgramFailed(f"{self._path} holds more than {_OUTPUT_BYTES_MAX >> 30} GiB of new files")
                     output.write(chunk)
                 return await program.wait()
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""Git for the program that works on a checkout, with a git directory that replaces the agent's.
+"""Run git on a checkout, with a temporary git directory instead of the agent's.
 
-Configuration, hooks and objects that an agent wrote are not used: its commits are fetched, so git names each object by
-its content. This module is loaded for each call, so it imports only what Python has already loaded.
+The configuration and hooks that an agent wrote are not used. Its objects are fetched, so git computes their names from
+their contents. This module is loaded for each call, so it imports only what Python has already loaded.
 """
 
 import os
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-WORDS_SHOWN = 2000
-_NAME_SHOWN = 300
-_CHUNK = 1 << 20
-_OWN_WORK = ("HEAD", "refs/heads/", "refs/stash")
-_REFLOG_MAX = 1000
+ERROR_LENGTH_MAX = 2000
+_NAME_LENGTH_MAX = 300
+_CHUNK_BYTES = 1 << 20
+# The prefixes of refs under which an agent can have commits of its own.
+_AGENT_REFS = ("HEAD", "refs/heads/", "refs/stash")
+_REFLOG_ENTRIES_MAX = 1000
 _HEX = frozenset("0123456789abcdef")
-_BEGUN = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
+_UNFINISHED_OPERATIONS = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
 
 
 class GitCallFailed(Exception):
@@ -55,7 +56,7 @@ class CheckoutGit:
         self._repair_head(request["branch"])
 
     def call(self, *arguments: str | bytes, stdin: bytes = b"", **changes: str | bytes) -> bytes:
-        """Run git and return its output; raises GitCallFailed."""
+        """Run git, with changed environment variables, and return its output; raises GitCallFailed."""
         code, output, errors = self.run(arguments, stdin, changes)
         if code:
             raise GitCallFailed(
@@ -69,9 +70,9 @@ class CheckoutGit:
         return None if code else output.decode().strip()
 
     def read_index(self, commit: str) -> None:
-        """Start with the index of a commit, and read each file, whatever its times are."""
+        """Start with the index of a commit, and compare every file with it, even if its times are unchanged."""
         self.call("read-tree", commit)
-        # Git reports each file that differs.
+        # The exit code only says whether files differ.
         self.run(("update-index", "-q", "--really-refresh"))
 
     def copy_index(self) -> None:
@@ -85,9 +86,9 @@ class CheckoutGit:
 
     def set_head(self, branch: str, commit: str) -> None:
         """Set HEAD of the checkout to a branch at a commit, and remove traces of unfinished operations."""
-        # Lock files that a killed git of the agent left.
+        # A killed git of the agent may have left lock files.
         locks = [name for name in os.listdir(self.agent_git) if name.endswith(b".lock")]
-        for path in (*locks, os.fsencode(branch) + b".lock", *_BEGUN):
+        for path in (*locks, os.fsencode(branch) + b".lock", *_UNFINISHED_OPERATIONS):
             remove(os.path.join(self.agent_git, path))
         self.set_agent_ref(branch, commit)
         _write(self.agent_git + b"/HEAD", b"ref: " + os.fsencode(branch) + b"\n")
@@ -101,16 +102,16 @@ class CheckoutGit:
     def read_tips(self, path: bytes) -> dict[str, str]:
         """Return the commits of HEAD, the branches and the stash of another repository, by name."""
         lines = self.call("ls-remote", "--", path).decode(errors="replace").splitlines()
-        tips = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_OWN_WORK)}
+        tips = {name: tip for tip, _, name in (line.partition("\t") for line in lines) if name.startswith(_AGENT_REFS)}
         commits = self._fetch_commits(path, tips.values())
         return {name: tip for name, tip in tips.items() if tip in commits}
 
     def agent_commits(self) -> list[str]:
-        """Return the commits that the agent made and still refers to, without those that others contain."""
+        """Return the commits in the agent's refs and reflogs, except ancestors of other commits among them."""
         # If this fails, the agent has damaged its reflogs; its branches are read separately.
-        words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_MAX}")
-        remembered = self.query(*words, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
-        found = {*self.read_tips(self.agent_git).values(), *self._fetch_commits(self.agent_git, remembered.split())}
+        words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_ENTRIES_MAX}")
+        reflogs = self.query(*words, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
+        found = {*self.read_tips(self.agent_git).values(), *self._fetch_commits(self.agent_git, reflogs.split())}
         return self.call("merge-base", "--independent", *sorted(found)).decode().split() if found else []
 
     def _fetch_commits(self, path: bytes, tips: "Iterable[str]") -> set[str]:
@@ -122,12 +123,12 @@ class CheckoutGit:
         self.call("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", path, *wanted)
         kinds = self.call("cat-file", "--batch-check", stdin="".join(f"{tip}\n" for tip in wanted).encode()).decode()
         commits = [line.split()[0] for line in kinds.splitlines() if line.split()[1] == "commit"]
-        # A shallow repository returns commits without their parents, and git does not complain.
+        # A shallow repository returns commits without their parents, and `git fetch` succeeds. This call then fails.
         self.call("rev-list", "--objects", "--quiet", *commits, "--not", self.tip)
         return {*commits}
 
     def pack(self, *commits: str) -> "Callable[[], object] | None":
-        """Return a function that writes a pack of what these commits add to the tip; None if they add nothing."""
+        """Return a function that writes a pack with the objects that these commits add to the tip; None without any."""
         if all(commit == self.tip for commit in commits):
             return None
         revisions = "".join(f"{commit}\n" for commit in commits) + f"^{self.tip}\n"
@@ -136,7 +137,7 @@ class CheckoutGit:
         return lambda: self.run(("pack-objects", *options), revisions.encode(), output=1)[0]
 
     def _write_git_pointer(self) -> None:
-        """Let `.git` name the git directory; a folder in that place may hold commits, and stays."""
+        """Make the file `.git` point to the git directory. If `.git` is a folder, it stays: it may hold commits."""
         link, words = self.files + b"/.git", b"gitdir: " + self.agent_git + b"\n"
         found = lstat(link)
         if found is not None and (
@@ -147,7 +148,7 @@ class CheckoutGit:
             _write(link, words)
 
     def _repair_head(self, branch: str) -> None:
-        """Repair HEAD if the agent damaged it, because git shows no branches otherwise."""
+        """Repair HEAD if the agent damaged it, because git shows no branches without a valid HEAD."""
         head, found = self.agent_git + b"/HEAD", lstat(self.agent_git + b"/HEAD")
         words = read_content(head).strip() if found is not None and stat.S_ISREG(found.st_mode) else b""
         if not words.startswith(b"ref: refs/") and not (words and {*words.decode(errors="replace")} <= _HEX):
@@ -160,7 +161,7 @@ class CheckoutGit:
         changes: "dict[str, str | bytes] | None" = None,
         output: int | None = None,
     ) -> tuple[int, bytes, bytes]:
-        """Run git; return its exit code, its output unless `output` takes it, and its errors."""
+        """Run git; return its exit code, output and errors. If a descriptor `output` is given, it gets the output."""
         given, errors = os.memfd_create("stdin"), os.memfd_create("errors")
         printed = os.memfd_create("printed") if output is None else output
         try:
@@ -171,7 +172,7 @@ class CheckoutGit:
             environment = {**self.environment, **changed}
             pid = os.posix_spawnp("git", ["git", *arguments], environment, file_actions=actions)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            return code, b"" if output is not None else _content(printed), _content(errors)[-WORDS_SHOWN:]
+            return code, b"" if output is not None else _content(printed), _content(errors)[-ERROR_LENGTH_MAX:]
         finally:
             os.close(given)
             os.close(errors)
@@ -184,17 +185,17 @@ def _verb(arguments: "tuple[str | bytes, ...]") -> str:
 
 
 def join_names(names: "Iterable[bytes]") -> bytes:
-    """Return names in the form in which git reads a list of them."""
+    """Return a list of names in the format that git reads with `-z`."""
     return b"".join(name + b"\0" for name in names)
 
 
 def quote_name(name: bytes) -> str:
     """Return a name for messages."""
-    return repr(os.fsdecode(name[:_NAME_SHOWN]))[1:-1]
+    return repr(os.fsdecode(name[:_NAME_LENGTH_MAX]))[1:-1]
 
 
 def lstat(path: bytes) -> os.stat_result | None:
-    """Return the status of a path, or None if there is nothing."""
+    """Return the status of a path, or None if nothing exists there."""
     try:
         return os.lstat(path)
     except OSError:
@@ -212,7 +213,7 @@ def remove(path: bytes) -> None:
 
 
 def copy(source: bytes, target: bytes) -> None:
-    """Copy a file, if it exists, with its mode and times, which git compares with an index."""
+    """Copy a file, if it exists. Its mode and times are kept, because git compares them with an index."""
     try:
         opened = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -255,6 +256,6 @@ def write_all(descriptor: int, content: bytes) -> None:
 def _content(descriptor: int) -> bytes:
     os.lseek(descriptor, 0, os.SEEK_SET)
     parts = []
-    while part := os.read(descriptor, _CHUNK):
+    while part := os.read(descriptor, _CHUNK_BYTES):
         parts.append(part)
     return b"".join(parts)

@@ -1,8 +1,8 @@
-"""The program that works on the files of a checkout inside a sandbox: it opens files that agents wrote.
+"""The program that works on the files of a checkout. It runs inside a sandbox, because agents wrote these files.
 
-It reads a `marshal` request from its standard input. It answers with one line, `done` with commits, or `failed` or
-`refused` with a reason, and then a pack of objects or other content. The caller trusts none of it. The program starts
-often, so it imports only what Python has already loaded.
+It reads a `marshal` request from its standard input and answers with one line: `done` and the ids of commits, or
+`failed` or `refused` and a reason. A pack of git objects or other content may follow a `done` line. The caller trusts
+none of this output. The program starts often, so it imports only what Python has already loaded.
 """
 
 import errno
@@ -12,7 +12,7 @@ import stat
 import sys
 
 from kingdom.soldiers.checkouts.checkout_git import (
-    WORDS_SHOWN,
+    ERROR_LENGTH_MAX,
     CheckoutGit,
     CheckoutRefused,
     GitCallFailed,
@@ -33,16 +33,19 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
     Answer = tuple[list[bytes], Callable[[], object] | None]
 
+# The largest sizes of one file in a commit, and of all its changed files together.
 _FILE_BYTES_MAX = 1 << 30
 _ALL_BYTES_MAX = 4 << 30
+_DIFF_BYTES_MAX = 64 << 20
 _NAMES_SHOWN = 10
-_DEPTH_MAX = 100
-_PATH_MAX = 3000
-_TEXT_BYTES_MAX = 64 << 20
-_LINK = b"160000 "
-_IGNORED = "Ignoring path"
+_NESTED_REPOSITORIES_MAX = 100
+# Git fails for paths near the limit of Linux (4096 bytes).
+_PATH_BYTES_MAX = 3000
+_SUBMODULE_MODE = b"160000 "
+# Git prints this for a name that it does not accept.
+_NAME_REFUSED = "Ignoring path"
 _ATTRIBUTES = b".gitattributes"
-# Git opens these in every folder, and would wait forever for a pipe in their place.
+# Git opens these files in every folder, and would wait forever if one of them is a pipe.
 _READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
 
 
@@ -67,11 +70,14 @@ def _answer(request: "Request") -> "Answer":
 
 
 def _line(error: Exception) -> bytes:
-    return " ".join(str(error).split())[:WORDS_SHOWN].encode(errors="replace")
+    return " ".join(str(error).split())[:ERROR_LENGTH_MAX].encode(errors="replace")
 
 
 class FileChanges:
-    """The differences of the files to an index: changed files, and repositories among them."""
+    """The differences between files and an index.
+
+    `repositories` are untracked repositories among the files, `submodules` are the existing tracked repositories.
+    """
 
     def __init__(self, git: CheckoutGit, files: bytes, index: bytes) -> None:
         listing = git.call(
@@ -79,8 +85,8 @@ class FileChanges:
             GIT_WORK_TREE=files,
             GIT_INDEX_FILE=index,
         )
-        self._git_on, self._files, self._index = git, files, index
-        links: list[bytes] = []
+        self._git, self._files, self._index = git, files, index
+        tracked_submodules: list[bytes] = []
         changed: dict[bytes, bool] = {}
         self.repositories: list[bytes] = []
         for entry in listing.split(b"\0"):
@@ -89,61 +95,62 @@ class FileChanges:
                 self.repositories.append(rest)
             elif tag == b"? ":
                 changed[rest] = True
-            elif tag == b"H " and rest.startswith(_LINK):
-                links.append(rest.partition(b"\t")[2])
+            elif tag == b"H " and rest.startswith(_SUBMODULE_MODE):
+                tracked_submodules.append(rest.partition(b"\t")[2])
             elif tag in (b"C ", b"R "):
                 name = rest.partition(b"\t")[2]
-                changed[name] = _is_there(files, name, is_link=rest.startswith(_LINK))
-        self.linked = [name for name in links if _is_repository(files, name)]
-        self._gone = [name for name, is_there in changed.items() if not is_there]
-        self._there = [name for name, is_there in changed.items() if is_there]
+                changed[name] = _exists(files, name, is_submodule=rest.startswith(_SUBMODULE_MODE))
+        self.submodules = [name for name in tracked_submodules if _is_repository(files, name)]
+        self._deleted = [name for name, exists in changed.items() if not exists]
+        self._existing = [name for name, exists in changed.items() if exists]
 
     @property
     def names(self) -> list[bytes]:
         """Return the names of all changed files."""
-        return [*self._gone, *self._there]
+        return [*self._deleted, *self._existing]
 
     def stage(self) -> str:
-        """Add all changed files to the index, and return its tree; nested repositories are left out."""
+        """Add all changed files except nested repositories to the index, and return the tree of the index."""
         self._refuse_large()
-        if self._gone:
-            self._update("--force-remove", self._gone)
-        errors = self._update("--replace", self._there) if self._there else b""
-        if refused := [line for line in errors.decode(errors="replace").splitlines() if _IGNORED in line]:
+        if self._deleted:
+            self._update("--force-remove", self._deleted)
+        errors = self._update("--replace", self._existing) if self._existing else b""
+        if refused := [line for line in errors.decode(errors="replace").splitlines() if _NAME_REFUSED in line]:
             raise CheckoutRefused(f"git refuses some names: {'; '.join(refused)}: rename or remove them")
-        return self._git_on.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
+        return self._git.call("write-tree", GIT_INDEX_FILE=self._index).decode().strip()
 
     def _refuse_large(self) -> None:
         total = 0
-        for name in self._there:
+        for name in self._existing:
             found = lstat(self._files + b"/" + name)
             size = found.st_size if found is not None and stat.S_ISREG(found.st_mode) else 0
             total += size
             if size > _FILE_BYTES_MAX or total > _ALL_BYTES_MAX:
                 raise CheckoutRefused(
-                    f"{quote_name(name)} makes a commit larger than {_FILE_BYTES_MAX >> 30} GiB for a file or"
-                    f" {_ALL_BYTES_MAX >> 30} GiB in all: add such files to .gitignore, or remove them"
+                    f"{quote_name(name)} exceeds the limits of a commit, {_FILE_BYTES_MAX >> 30} GiB per file and"
+                    f" {_ALL_BYTES_MAX >> 30} GiB in all: add large files to .gitignore, or remove them"
                 )
 
-    def _update(self, how: str, names: list[bytes]) -> bytes:
-        # One pack is much faster than a file each, and a file that shrinks meanwhile does no harm.
-        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", how, "-z", "--stdin")
-        where: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
-        code, _, errors = self._git_on.run(words, join_names(names), where)
+    def _update(self, option: str, names: list[bytes]) -> bytes:
+        # With this threshold git streams all files into one pack. That is much faster than an object file for each of
+        # them, and it does no harm if a file shrinks meanwhile.
+        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", option, "-z", "--stdin")
+        variables: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
+        code, _, errors = self._git.run(words, join_names(names), variables)
         if code:
             raise GitCallFailed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
         return errors
 
 
-def _is_there(files: bytes, name: bytes, *, is_link: bool) -> bool:
-    """Return whether a tracked file or submodule exists at its path without a link in between."""
+def _exists(files: bytes, name: bytes, *, is_submodule: bool) -> bool:
+    """Return whether a tracked file or submodule exists at its path, and no parent folder is a symbolic link."""
     parts = name.split(b"/")
     for end in range(1, len(parts)):
-        above = lstat(files + b"/" + b"/".join(parts[:end]))
-        if above is None or not stat.S_ISDIR(above.st_mode):
+        parent = lstat(files + b"/" + b"/".join(parts[:end]))
+        if parent is None or not stat.S_ISDIR(parent.st_mode):
             return False
     found = lstat(files + b"/" + name)
-    return found is not None and (is_link or not stat.S_ISDIR(found.st_mode))
+    return found is not None and (is_submodule or not stat.S_ISDIR(found.st_mode))
 
 
 def refuse_traps(git: CheckoutGit) -> None:
@@ -153,10 +160,10 @@ def refuse_traps(git: CheckoutGit) -> None:
         raise CheckoutRefused(
             f"the git directory of the checkout has {quote_name(special)}, which is not a regular file: remove it"
         )
-    # Top down, because git reads the .gitignore files of all parent folders.
+    # Check parent folders first: git reads their .gitignore files, which must not be traps themselves.
     for name in sorted(found, key=lambda each: each.count(b"/")):
-        # Only the beginning of a path that is too long for git: an ignored path has an ignored parent.
-        folder = name[:_PATH_MAX].rpartition(b"/")[0]
+        # A path may be too long for git. Its beginning suffices, because everything below an ignored folder is ignored.
+        folder = name[:_PATH_BYTES_MAX].rpartition(b"/")[0]
         if not folder or git.run(("check-ignore", "-q", "--", folder))[0]:
             raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
 
@@ -182,7 +189,7 @@ def _find_traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
 
 
 def _find_special_files(git_directory: bytes) -> "Iterator[bytes]":
-    """Yield files that git would wait for forever in a git directory, except among its objects."""
+    """Yield the files of a git directory that git would wait for forever. The objects are not searched."""
     waiting = [git_directory]
     while waiting:
         folder = waiting.pop()
@@ -208,24 +215,24 @@ def _is_special_file(path: bytes) -> bool:
 
 
 def _is_repository(files: bytes, name: bytes) -> bool:
-    """Return whether a submodule exists at its path, and not behind a link."""
+    """Return whether a submodule exists at its path, and no part of the path is a symbolic link."""
     path = files + b"/" + name
     return os.path.realpath(path) == os.path.realpath(files) + b"/" + name and os.path.lexists(path + b"/.git")
 
 
 def commit(git: CheckoutGit, request: "Request") -> "Answer":
     """Commit everything that is not ignored, on top of the tip or of the agent's own commits."""
-    agent_git = _agent_tips(git) if request["is_shared"] else {}
-    parent: str = agent_git.get("HEAD") or request["tip"]
+    agent_tips = _agent_tips(git) if request["agent_can_write_git"] else {}
+    parent: str = agent_tips.get("HEAD") or request["tip"]
     git.read_index(parent)
     made = _commit_tree(git, _find_changes(git).stage(), parent, request)
-    left = agent_git.get(request["branch"])
-    if left and git.run(("merge-base", "--is-ancestor", left, made))[0]:
+    branch_tip = agent_tips.get(request["branch"])
+    if branch_tip and git.run(("merge-base", "--is-ancestor", branch_tip, made))[0]:
         # The agent switched branches; keep its earlier commits reachable under another name.
-        git.set_agent_ref(f"refs/heads/left/{left}", left)
+        git.set_agent_ref(f"refs/heads/left/{branch_tip}", branch_tip)
     if converted := _converted_files(git):
         for name in converted:
-            copy(_fresh(git) + name, git.files + b"/" + name)
+            copy(_fresh_files(git) + name, git.files + b"/" + name)
         git.run(("update-index", "-q", "--refresh"))
     git.publish_index()
     git.set_head(request["branch"], made)
@@ -234,11 +241,11 @@ def commit(git: CheckoutGit, request: "Request") -> "Answer":
 
 def state(git: CheckoutGit, request: "Request") -> "Answer":
     """Return a commit of the files, the agent's HEAD and its other commits, without changing anything."""
-    agent_git: dict[str, str] = git.read_tips(git.agent_git) if request["is_shared"] else {}
-    head: str = agent_git.get("HEAD") or request["tip"]
+    agent_tips: dict[str, str] = git.read_tips(git.agent_git) if request["agent_can_write_git"] else {}
+    head: str = agent_tips.get("HEAD") or request["tip"]
     git.read_index(head)
     made = _commit_tree(git, _find_changes(git).stage(), head, request)
-    found = [made, head, *(git.agent_commits() if request["is_shared"] else [])]
+    found = [made, head, *(git.agent_commits() if request["agent_can_write_git"] else [])]
     return [b"done", *(each.encode() for each in found)], git.pack(*found)
 
 
@@ -247,18 +254,18 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
     _read_or_copy_index(git, request)
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     text = git.call("diff", *options, request["since"], _find_changes(git).stage())
-    return [b"done"], lambda: write_all(1, text[:_TEXT_BYTES_MAX])
+    return [b"done"], lambda: write_all(1, text[:_DIFF_BYTES_MAX])
 
 
 def changed_files(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write the names of files that differ from the tip in any byte."""
+    """Write the names of some files that differ from the tip in any byte."""
     git.read_index(request["tip"])
     names = [*dict.fromkeys([*_find_changes(git).names, *_converted_files(git)])]
     return [b"done"], lambda: write_all(1, join_names(names[:_NAMES_SHOWN]))
 
 
 def ignored(git: CheckoutGit, request: "Request") -> "Answer":
-    """Write those names that git ignores in the checkout."""
+    """Write the requested names that git ignores in the checkout."""
     _read_or_copy_index(git, request)
     stdin = join_names([os.fsencode(name) for name in request["names"]])
     code, output, errors = git.run(("check-ignore", "-z", "--stdin"), stdin)
@@ -268,13 +275,13 @@ def ignored(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def reset_to(git: CheckoutGit, request: "Request") -> "Answer":
-    """Reset the files to a commit, except ignored ones; branch and index may be set to another `head`."""
-    if not request["is_shared"] and os.path.exists(git.agent_git + b"/index"):
-        # This index knows files that were tracked before and are ignored now.
+    """Reset the files to a commit, except ignored files, and set branch and index to `head`."""
+    if not request["agent_can_write_git"] and os.path.exists(git.agent_git + b"/index"):
+        # With this index git also removes files that were tracked before and are ignored now.
         git.copy_index()
         git.call("read-tree", "--reset", "-u", request["commit"])
         remove(git.scratch + b"/index")
-    # Without an index git writes each file, whatever its times are.
+    # Without an index git writes every file, even if its times are unchanged.
     git.call("read-tree", "--reset", "-u", request["commit"])
     git.call("clean", "--quiet", "-fd")
     if request["head"] != request["commit"]:
@@ -295,22 +302,22 @@ def adopt(git: CheckoutGit, request: "Request") -> "Answer":
 def collect_nested(git: CheckoutGit, request: "Request") -> "Answer":
     """Return commits with the contents of repositories inside the checkout.
 
-    If an agent replaced our `.git` with a repository, the checkout itself counts as one.
+    If an agent replaced our `.git` with a repository, the checkout itself is that repository.
     """
-    agent_git = lstat(git.files + b"/.git")
-    if agent_git is not None and stat.S_ISDIR(agent_git.st_mode):
+    dot_git = lstat(git.files + b"/.git")
+    if dot_git is not None and stat.S_ISDIR(dot_git.st_mode):
         commits = collect_repository(git, git.files, 0)
     else:
         _read_or_copy_index(git, request)
         found = _find_changes(git)
-        names = [*found.repositories, *found.linked]
+        names = [*found.repositories, *found.submodules]
         commits = [each for name in names for each in collect_repository(git, git.files + b"/" + name.rstrip(b"/"), 0)]
     return [b"done", *(each.encode() for each in commits)], git.pack(*commits)
 
 
 def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
-    """Return commits with the contents of a repository: its files on top of its branches, and nested ones."""
-    if depth > _DEPTH_MAX:
+    """Return a commit of a repository's files on top of its branches, and the same for each repository inside it."""
+    if depth > _NESTED_REPOSITORIES_MAX:
         raise CheckoutRefused(f"repositories are nested too deep at {quote_name(path)}: check whether they are needed")
     try:
         tips = [*dict.fromkeys(git.read_tips(path).values())]
@@ -332,17 +339,18 @@ def collect_repository(git: CheckoutGit, path: bytes, depth: int) -> list[str]:
 def _converted_files(git: CheckoutGit) -> list[bytes]:
     """Return the tracked files whose bytes differ from a fresh checkout of the index.
 
-    Only with attributes: git treats files as equal that differ only in what it converts.
+    If there is a `.gitattributes` file, git converts contents, and does not report differences that the conversion
+    removes.
     """
     entries = git.call("ls-files", "-z", "--stage").split(b"\0")
     names = [entry.partition(b"\t")[2] for entry in entries if entry.startswith(b"100")]
     if not any(name.rpartition(b"/")[2] == _ATTRIBUTES for name in names):
         return []
-    git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh(git))
-    return [name for name in names if not _same_content(_fresh(git) + name, git.files + b"/" + name)]
+    git.call("checkout-index", "--all", "--force", "--quiet", b"--prefix=" + _fresh_files(git))
+    return [name for name in names if not _same_content(_fresh_files(git) + name, git.files + b"/" + name)]
 
 
-def _fresh(git: CheckoutGit) -> bytes:
+def _fresh_files(git: CheckoutGit) -> bytes:
     return git.scratch + b"/fresh/"
 
 
@@ -355,7 +363,7 @@ def _same_content(one: bytes, other: bytes) -> bool:
 
 
 def _agent_tips(git: CheckoutGit) -> dict[str, str]:
-    """Return the agent's own commits by ref; none if it damaged its git directory, where only its files count."""
+    """Return the agent's own commits by ref, or nothing if the agent damaged its git directory."""
     try:
         return git.read_tips(git.agent_git)
     except GitCallFailed:
@@ -368,14 +376,14 @@ def _find_changes(git: CheckoutGit) -> FileChanges:
 
 def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
     """Start with an index that no agent can have written."""
-    if request["is_shared"]:
+    if request["agent_can_write_git"]:
         git.read_index(request["tip"])
     else:
         git.copy_index()
 
 
 def _commit_tree(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
-    """Return a new commit of a tree, or its parent if the tree is the same."""
+    """Return a new commit of a tree on top of `parent`, or `parent` if it already has this tree."""
     before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
     made = parent if tree == before else git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode()
     return made.strip()

@@ -28,7 +28,7 @@ LOCAL_TRIES = 2
 LOCAL_LIMIT = timedelta(minutes=10)
 
 _GRACE_SECONDS = 2.0
-_SHOWN = 2000
+_ERROR_LENGTH_MAX = 2000
 _NAME, _EMAIL = "Kingdom", "kingdom@localhost"
 # The author of commits, because agents have no git configuration.
 IDENTITY = {
@@ -49,16 +49,16 @@ _SETTINGS = (
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
     "push.recurseSubmodules=no",
-    # A branch can name a Git LFS server, so the LFS program never runs.
+    # The files of a branch can choose a Git LFS server, so the LFS program never runs.
     "filter.lfs.clean=",
     "filter.lfs.smudge=",
     "filter.lfs.process=",
     "filter.lfs.required=false",
-    # A busy server answers every few seconds; a server that is silent this long is gone.
+    # A busy server sends something every few seconds. After 300 silent seconds, the connection counts as lost.
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=300",
 )
-# For git on a checkout: ignore the machine's configuration and the owner of the folder.
+# Git on a checkout ignores the configuration of the machine, and accepts a folder of any owner.
 CHECKOUT_SETTINGS = "".join(
     "[{}]\n\t{} = {}\n".format(*name.split(".", 1), value)
     for name, _, value in (each.partition("=") for each in (*_SETTINGS, "safe.directory=*", "pack.threads=1"))
@@ -78,7 +78,7 @@ CHECKOUT_ENVIRONMENT = {
 
 _WITH_PASSWORD = re.compile(r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*):(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL)
 _USER, _PASSWORD = "ADDRESS_USER", "ADDRESS_PASSWORD"
-# Git appends the operation: get, store or erase.
+# Git calls this credential helper with an operation as its argument: get, store or erase.
 _HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
 
 
@@ -99,7 +99,7 @@ async def run_git(
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
     shown, secret = extract_passwords(arguments)
-    # Files instead of pipes, because a process that keeps a pipe open would block the end.
+    # Git writes to files, not to pipes, because a leftover process could keep a pipe open forever.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -129,21 +129,21 @@ async def run_git(
             await run_to_completion(_end(starting))
         if code:
             errors.seek(0)
-            words = errors.read().decode(errors="replace").strip()[-_SHOWN:]
+            words = errors.read().decode(errors="replace").strip()[-_ERROR_LENGTH_MAX:]
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
         output.seek(0)
         return output.read().decode(errors="replace")
 
 
 def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return arguments without the password of an address, and an environment that gives it to git instead.
+    """Return arguments without passwords, and environment variables that give a password to git instead.
 
-    Every account can read the arguments of a process, but only its owner the environment.
+    Every account can read the arguments of a process, but only its owner can read its environment.
     """
     shown, secret = list[str](), dict[str, str]()
     for argument in arguments:
         if found := _WITH_PASSWORD.fullmatch(argument):
-            # The empty helper disables all others, which might store the password.
+            # The empty helper disables all configured helpers, because they might store the password.
             helpers = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": ""}
             ours = {"GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": _HELPER}
             secret = {**helpers, **ours, _USER: unquote(found["user"]), _PASSWORD: unquote(found["password"])}
@@ -164,7 +164,7 @@ async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timed
 
 
 async def run_to_completion(act: Coroutine[Any, Any, T]) -> T:
-    """Run something to its end even if the caller is cancelled; the cancellation is raised afterwards."""
+    """Run a coroutine to its end even if the caller is cancelled; the cancellation is raised afterwards."""
     ended = asyncio.ensure_future(act)
     try:
         return await asyncio.shield(ended)
@@ -172,14 +172,14 @@ async def run_to_completion(act: Coroutine[Any, Any, T]) -> T:
         while not ended.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([ended])
-        # Mark a failure as retrieved, because the cancellation hides it.
+        # Retrieve a failure, because asyncio warns about failures that are never retrieved.
         if not ended.cancelled():
             ended.exception()
         raise
 
 
 async def _end(starting: "asyncio.Future[Process]") -> None:
-    """Stop git if it is still running; with SIGTERM first it removes its own lock files."""
+    """Stop git if it is still running. SIGTERM is sent first, because git then removes its own lock files."""
     try:
         process = await starting
     except OSError:
@@ -210,7 +210,7 @@ def _environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
-        # Ignore replacement objects, and do not fetch missing ones.
+        # Ignore replacement objects, and do not fetch missing objects.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
         # Credentials and other settings of the operator are in the `.gitconfig` of `home`.

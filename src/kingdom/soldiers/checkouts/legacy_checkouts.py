@@ -1,4 +1,4 @@
-"""Migrate checkouts of an earlier version: worktrees of a clone named only by its Git."""
+"""Migrate checkouts of an earlier version: worktrees of a clone whose folder name lacks the address."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 async def migrate_legacy_checkouts(repositories: Path, *, home: Path, git_policy: GitPolicy) -> int:
-    """Give each legacy checkout below `home` its own git directory, keeping its files; return their number."""
+    """Give each legacy checkout below `home` its own git directory, keeping its files; return how many got one."""
     await asyncio.to_thread(_rename_clones, repositories)
     count = 0
     for entry, path in _worktrees(repositories):
@@ -54,7 +54,7 @@ def _worktrees(repositories: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _branch(entry: Path, path: Path, home: Path) -> str:
-    """Return the branch of a worktree; agents that may commit can write the entry, so its folder is checked."""
+    """Return the branch of a worktree. Its path is checked, because agents that may commit can write the entry."""
     if path.parent.name != _TREES or not path.is_relative_to(home) or path.resolve() != path:
         raise ProgramFailed(f"it is not a checkout of a run of this host: check {entry}, and remove it")
     head = (read_small_file(entry / "HEAD") or "").strip()

@@ -1,4 +1,4 @@
-"""One bare clone per Git on this host: fetched branches, Kingdom's refs, and a lock."""
+"""One bare clone per Git repository on this host: fetched branches, Kingdom's refs, and a lock."""
 
 import asyncio
 import fcntl
@@ -34,16 +34,18 @@ _FETCHED = "refs/remotes/origin"
 _FIRST_NAP_SECONDS = 0.002
 _LONGEST_NAP_SECONDS = 0.05
 _NAMES_SHOWN = 20
-_LEFT_OVER_SECONDS = 30
-_PACK_HEADER = 12
+_LEFTOVER_SECONDS = 30
+_PACK_HEADER_BYTES = 12
+# A pack with fewer objects is stored as single files.
 _FEW_OBJECTS = 100
-_PACKED = "# pack-refs with: sorted"
-_OF_CHECKOUT = "bare = false\n\thooksPath = /dev/null\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false"
-_NOTHING = "0" * 40
-_SMALL_BYTES = 1 << 20
+_PACKED_REFS_HEADER = "# pack-refs with: sorted"
+_CHECKOUT_SETTINGS = "bare = false\n\thooksPath = /dev/null\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false"
+# For git, a ref with this value does not exist.
+_NO_COMMIT = "0" * 40
+_SMALL_FILE_BYTES_MAX = 1 << 20
 _DIGEST_LENGTH = 12
-# Files that affect all checkouts without being in the configuration.
-_PLANTED = {"info": ("attributes", "exclude", "grafts"), "objects/info": ("alternates", "http-alternates")}
+# Files with settings of git that affect all checkouts, although they are not in the configuration.
+_FORBIDDEN_FILES = {"info": ("attributes", "exclude", "grafts"), "objects/info": ("alternates", "http-alternates")}
 _REFS = "refs/"
 _CONFIG = f"""\
 [core]
@@ -60,13 +62,13 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
 class Repository:
-    """The objects and refs of one Git on this host; created by its first fetch.
+    """The clone of one Git repository on this host; the first fetch creates it.
 
     Remote branches are under refs/remotes/origin, so refs/heads has only the branches of runs. Other refs, such as
     refs/pull/7/head, are under refs/remotes with their own name.
 
-    An agent without a sandbox can write to the configuration, which names programs that git runs. So the configuration
-    is restored before every call of git; a change right after that still takes effect.
+    An agent without a sandbox can write to the configuration, which can name programs that git runs. So the
+    configuration is restored before every call of git. A change right after that still takes effect.
     """
 
     def __init__(self, path: Path, *, url: str, home: Path, pause: timedelta = REMOTE_PAUSE) -> None:
@@ -76,14 +78,14 @@ class Repository:
         self.home = home
 
     @property
-    def is_there(self) -> bool:
-        """Return whether it was ever fetched here."""
+    def exists(self) -> bool:
+        """Return whether the clone exists."""
         return (self.path / "HEAD").exists()
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Hold the lock of this repository, against all processes of this host, during the block."""
-        # A file lock, which the kernel releases when the process ends.
+        """Hold the lock of this repository during the block; only one process of this host can hold it."""
+        # The kernel releases this file lock when the process ends.
         lock = _open_lock(self.path.with_suffix(".lock"))
         try:
             nap = _FIRST_NAP_SECONDS
@@ -98,19 +100,19 @@ class Repository:
         """Run git in this repository."""
         if not self.path.is_dir():
             raise ProgramFailed(
-                f"there is no clone at {self.path}: the host creates it with its first checkout, and migrates one of an"
-                " earlier version when it starts"
+                f"there is no clone at {self.path}: the host creates it with the first checkout, and migrates clones of"
+                " earlier versions when it starts"
             )
         self._restore_config()
-        place = f"--git-dir={self.path}"
-        return await run_git(place, *arguments, cwd=self.path, home=self.home, limit=limit, stdin=stdin)
+        directory = f"--git-dir={self.path}"
+        return await run_git(directory, *arguments, cwd=self.path, home=self.home, limit=limit, stdin=stdin)
 
     async def import_pack(self, pack: IO[bytes]) -> None:
-        """Import the objects of a pack from the file's current position, all or none; broken ones are rejected."""
+        """Import a pack from the file's current position; if any object is broken, nothing is imported."""
         start = pack.tell()
-        count = int.from_bytes(pack.read(_PACK_HEADER)[8:], "big")
+        count = int.from_bytes(pack.read(_PACK_HEADER_BYTES)[8:], "big")
         pack.seek(start)
-        # On the descriptor, because the file object may have read ahead.
+        # Git reads from the descriptor, and its position differs if the file object has read ahead.
         os.lseek(pack.fileno(), start, os.SEEK_SET)
         if count:
             large = ("index-pack", "--stdin", "--fix-thin", "--strict")
@@ -119,7 +121,7 @@ class Repository:
     async def packed_remote_refs(self) -> str:
         """Return the remote branches and tags that an agent sees, in the format of packed refs."""
         options = ("--format=%(objectname) %(refname)", "--sort=refname")
-        return f"{_PACKED}\n{await self.git('for-each-ref', *options, 'refs/remotes', 'refs/tags')}"
+        return f"{_PACKED_REFS_HEADER}\n{await self.git('for-each-ref', *options, 'refs/remotes', 'refs/tags')}"
 
     async def fetch(self, base: str) -> None:
         """Fetch all branches and `base`, and create the repository if needed. The caller holds the lock."""
@@ -127,7 +129,7 @@ class Repository:
         self._restore_config()
         await run_git("init", "--quiet", "--bare", "--template=", str(self.path), cwd=self.path.parent, home=self.home)
         write_atomically(self.path / "config", self._config)
-        # By address instead of `origin`, because agents can read the configuration, which has no password.
+        # Agents can read the configuration, so the address of `origin` has no password. Fetch from the full address.
         wanted = [f"+refs/heads/*:{_FETCHED}/*", *([f"+{base}:{_remote_ref(base)}"] if base.startswith(_REFS) else [])]
         await self._run_on_remote(self._url, "fetch", "--prune", "--no-write-fetch-head", *wanted)
 
@@ -157,7 +159,7 @@ class Repository:
         return found.strip()
 
     async def contains(self, commit: str, ancestor: str) -> bool:
-        """Return whether a commit is or contains an ancestor."""
+        """Return whether `ancestor` is the commit itself or part of its history."""
         try:
             await self.git("merge-base", "--is-ancestor", ancestor, commit)
         except GitFailed as error:
@@ -171,31 +173,31 @@ class Repository:
         return (await self.git("merge-base", one, other)).strip()
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
-        """Delete a branch and its start ref, unless it has commits that its base lacks."""
+        """Delete a branch and its start ref, unless the branch has commits that its base lacks."""
         commit = await self.resolve_commit(f"refs/heads/{branch}")
         if commit is not None and await self.contains(_remote_ref(base), commit):
-            await self.set_ref(f"refs/heads/{branch}", _NOTHING, commit)
-            await self.set_ref(start, _NOTHING)
+            await self.set_ref(f"refs/heads/{branch}", _NO_COMMIT, commit)
+            await self.set_ref(start, _NO_COMMIT)
 
     async def refs(self, *patterns: str) -> list[str]:
         """Return the names of all refs that match one of the patterns."""
         return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
 
     async def set_ref(self, ref: str, commit: str, *before: str) -> None:
-        """Set a ref of one checkout to a commit, if it still has the value `before`."""
+        """Set a ref of one checkout to a commit, if the ref still has the value `before`."""
         # Only one process changes this ref, so an existing lock file is a leftover of a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
         await self.git("update-ref", "--no-deref", ref, commit, *before)
 
     async def keep_commit(self, ref: str, commit: str) -> None:
-        """Keep a commit under a ref, or under a numbered ref beside it if the ref holds other content."""
+        """Keep a commit under a ref, or under the same name with a number if the ref has other content."""
         name, number = ref, 1
         while kept := await self.resolve_commit(name):
             if await self._content(kept) == await self._content(commit):
                 return
             number += 1
             name = f"{ref}.{number}"
-        await self.set_ref(name, commit, _NOTHING)
+        await self.set_ref(name, commit, _NO_COMMIT)
 
     async def push(self, remote: str, refs: Sequence[str]) -> None:
         """Push refs to another repository under the same names."""
@@ -215,7 +217,7 @@ class Repository:
     @property
     def checkout_config(self) -> str:
         """Return the git configuration of a checkout, without hooks and automatic maintenance."""
-        return self._config.replace("bare = true", _OF_CHECKOUT)
+        return self._config.replace("bare = true", _CHECKOUT_SETTINGS)
 
     @property
     def _config(self) -> str:
@@ -223,29 +225,29 @@ class Repository:
         return _CONFIG.format(url=url)
 
     def _restore_config(self) -> None:
-        """Restore the configuration, which names programs that git runs; hooks are disabled anyway."""
-        if not self.is_there:
+        """Restore the configuration, because it can name programs that git runs. Hooks are disabled anyway."""
+        if not self.exists:
             return
         config = self.path / "config"
         if read_small_file(config) != self._config:
             write_atomically(config, self._config)
             _log.warning("the git configuration was changed by another program and is restored", file=str(config))
-        for folder, names in _PLANTED.items():
-            place = self.path / folder
-            for planted in [place] if place.is_symlink() else [place / name for name in names]:
-                if planted.is_symlink() or planted.is_file():
-                    planted.unlink()
+        for folder, names in _FORBIDDEN_FILES.items():
+            directory = self.path / folder
+            for path in [directory] if directory.is_symlink() else [directory / name for name in names]:
+                if path.is_symlink() or path.is_file():
+                    path.unlink()
                     _log.warning(
                         "a file that affects all checkouts was added by another program and is removed",
-                        file=str(planted),
+                        file=str(path),
                     )
 
     async def _content(self, commit: str) -> str:
-        """Return what identifies a commit's content regardless of its time."""
+        """Return the tree and the parents of a commit, which are its content regardless of its time."""
         return await self.git("show", "--no-patch", "--format=%T %P", commit)
 
     async def _run_on_remote(self, remote: str, verb: str, *arguments: str) -> str:
-        """Run git with a remote, with retries because networks fail temporarily."""
+        """Run a git command with a remote. It is retried, because networks fail temporarily."""
         options = [argument for argument in arguments if argument.startswith("--")]
         names = [argument for argument in arguments if not argument.startswith("--")]
 
@@ -275,7 +277,7 @@ def read_small_file(file: Path) -> str | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        return os.read(descriptor, _SMALL_BYTES).decode()
+        return os.read(descriptor, _SMALL_FILE_BYTES_MAX).decode()
     except (OSError, UnicodeDecodeError):
         return None
     finally:
@@ -294,7 +296,7 @@ def without_password(url: str) -> str:
 
 
 def clone_name(git_id: str, url: str) -> str:
-    """Return the folder name of a Git's clone, unique per address."""
+    """Return the folder name of the clone of a Git repository, unique per address."""
     return f"{quote(git_id, safe='')}-{sha256(without_password(url).encode()).hexdigest()[:_DIGEST_LENGTH]}.git"
 
 
@@ -312,16 +314,16 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _remove_locks(repository: Path) -> None:
-    """Remove lock files that a killed git left where only the holder of our lock writes."""
+    """Remove lock files that a killed git left. The caller holds our lock."""
     for lock in [repository / "config.lock", *(repository / _FETCHED).rglob("*.lock")]:
         lock.unlink(missing_ok=True)
-    # An agent that deletes a branch writes here too, but only briefly.
+    # An agent that deletes a branch holds this lock briefly, so only an old lock file is a leftover.
     packed = repository / "packed-refs.lock"
     with suppress(FileNotFoundError):
-        if time.time() - packed.stat().st_mtime > _LEFT_OVER_SECONDS:
+        if time.time() - packed.stat().st_mtime > _LEFTOVER_SECONDS:
             packed.unlink()
 
 
 def _remote_ref(branch: str) -> str:
-    """Return the ref under which a remote branch or another remote ref is kept."""
+    """Return the ref of the clone for a remote branch or another remote ref."""
     return f"refs/remotes/{branch.removeprefix(_REFS)}" if branch.startswith(_REFS) else f"{_FETCHED}/{branch}"

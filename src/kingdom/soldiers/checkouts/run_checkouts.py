@@ -38,13 +38,13 @@ class CheckoutSpec:
         """Return the ref of a checkpoint."""
         return f"refs/kingdom/checkpoints/{checkpoint_id}/{self.id}"
 
-    def rescue_ref(self, rescue: str) -> str:
-        """Return the ref that keeps rescued commits; further ones are numbered beside it."""
-        return f"refs/kingdom/rescue/{rescue}/{self.id}"
+    def rescue_ref(self, rescue_id: str) -> str:
+        """Return the ref of a rescued commit; further commits get the same name with a number."""
+        return f"refs/kingdom/rescue/{rescue_id}/{self.id}"
 
 
 class CheckoutFailed(ProgramFailed):
-    """Raised when a checkout could not be created; `work_tree_id` names it."""
+    """Raised when a checkout could not be created; `work_tree_id` identifies it."""
 
     def __init__(self, work_tree_id: str, message: str) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class CheckoutFailed(ProgramFailed):
 class RunCheckouts:
     """All checkouts of this host; git finds its configuration and credentials in `home`.
 
-    Only one caller at a time may change a checkout. A remote is retried after a `pause` that doubles.
+    Only one caller at a time may change a checkout. Failed calls of a remote are retried after a `pause` that doubles.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RunCheckouts:
         self._git_policy = git_policy
 
     async def prepare(self, trees: Sequence[CheckoutSpec]) -> None:
-        """Create these checkouts, all or none; existing ones are used as they are."""
+        """Create these checkouts, all or none; existing checkouts stay as they are."""
         begun: list[CheckoutSpec] = []
         for tree in trees:
             try:
@@ -93,11 +93,11 @@ class RunCheckouts:
             return [f"{tree.git_id}/{name}" for tree in trees for name in await self._checkout(tree).changed_files()]
 
     async def ignored(self, tree: CheckoutSpec, names: list[str]) -> list[str]:
-        """Return those of these names that git ignores in a checkout."""
+        """Return the given names that git ignores in a checkout."""
         return await self._checkout(tree).ignored(names)
 
     async def checkpoint(self, trees: Sequence[CheckoutSpec], checkpoint_id: str) -> dict[str, str]:
-        """Keep the last commits under refs, and push these to the checkpoint remotes, if any."""
+        """Keep the last commits under refs, and push these refs to the checkpoint remotes, if any."""
         commits = {tree.id: await self._checkout(tree).tip() for tree in trees}
         for tree in trees:
             await self._repository(tree).set_ref(tree.checkpoint_ref(checkpoint_id), commits[tree.id])
@@ -108,19 +108,19 @@ class RunCheckouts:
         return commits
 
     async def roll_back(
-        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue: str
+        self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str], to_base: Collection[str], rescue_id: str
     ) -> tuple[str, ...]:
-        """Reset all checkouts to their commits, those in `to_base` to their base; return the refs of rescued work.
+        """Reset checkouts to the given commits, or to their base if listed in `to_base`; return refs of rescued work.
 
-        Missing checkouts are created first, all or none. Nothing else changes unless every commit exists and everything
-        that would be lost is kept under a ref.
+        Missing checkouts are created first, all or none. Files are reset only after all commits have been found, and
+        all work that would be lost is kept under refs.
         """
-        await self.prepare([tree for tree in trees if not self._checkout(tree).is_there])
-        targets = {tree.id: await self._target(tree, commits, to_base) for tree in trees}
+        await self.prepare([tree for tree in trees if not self._checkout(tree).is_complete])
+        targets = {tree.id: await self._find_target(tree, commits, to_base) for tree in trees}
         with _disk_failures():
             states = {tree.id: await self._checkout(tree).state() for tree in trees}
         for tree in trees:
-            await self._keep(tree, states[tree.id], targets[tree.id], rescue)
+            await self._keep(tree, states[tree.id], targets[tree.id], rescue_id)
         begun: list[CheckoutSpec] = []
         try:
             for tree in trees:
@@ -130,25 +130,25 @@ class RunCheckouts:
         except ProgramFailed:
             await run_to_completion(self._restore(begun, states))
             raise
-        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue)])
+        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue_id)])
 
-    async def release(self, tree: CheckoutSpec, rescue: str) -> tuple[str, ...]:
+    async def release(self, tree: CheckoutSpec, rescue_id: str) -> tuple[str, ...]:
         """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
 
-        Repositories that an agent created inside are kept too, each as one commit of its files on top of its branches;
-        if that is impossible the release fails. Ignored files are removed with the checkout.
+        Repositories that an agent created inside are kept too, each as one commit of its files on top of its branches.
+        If that is impossible, the release fails. Ignored files are removed with the checkout.
         """
         repository, checkout = self._repository(tree), self._checkout(tree)
-        if not repository.is_there:
+        if not repository.exists:
             return ()
         with _disk_failures():
-            if checkout.is_there:
+            if checkout.is_complete:
                 state = await checkout.state()
-                await self._keep(tree, state, state.tip, rescue)
+                await self._keep(tree, state, state.tip, rescue_id)
                 for commit in await checkout.collect_nested():
-                    await repository.keep_commit(tree.rescue_ref(rescue), commit)
+                    await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
             await checkout.remove()
-        return tuple(await self._rescue_refs(tree, rescue))
+        return tuple(await self._rescue_refs(tree, rescue_id))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
@@ -172,10 +172,10 @@ class RunCheckouts:
         return Checkout(self._repository(tree), tree.path, tree.branch, self._git_policy)
 
     async def _prepare(self, tree: CheckoutSpec, begun: list[CheckoutSpec]) -> None:
-        """Create one checkout unless it exists with its start ref, which is written last."""
+        """Create one checkout, unless it is complete. Its start ref is written last."""
         repository, checkout = self._repository(tree), self._checkout(tree)
         async with repository.locked():
-            if checkout.is_there and await repository.resolve_commit(tree.start_ref):
+            if checkout.is_complete and await repository.resolve_commit(tree.start_ref):
                 return
             await repository.fetch(tree.base_branch)
             base = await repository.base_commit(tree.base_branch)
@@ -185,11 +185,11 @@ class RunCheckouts:
                 await repository.set_ref(tree.start_ref, await repository.merge_base(base, f"refs/heads/{tree.branch}"))
 
     async def _undo(self, begun: list[CheckoutSpec]) -> None:
-        """Remove what one call created; a branch with its own commits stays."""
+        """Remove the checkouts that a failed call has begun; a branch with its own commits stays."""
         for tree in reversed(begun):
             repository, checkout = self._repository(tree), self._checkout(tree)
             try:
-                # Anything else at its path does not belong to this call.
+                # Other files at its path were not created by this call.
                 if checkout.is_on_branch:
                     await checkout.remove()
                 async with repository.locked():
@@ -198,7 +198,8 @@ class RunCheckouts:
                 # The next call continues from here.
                 _log.warning("a checkout could not be removed after a failure", tree=tree.id, error=str(error))
 
-    async def _target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
+    async def _find_target(self, tree: CheckoutSpec, commits: Mapping[str, str], to_base: Collection[str]) -> str:
+        """Return the commit to which a checkout is rolled back; it is fetched if it is not on this host."""
         if tree.id in to_base:
             return await self.base_commit(tree)
         wanted = commits.get(tree.id)
@@ -216,17 +217,17 @@ class RunCheckouts:
             )
         return wanted
 
-    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, stays: str | None, rescue: str) -> None:
-        """Keep a checkout's commits under refs, except those reachable without it or from its base branch."""
+    async def _keep(self, tree: CheckoutSpec, state: CheckoutState, next_tip: str, rescue_id: str) -> None:
+        """Keep a checkout's commits under refs, except those that its next tip or its base branch contains."""
         repository = self._repository(tree)
-        safe = [commit for commit in (stays, await repository.fetched_commit(tree.base_branch)) if commit]
+        safe = [commit for commit in (next_tip, await repository.fetched_commit(tree.base_branch)) if commit]
         for commit in dict.fromkeys((state.files, state.tip, *state.others)):
             if not any([await repository.contains(each, commit) for each in safe]):
-                await repository.keep_commit(tree.rescue_ref(rescue), commit)
+                await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
                 safe.append(commit)
 
-    async def _rescue_refs(self, tree: CheckoutSpec, rescue: str) -> list[str]:
-        ref = tree.rescue_ref(rescue)
+    async def _rescue_refs(self, tree: CheckoutSpec, rescue_id: str) -> list[str]:
+        ref = tree.rescue_ref(rescue_id)
         return await self._repository(tree).refs(ref, f"{ref}.*")
 
     async def _restore(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
@@ -241,6 +242,7 @@ class RunCheckouts:
 
 @contextmanager
 def _disk_failures() -> Iterator[None]:
+    """Raise ProgramFailed when the disk fails in the block."""
     try:
         yield
     except OSError as error:

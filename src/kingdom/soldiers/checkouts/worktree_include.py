@@ -1,11 +1,11 @@
 """The file `.worktreeinclude` of a repository: ignored files that a fresh checkout gets from the host.
 
-Each line is a pattern as in `.gitignore`: without a slash it matches at any depth, with one from the top. `**` matches
-any number of folders, and a folder that matches includes everything below it. `!` excludes what an earlier line
-included.
+Each line is a pattern as in `.gitignore`: without a slash it matches at any depth, with a slash from the top. `**`
+matches any number of folders, and a folder that matches includes everything below it. A line that starts with `!`
+excludes files that an earlier line included.
 
 The patterns come from a branch that a stranger may have written, so matching takes linear time per path. The library
-pathspec is not used because its regular expressions backtrack: a pattern with four stars keeps it busy for a minute.
+pathspec is not used because its regular expressions backtrack: a pattern with four stars can take a minute.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from kingdom.soldiers.files.agent_files import AgentFile, is_path_conflict
 IgnoredFilter = Callable[[list[str]], Awaitable[list[str]]]
 
 NAME = ".worktreeinclude"
-_TEXT_MAX = 64 << 10
-_SEARCHED_MAX = 200_000
-_FILES_MAX = 10_000
+_TEXT_BYTES_MAX = 64 << 10
+_SEARCHED_FILES_MAX = 200_000
+_COPIED_FILES_MAX = 10_000
 _ANY_FOLDERS = "**"
 
 
@@ -61,14 +61,14 @@ class IncludePattern:
 
 
 def read_patterns(checkout: Path) -> list[IncludePattern]:
-    """Return the patterns of a checkout; none if the file is missing or a link.
+    """Return the patterns of a checkout, or an empty list if the file is missing or a symbolic link.
 
     Raises ProgramFailed if the file is too long.
     """
     file = AgentFile(checkout, NAME)
-    content = file.read(_TEXT_MAX)
-    if content is None and (found := file.info()) and found.size > _TEXT_MAX:
-        raise ProgramFailed(f"{NAME} has more than {_TEXT_MAX >> 10} kB: name fewer files, or folders as a whole")
+    content = file.read(_TEXT_BYTES_MAX)
+    if content is None and (found := file.info()) and found.size > _TEXT_BYTES_MAX:
+        raise ProgramFailed(f"{NAME} has more than {_TEXT_BYTES_MAX >> 10} kB: list fewer files, or whole folders")
     try:
         return [] if content is None else list(parse_patterns(content.decode()))
     except UnicodeDecodeError:
@@ -123,14 +123,14 @@ def _find_requested(source: Path, patterns: Sequence[IncludePattern]) -> Iterato
             if last and last.included:
                 found += 1
                 yield str(path)
-        if searched > _SEARCHED_MAX or found > _FILES_MAX:
+        if searched > _SEARCHED_FILES_MAX or found > _COPIED_FILES_MAX:
             raise ProgramFailed(
                 f"{source} has too many files to search: remove files there, or request fewer in {NAME}"
             )
 
 
 def _copy(source: Path, checkout: Path, name: str) -> bool:
-    """Copy a regular file; return False if it is none or the checkout already has something there."""
+    """Copy a file; return False if it is not a regular file, or if the checkout already has something at its path."""
     try:
         # The folder itself may be a link that the operator made.
         with AgentFile(source.resolve(), name).open() as original:

@@ -20,15 +20,16 @@ from typing import BinaryIO
 from kingdom.atomic_write import write_atomically_in
 from kingdom.errors import ProgramFailed
 
+# Flags of os.open.
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Nonblocking, because the agent may have put a pipe there.
+# O_NONBLOCK, because the agent may have put a pipe there, and the host would wait for it.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # An agent that recreates an obstacle as fast as it is moved aside must not keep the host busy forever.
 _TRIES = 100
-# Bounds the time of a listing, however many files there are.
-_LOOKED_AT_MAX = 20_000
+# A listing stops after this many entries, so that it does not take too long.
+_ENTRIES_MAX = 20_000
 _DEPTH_MAX = 64
 
 
@@ -65,7 +66,7 @@ class AgentFile:
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """Open a regular file for reading; raises OSError if there is none."""
-        with self._above() as (folder, name):
+        with self._parent_folder() as (folder, name):
             descriptor = os.open(name, _READ, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -81,8 +82,8 @@ class AgentFile:
             return None
         return AgentFileInfo(self, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
-    def is_there(self) -> bool:
-        """Return whether anything exists here, even a dangling link; links in the path above are not followed."""
+    def exists(self) -> bool:
+        """Return whether anything exists here, even a dangling link. No link among the parents is followed."""
         try:
             self._status()
         except OSError:
@@ -104,7 +105,7 @@ class AgentFile:
 
         A folder in its place is moved aside.
         """
-        with self._explaining_failure("written"), self._above(make=True) as (folder, name):
+        with self._explaining_failure("written"), self._parent_folder(make=True) as (folder, name):
 
             def write() -> None:
                 try:
@@ -118,7 +119,7 @@ class AgentFile:
     def add(self, original: BinaryIO, mode: int) -> bool:
         """Copy a file here and create its parent folders; return False if something else is in the way."""
         try:
-            with self._above(make=True) as (folder, name):
+            with self._parent_folder(make=True) as (folder, name):
                 descriptor = os.open(name, _NEW, stat.S_IMODE(mode), dir_fd=folder)
         except OSError as error:
             if is_path_conflict(error):
@@ -130,10 +131,10 @@ class AgentFile:
 
     def link_to(self, target: Path) -> None:
         """Create a link here and move anything else aside; raises ProgramFailed."""
-        with self._explaining_failure("linked"), self._above() as (folder, name):
+        with self._explaining_failure("linked"), self._parent_folder() as (folder, name):
 
             def link() -> None:
-                if _target(folder, name) != str(target):
+                if _link_target(folder, name) != str(target):
                     _move_aside(folder, name)
                     os.symlink(target, name, dir_fd=folder)
 
@@ -141,7 +142,7 @@ class AgentFile:
 
     def make_folder(self) -> None:
         """Create a folder here unless there is one, and move anything else aside; raises ProgramFailed."""
-        with self._explaining_failure("made"), self._above() as (folder, name):
+        with self._explaining_failure("made"), self._parent_folder() as (folder, name):
 
             def make() -> None:
                 try:
@@ -154,27 +155,28 @@ class AgentFile:
 
     def rename(self, name: str) -> None:
         """Rename a file within its folder; raises OSError."""
-        with self._above() as (folder, before):
+        with self._parent_folder() as (folder, before):
             os.rename(before, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self) -> None:
         """Remove a file or a link; raises OSError if there is none."""
-        with self._above() as (folder, name):
+        with self._parent_folder() as (folder, name):
             os.unlink(name, dir_fd=folder)
 
     def _status(self) -> os.stat_result:
-        with self._above() as (folder, name):
+        with self._parent_folder() as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     @contextmanager
-    def _above(self, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the parent folder, and yield it with the last part of the name."""
-        *way, name = _parts(self)
-        with _opened_folder(self.root, way, make=make) as folder:
+    def _parent_folder(self, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the parent folder, creating it with `make`; yield it with the last part of the name."""
+        *parents, name = _parts(self)
+        with _opened_folder(self.root, parents, make=make) as folder:
             yield folder, name
 
     @contextmanager
     def _explaining_failure(self, done: str) -> Iterator[None]:
+        """Raise ProgramFailed with advice if the block fails; `done` is a participle such as "written"."""
         try:
             yield
         except OSError as error:
@@ -199,7 +201,7 @@ def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
     for part in PurePosixPath(pattern).parts:
         if "*" in part:
             found = [(name, entry.name) for name in names for entry in _entries(root, name)]
-            names = [_below(name, child) for name, child in found if fnmatchcase(child, part)][:_LOOKED_AT_MAX]
+            names = [_below(name, child) for name, child in found if fnmatchcase(child, part)][:_ENTRIES_MAX]
         else:
             names = [_below(name, part) for name in names]
     return [file for name in names if (file := AgentFile(root, name).info())]
@@ -207,18 +209,18 @@ def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
 
 def list_files_below(root: Path, *, leaving_out: str) -> Iterator[AgentFileInfo]:
     """Yield regular files below a root, up to a limit, and skip files and folders with the name `leaving_out`."""
-    folders, left = [""], _LOOKED_AT_MAX
-    while folders and left > 0:
+    folders, entries_left = [""], _ENTRIES_MAX
+    while folders and entries_left > 0:
         folder = folders.pop()
         for entry in _entries(root, folder):
-            left -= 1
+            entries_left -= 1
             name = _below(folder, entry.name)
             if entry.name == leaving_out:
                 continue
             if entry.is_dir(follow_symlinks=False) and name.count("/") < _DEPTH_MAX:
                 folders.append(name)
             elif entry.is_file(follow_symlinks=False):
-                # The agent may have removed it a moment ago.
+                # The agent may have removed the file a moment ago.
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     yield AgentFileInfo(AgentFile(root, name), status.st_size, status.st_mtime)
@@ -243,10 +245,11 @@ def _below(folder: str, name: str) -> str:
 
 
 @contextmanager
-def _opened_folder(root: Path, way: list[str], *, make: bool = False) -> Iterator[int]:
+def _opened_folder(root: Path, names: list[str], *, make: bool = False) -> Iterator[int]:
+    """Open a folder below a root; with `make`, create it and its parents if needed."""
     current = os.open(root, _FOLDER)
     try:
-        for name in way:
+        for name in names:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=current)
@@ -261,7 +264,7 @@ def _opened_folder(root: Path, way: list[str], *, make: bool = False) -> Iterato
 def _entries(root: Path, name: str) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a folder, up to a limit; nothing if the folder does not exist."""
     with suppress(OSError), _opened_folder(root, [*PurePosixPath(name).parts]) as folder:
-        yield from islice(entries_in(folder), _LOOKED_AT_MAX)
+        yield from islice(entries_in(folder), _ENTRIES_MAX)
 
 
 def open_folder_in(folder: int, name: str) -> int:
@@ -279,7 +282,7 @@ def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:
         os.close(descriptor)
 
 
-def _target(folder: int, name: str) -> str | None:
+def _link_target(folder: int, name: str) -> str | None:
     """Return the target of a link; None if there is no link."""
     try:
         return os.readlink(name, dir_fd=folder)

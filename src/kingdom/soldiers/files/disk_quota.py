@@ -1,7 +1,8 @@
 """The disk quota of a run: its checkouts, their git directories, its HOME and its WorkSpaces together.
 
-The kernel limits the size of one file, not of all together, so this process adds them up while a program of the run is
-running. Agents may change the files meanwhile: folders are opened step by step, and no link is followed.
+The kernel limits the size of one file, but not of all files together. So this process adds up their sizes while a
+program of the run is running. Agents may change the files meanwhile, so folders are opened step by step, and no link is
+followed.
 """
 
 import asyncio
@@ -16,16 +17,16 @@ from pathlib import Path
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.files.agent_files import entries_in, open_folder_in
 
-# More than any project has, and still counted within seconds.
+# No project has this many files, and they can still be counted within seconds.
 FILES_MAX = 1_000_000
-# Each level needs an open file, and no project is this deep.
+# Each level of folders needs an open descriptor, and no project has this many levels.
 DEPTH_MAX = 128
-_EVERY_SECONDS = 2.0
-# The pause after a count is this many times as long as the count.
-_REST_PER_WORK = 20
+_PAUSE_SECONDS = 2.0
+# The pause after a slow count is this many times as long as the count.
+_PAUSE_FACTOR = 20
 _MIB = 1 << 20
-# The unit of st_blocks, whatever the disk uses.
-_BLOCK = 512
+# The unit of st_blocks, which is the same for all file systems.
+_BLOCK_BYTES = 512
 _READ_AND_ENTER = 0o500
 
 
@@ -43,12 +44,12 @@ class DiskQuota:
     mib: int
 
     async def wait_until_exceeded(self) -> str:
-        """Wait until the run exceeds its quota, and return a description of that."""
+        """Wait until the run exceeds its quota, and describe how."""
         while True:
             begun = time.monotonic()
             if reason := await asyncio.to_thread(self.describe_excess):
                 return reason
-            await asyncio.sleep(max(_EVERY_SECONDS, _REST_PER_WORK * (time.monotonic() - begun)))
+            await asyncio.sleep(max(_PAUSE_SECONDS, _PAUSE_FACTOR * (time.monotonic() - begun)))
 
     async def check(self) -> None:
         """Raise DiskQuotaExceeded if the run exceeds its quota."""
@@ -93,7 +94,7 @@ class DiskUsage:
                 return
             with _readable(folder):
                 for name in self._count_entries(folder):
-                    # The agent may have removed it a moment ago.
+                    # The agent may have removed the folder a moment ago.
                     with suppress(FileNotFoundError, NotADirectoryError):
                         self._add(open_folder_in(folder, name), depth + 1)
         finally:
@@ -111,11 +112,11 @@ class DiskUsage:
         return names
 
     def _count(self, status: os.stat_result) -> bool:
-        """Count an entry, and its blocks only once if it has several names; return whether it is a folder."""
+        """Count an entry; return whether it is a folder. The blocks of a file with several names are counted once."""
         self.files += 1
         is_folder = stat.S_ISDIR(status.st_mode)
         if is_folder or status.st_nlink == 1 or status.st_ino not in self._counted:
-            self.bytes += status.st_blocks * _BLOCK
+            self.bytes += status.st_blocks * _BLOCK_BYTES
         if not is_folder and status.st_nlink > 1:
             self._counted.add(status.st_ino)
         return is_folder
@@ -123,15 +124,15 @@ class DiskUsage:
 
 @contextmanager
 def _readable(folder: int) -> Iterator[None]:
-    """Make a folder readable for a moment if the agent has removed the permission."""
+    """Make a folder readable during the block if the agent has removed the permission."""
     mode = stat.S_IMODE(os.fstat(folder).st_mode)
     if mode & _READ_AND_ENTER == _READ_AND_ENTER:
         yield
         return
-    # By descriptor, because the name may mean something else by now.
-    place = Path(f"/proc/self/fd/{folder}")
-    place.chmod(mode | _READ_AND_ENTER)
+    # Use the descriptor, because something else may have the name of the folder by now.
+    path = Path(f"/proc/self/fd/{folder}")
+    path.chmod(mode | _READ_AND_ENTER)
     try:
         yield
     finally:
-        place.chmod(mode)
+        path.chmod(mode)

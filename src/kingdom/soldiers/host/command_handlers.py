@@ -1,4 +1,4 @@
-"""How each command is executed: outside of any transaction, ending in the host's reply."""
+"""Execute commands: each handler runs outside of any transaction, and returns the host's reply."""
 
 import asyncio
 import secrets
@@ -17,7 +17,7 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
-from kingdom.soldiers.host.replies import ERROR_MAX, HostContext, answer_to, closing_reply
+from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
@@ -76,11 +76,11 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
         await context.agents.end(session, GRACE)
     trees = command_input.select_trees(*command.work_tree_ids)
     space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
-    # The agent may have written the programs that the checks run.
+    # The checks run in a sandbox, because the agent may have written the programs that they start.
     workplace = _workplace(context, command_input, space, trees)
     if workplace.disk:
         await workplace.disk.check()
-    await context.checkouts.commit(trees, _message(command_input))
+    await context.checkouts.commit(trees, _commit_message(command_input))
     seconds = work and work.definition.timeout_seconds
     for check in command.commands:
         try:
@@ -95,16 +95,16 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 )
         except ProgramFailed as error:
             reason = workplace.redaction.text(str(error))
-            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its limit)"
+            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its time limit)"
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
-            output = workplace.redaction.text(finished.output)[-ERROR_MAX:]
+            output = workplace.redaction.text(finished.output)[-ERROR_LENGTH_MAX:]
             raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
-        # After each check, because a check may run the agent's code and hide its changes from the next one.
+        # Look for changes after each check: a check may run the agent's code, which could hide earlier changes.
         if changed := await context.checkouts.changed_files(trees):
             raise ProgramFailed(
                 f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
-                " files that .gitignore names: change the check, or .gitignore in the base branch, and create a new run"
+                " files that .gitignore lists: change the check, or .gitignore in the base branch, and create a new run"
             )
     verified = answer_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
     stopped = [answer_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
@@ -132,7 +132,7 @@ async def roll_back(context: HostContext, command_input: CommandInput[commands.R
 
 
 async def release_work_tree(context: HostContext, command_input: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
-    """Remove a checkout; uncommitted files are kept under a rescue ref, commits on their branch."""
+    """Remove a checkout. Its uncommitted files are kept under a rescue ref, its commits on its branch."""
     command = command_input.command
     for tree in command_input.trees.values():
         await context.checkouts.release(tree, f"{command.workflow_id}/release-{command.attempt}")
@@ -156,10 +156,10 @@ COMMAND_HANDLERS: Mapping[type[commands.HostCommand], Callable[[HostContext, Any
 def _workplace(
     context: HostContext, command_input: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]
 ) -> Workplace:
-    given = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
+    server_secrets = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
     return Workplace(
         agent_environment=replace(
-            context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(given)
+            context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(server_secrets)
         ),
         folders=context.folders,
         run_checkouts=context.checkouts,
@@ -178,12 +178,12 @@ async def _launch(
     token = command.session or ""
     soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
     tools = workplace.create_tools(context.bus)
-    meter = workplace.meter()
+    meter = workplace.create_meter()
     if meter is not None:
-        # Closed after the proxy, when nothing more can be charged.
+        # This callback runs after the proxy is closed, when no more costs can arise.
         stack.push_async_callback(send_unclaimed_cost, context, command, meter)
     model_proxy = await workplace.open_model_proxy(soldier_id, tools, stack, meter)
-    known = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")
+    instructions = (GUIDE if tools else "", command_input.work.definition.instructions if command_input.work else "")
     return Launch(
         soldier_id=soldier_id,
         work_space=workplace.space,
@@ -193,7 +193,7 @@ async def _launch(
         errors=context.folders.errors(soldier_id),
         environment=workplace.program_environment(),
         mcp_servers=command_input.mcp_servers,
-        instructions="\n\n".join(filter(None, known)),
+        instructions="\n\n".join(filter(None, instructions)),
         sandbox=workplace.sandbox(model_proxy, await workplace.open_egress(stack)),
         tools=tools,
         redaction=workplace.redaction,
@@ -201,6 +201,6 @@ async def _launch(
     )
 
 
-def _message(command_input: CommandInput[Any]) -> str:
+def _commit_message(command_input: CommandInput[Any]) -> str:
     name = command_input.work.definition.name if command_input.work else "work"
     return f"{name}\n\nKingdom: {command_input.command.workflow_id}"

@@ -26,7 +26,7 @@ C = TypeVar("C", bound=commands.HostCommand)
 class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that a reply closes.
 
-    `ended` means that the run will never run again.
+    `ended` means that the run has ended for good.
     """
 
     command: C
@@ -46,7 +46,7 @@ class CommandInput(Generic[C]):
 async def load_command_input(
     transaction: Transaction, workflow: Workflow, command: commands.HostCommand, accepted: Record, folders: HostFolders
 ) -> CommandInput[commands.HostCommand]:
-    """Read the input of a command; raises NotFound or IllegalTransition if a repository or server is gone."""
+    """Read the input of a command; raises NotFound or IllegalTransition if a repository or MCP server is gone."""
     work_id = getattr(command, "work_id", None)
     work = workflow.find_work(work_id) if work_id else None
     reports: dict[str, str] = {}

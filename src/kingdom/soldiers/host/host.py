@@ -52,22 +52,23 @@ if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
 LEASE = timedelta(seconds=30)
-# The lease counts as lost earlier here than elsewhere, so agents are dead before another host replaces them.
+# If the lease is not renewed within this share of its time, the host stops its agents. They end before another host
+# continues their runs.
 _SAFE_SHARE = 0.8
 _RENEWALS_PER_LEASE = 3
 _PAUSE_SECONDS = 1.0
 _GUARD_SECONDS = 0.1
-_FORGOTTEN_AT_ONCE = 500
+_UNSTARTED_AT_ONCE = 500
 _FLUSH_SECONDS = 5.0
 _CLEANUP_SECONDS = 3600.0
-# The minimal environment of programs; agents inherit nothing.
+# The environment of programs. They inherit no variables of the host.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _TYPES = {command.__name__: command for command in COMMAND_TYPES}
 _log = structlog.get_logger("kingdom.soldiers")
 
 
 class SoldierHost:
-    """One host under one name; it runs until it is stopped, and registers again after it lost its lease."""
+    """One host under one name; it runs until it is stopped, and registers again if it loses its lease."""
 
     def __init__(
         self,
@@ -102,10 +103,10 @@ class SoldierHost:
         self._worker = Worker(bus, self._dispatcher(), streams, name=name, metrics=metrics)
         self._host: Host | None = None
         self._safe_until = 0.0
-        self._missing_before: set[str] = set()
+        self._unstarted_before: set[str] = set()
 
     async def run(self) -> None:
-        """Register, accept commands until stopped, then stop every agent; sessions continue after a restart."""
+        """Register, accept commands until stopped, then stop every agent. A restarted host continues their sessions."""
         self._folders.create()
         async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
@@ -142,14 +143,16 @@ class SoldierHost:
         self._worker.stop(at_once=at_once)
 
     async def accept_command(self, received: Event[HostCommand], transaction: Transaction) -> None:
-        """Accept a command that is not stale; it starts once the transaction is committed."""
+        """Accept a command, unless its run no longer needs it. It starts after the transaction is committed."""
         command = received.payload
         try:
             _, workflow = await load_workflow(transaction, command.workflow_id)
         except NotFound:
             return
         if stale := why_stale(workflow, command):
-            _log.info("command is over", command=type(command).__name__, reason=stale, workflow=workflow.id)
+            _log.info(
+                "the run no longer needs a command", command=type(command).__name__, reason=stale, workflow=workflow.id
+            )
             return
         accepted = Record(
             kind=COMMANDS.name,
@@ -186,7 +189,7 @@ class SoldierHost:
         return dispatcher
 
     async def _register(self) -> None:
-        """Register under a new epoch, and close commands of the earlier one, because the engine sends them again."""
+        """Register under a new epoch, and close the commands of earlier epochs, because the engine sends them again."""
         self._host = await register_host(
             self._bus,
             self._name,
@@ -197,7 +200,7 @@ class SoldierHost:
             instance=self._folders.instance(),
             first=self._close_accepted,
         )
-        # Registering may have taken as long as a lease, so renew it right away.
+        # Registering may have taken as long as a lease, so renew the lease right away.
         asked_at = boot_time()
         if not await renew_host(self._bus, self._host, self._commands.busy, self._lease):
             raise Transient(f"host {self._name} lost its lease while it registered: it registers again")
@@ -227,8 +230,8 @@ class SoldierHost:
             if record is None:
                 return []
             workflow = Workflow.read(record.doc)
-            over = workflow.ended_at or workflow.deleted_at
-            is_old = over is not None and utc_now() - over > TREES_KEPT
+            ended_at = workflow.ended_at or workflow.deleted_at
+            is_old = ended_at is not None and utc_now() - ended_at > TREES_KEPT
             if not is_old and not await self._continues_elsewhere(transaction, workflow):
                 return None
             here = [tree for tree in workflow.work_trees if self._folders.checkout(workflow_id, tree.id).exists()]
@@ -240,13 +243,13 @@ class SoldierHost:
         if placement is None or placement.host == self._name:
             return False
         _, host = await find_host(transaction, placement.host)
-        # The same directory under an earlier name is the same host.
+        # A host with the same directory is this host under an earlier name.
         return host is not None and host.instance != self._folders.instance()
 
     async def _close_accepted(self, transaction: Transaction) -> None:
         async for record in each_record(transaction, RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
-            # The engine does not repeat the release of an ended run's checkout, so it stays open and is found as
-            # forgotten.
+            # The engine does not send a release again after the run has ended. This command stays accepted, and
+            # `_start_unstarted` starts it.
             if record.doc["type"] != ReleaseWorkTree.__name__:
                 await transaction.put(replace(record, state=ANSWERED))
 
@@ -260,7 +263,7 @@ class SoldierHost:
             if not renewal or not self._commands.is_open:
                 await self._register_again()
             else:
-                await self._start_forgotten()
+                await self._start_unstarted()
 
     async def _guard_lease(self) -> None:
         """Stop every agent in time if the lease is not renewed, even if the renewal hangs."""
@@ -271,7 +274,7 @@ class SoldierHost:
                 await self._commands.end_all()
 
     async def _renew(self) -> HostRenewal:
-        """Renew the lease while it is safely ours; afterwards it counts as lost."""
+        """Renew the lease, and retry until `_safe_until`; then the lease counts as lost."""
         host = self._host
         while host and (left := self._safe_until - boot_time()) > 0:
             asked_at = boot_time()
@@ -294,7 +297,7 @@ class SoldierHost:
                 await retire_host(self._bus, self._host, leaves_runs=False)
 
     async def _register_again(self) -> None:
-        """Stop every agent first, because another host may continue their runs."""
+        """Stop every agent, because another host may continue the runs, and register again."""
         _log.warning("lease lost, ending every agent", host=self._name)
         await self._commands.end_all()
         self._reporter.discard_unsent()
@@ -308,23 +311,23 @@ class SoldierHost:
                 self._commands.reopen()
                 return
 
-    async def _start_forgotten(self) -> None:
+    async def _start_unstarted(self) -> None:
         """Start accepted commands that never started because the store's answer to the commit was lost."""
         try:
-            missing = await self._find_unknown_commands()
-            # A command may be about to start, so only one that is missing twice is forgotten.
-            forgotten = [missing[record_id] for record_id in self._missing_before & missing.keys()]
-            # The lease is not renewed meanwhile, so limit the number.
-            for record in forgotten[:_FORGOTTEN_AT_ONCE]:
+            unstarted = await self._find_unstarted_commands()
+            # A command may be about to start, so only commands that were found in the previous call too are started.
+            overdue = [unstarted[record_id] for record_id in self._unstarted_before & unstarted.keys()]
+            # The lease is not renewed during this loop, so the number of commands is limited.
+            for record in overdue[:_UNSTARTED_AT_ONCE]:
                 _log.warning("an accepted command was not started; starting it now", command=record.id)
                 async with self._bus.transaction() as transaction:
                     await self._start_accepted(transaction, record)
-            self._missing_before = set(missing)
+            self._unstarted_before = set(unstarted)
         except Transient as error:
             _log.warning("accepted commands cannot be read from the store", error=str(error))
 
     async def _start_accepted(self, transaction: Transaction, record: Record) -> None:
-        """Start an accepted command now, unless it is stale or its run is gone."""
+        """Start an accepted command now, unless its run is gone or no longer needs it."""
         try:
             command = _read_command(record)
             _, workflow = await load_workflow(transaction, command.workflow_id)
@@ -336,11 +339,11 @@ class SoldierHost:
             await transaction.put(replace(record, state=ANSWERED))
             return
         if isinstance(command, SendQuery):
-            # It may have been sent already, so look it up in the transcript.
+            # The prompt may have been sent already, so the agent's transcript is searched for it.
             command = msgspec.structs.replace(command, reconcile=True)
         await self._start_after_commit(transaction, workflow, command, record)
 
-    async def _find_unknown_commands(self) -> dict[str, Record]:
+    async def _find_unstarted_commands(self) -> dict[str, Record]:
         async with self._bus.transaction() as transaction:
             query = RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)
             return {

@@ -31,7 +31,7 @@ REPORT_LIMIT = timedelta(minutes=5)
 
 
 async def send_query(context: HostContext, command_input: CommandInput[commands.SendQuery]) -> HostReply:
-    """Send a prompt to the agent, or look up the outcome of an earlier one."""
+    """Send a prompt to the agent, or look up the outcome of a prompt that may have been sent earlier."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
     space = session.launch.work_space
@@ -45,7 +45,8 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
         finding = found.finding
         result_missing = _requires_result(command_input, session) and read_result(space) is None
         if finding is answers.TranscriptFinding.ANSWERED and (result_missing or is_unsuccessful(space)):
-            # The result, or that it is missing, is not known to the engine yet: the agent reports it when it continues.
+            # The engine does not know yet that the result is missing or unsuccessful. The agent reports it when it
+            # continues.
             finding = answers.TranscriptFinding.UNFINISHED
         answered = finding is answers.TranscriptFinding.ANSWERED
         answer = answer_to(
@@ -82,7 +83,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
 
 
 async def generate_report(context: HostContext, command_input: CommandInput[commands.GenerateReport]) -> HostReply:
-    """Let the agent write a report along its outline, and keep it as a file and a document."""
+    """Let the agent write a report that follows its outline, and keep it as a file and a document."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
     await _send_earlier_costs(context, command, session)
@@ -103,7 +104,7 @@ async def generate_report(context: HostContext, command_input: CommandInput[comm
 
 
 async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent, meter: Meter) -> None:
-    """Send the cost of an ended agent that its turns did not report."""
+    """Send the costs that the turns of an ended agent did not report."""
     await meter.is_idle.wait()
     if meter.unclaimed_usd:
         answer = answer_to(command, answers.AgentSpent, cost_usd=meter.unclaimed_usd)
@@ -111,7 +112,7 @@ async def send_unclaimed_cost(context: HostContext, command: commands.StartAgent
 
 
 def _requires_result(command_input: CommandInput[commands.SendQuery], session: AgentSession) -> bool:
-    """Return whether this is the last task of an agent with tools, which must leave a result."""
+    """Return whether the agent must leave a result: it has tools, and this is its last task."""
     work = command_input.work
     return session.launch.tools is not None and work is not None and work.tasks[-1].id == command_input.command.task_id
 
@@ -137,7 +138,7 @@ class _PetitionForwarder:
 
 
 async def _send_earlier_costs(context: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
-    """Send the cost of earlier attempts at a report, which a host that died did not report."""
+    """Send the costs of earlier attempts at a report, because a host that died did not send them."""
     for attempt in range(1, command.attempt):
         earlier = await context.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
         if earlier.cost_usd:

@@ -18,7 +18,7 @@ from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.messages import answers, commands
 
-ERROR_MAX = 2000
+ERROR_LENGTH_MAX = 2000
 _A = TypeVar("_A", bound=answers.HostAnswer)
 _FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
     commands.StartAgent: answers.AgentError,
@@ -31,7 +31,7 @@ _FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """What commands are executed with."""
+    """The objects of this host that command handlers use."""
 
     folders: HostFolders
     checkouts: RunCheckouts
@@ -43,23 +43,23 @@ class HostContext:
 
 
 def answer_to(command: commands.HostCommand, kind: type[_A], /, **fields: Any) -> _A:
-    """Return an answer with the placement and attempt of its command, and all other fields that both have."""
-    return kind(**{name: getattr(command, name) for name in _shared(type(command), kind)} | fields)
+    """Return an answer with the given fields; the other fields are copied from the command if both have them."""
+    return kind(**{name: getattr(command, name) for name in _common_fields(type(command), kind)} | fields)
 
 
 @cache
-def _shared(command: type[commands.HostCommand], kind: type[answers.HostAnswer]) -> tuple[str, ...]:
+def _common_fields(command: type[commands.HostCommand], kind: type[answers.HostAnswer]) -> tuple[str, ...]:
     return tuple(set(kind.__struct_fields__) & set(command.__struct_fields__))
 
 
 def failure_answers(
     command: commands.HostCommand, error: BaseException, *, cost_usd: float = 0.0
 ) -> tuple[answers.HostAnswer, ...]:
-    """Return the answers to a command that failed; none for a stop, which is tried again.
+    """Return the answers to a command that failed. A failed stop has no answer, because it is tried again.
 
-    `cost_usd` is the cost of its turn if the error does not carry it.
+    `cost_usd` is the cost of the turn, unless the error has its own.
     """
-    text = str(error)[-ERROR_MAX:] or type(error).__name__
+    text = str(error)[-ERROR_LENGTH_MAX:] or type(error).__name__
     cost = {"cost_usd": error.cost_usd if isinstance(error, TurnFailed) else cost_usd}
     match command:
         case commands.PrepareResources():

@@ -22,9 +22,9 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReply:
-    """A reply about one run: answers with their documents; `closes` are commands that need no further answer.
+    """A reply about one run: answers with their documents, and accepted commands that this reply `closes`.
 
-    `fallback` returns the answers to send if the store rejects these.
+    `fallback` returns the answers that are sent if the store rejects this reply.
     """
 
     workflow_id: str
@@ -35,7 +35,7 @@ class HostReply:
 
 
 class Reporter:
-    """Stores replies without secrets; they wait while the store is unavailable."""
+    """Removes secrets from replies and stores them; replies wait while the store is unavailable."""
 
     def __init__(self, bus: Bus, redaction: Redaction = DEFAULT_REDACTION) -> None:
         self._bus = bus
@@ -56,7 +56,7 @@ class Reporter:
         return {record.id for reply in self._waiting for record in reply.closes}
 
     def discard_unsent(self) -> None:
-        """Drop replies that are not stored yet, because their placement is over."""
+        """Drop replies that are not stored yet, because the host has lost the runs that they are about."""
         self._waiting.clear()
 
     async def wait_until_sent(self) -> None:
@@ -94,12 +94,12 @@ class Reporter:
                 self._mark_sent(reply)
 
     def _mark_sent(self, reply: HostReply) -> None:
-        # Unless it was discarded meanwhile.
+        # The reply may have been discarded meanwhile.
         if self._waiting and self._waiting[0] is reply:
             self._waiting.popleft()
 
     async def _store_alone(self, reply: HostReply) -> None:
-        """Store one reply by the current state of the store; a command that was closed meanwhile needs none."""
+        """Store one reply, based on the current records; drop the reply if its commands were closed meanwhile."""
         try:
             async with self._bus.transaction() as transaction:
                 now = [await transaction.get(each.kind, each.id) for each in reply.closes]

@@ -11,17 +11,19 @@ import structlog
 from kingdom.soldiers.agents.port import Agent, AgentClient, AgentGone, Launch
 from kingdom.workflow.model.messages.commands import StartAgent
 
-_TRIES = 3
-_PAUSE_SECONDS = 1.0
-_FIRST_PAUSE_SECONDS = 3.0
+_START_TRIES = 3
+# The pause after the first failed start; it doubles after each further failure.
+_START_PAUSE_SECONDS = 3.0
+_STOP_PAUSE_SECONDS = 1.0
 _log = structlog.get_logger("kingdom.soldiers")
 
 
 @dataclass(slots=True, eq=False)
 class AgentSession:
-    """A running agent for one attempt of a Work; `ending` is set before it is stopped on purpose.
+    """A running agent for one attempt of a Work; `start` is the command that started it.
 
-    `resources` closes everything that was opened for it, such as its proxies, once it is gone.
+    `resources` closes everything that was opened for the agent, such as its proxies, after its end. `ending` is set
+    before the host stops the agent. `watch` is the task that waits for its end.
     """
 
     agent: Agent
@@ -115,13 +117,13 @@ class RunningAgents:
             except Exception as error:  # noqa: BLE001 - stopping must be tried again, whatever the error is
                 _log.warning("an agent could not be stopped, trying again", work=session.work_id, error=str(error))
                 grace = timedelta()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(_STOP_PAUSE_SECONDS)
         if session.watch:
             await asyncio.wait({session.watch})
 
     async def _start(self, launch: Launch) -> Agent:
-        pause = _FIRST_PAUSE_SECONDS
-        for _ in range(_TRIES - 1):
+        pause = _START_PAUSE_SECONDS
+        for _ in range(_START_TRIES - 1):
             try:
                 return await self._start_once(launch)
             except AgentGone:
@@ -138,7 +140,7 @@ class RunningAgents:
             raise AgentGone(f"the agent did not start within {seconds:g} s") from error
 
     async def _watch(self, session: AgentSession) -> None:
-        reason = await session.agent.ended()
+        reason = await session.agent.wait_for_end()
         await _close(session)
         if self._sessions.get(session.work_id) is session:
             del self._sessions[session.work_id]

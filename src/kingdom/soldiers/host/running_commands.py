@@ -1,4 +1,4 @@
-"""The commands that a host executes: one task per accepted command, and stops that overtake them."""
+"""Execute the accepted commands of a host, one task each. Stopping an agent also ends the commands that need it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,12 +25,12 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.messages.commands import HostCommand
 
-# A cancelled agent may record its interruption before it is killed.
+# In this time an interrupted agent can record its interruption before it is killed.
 _SHORT_GRACE = timedelta(milliseconds=200)
-_AT_ONCE = timedelta()
+_NO_GRACE = timedelta()
 _Stop = commands.StopAgent | commands.InterruptAgent
 _TURN_COMMANDS = (commands.SendQuery, commands.GenerateReport)
-_WITH_AGENT = (commands.StartAgent, *_TURN_COMMANDS)
+_AGENT_COMMANDS = (commands.StartAgent, *_TURN_COMMANDS)
 _log = structlog.get_logger("kingdom.soldiers")
 
 
@@ -72,8 +72,9 @@ class RunningCommands:
             send=reporter.send,
         )
         self._running: dict[str, _RunningCommand] = {}
+        # For each Work, the last command that stopped its agent.
         self._stops: dict[str, _Stop] = {}
-        # Weak, so a lock exists only while it is held or awaited.
+        # The references are weak, so a lock exists only while it is held or awaited.
         self._run_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._open = True
 
@@ -106,25 +107,28 @@ class RunningCommands:
 
     @property
     def is_open(self) -> bool:
-        """Return whether commands are started."""
+        """Return whether new commands are started."""
         return self._open
 
     def reopen(self) -> None:
-        """Start commands again, after `end_all`."""
+        """Allow new commands again after `end_all`."""
         self._open = True
 
     async def remove_run(
-        self, workflow_id: str, left_of: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]
+        self, workflow_id: str, find_removable: Callable[[str], Awaitable[Sequence[CheckoutSpec] | None]]
     ) -> None:
-        """Remove a run and the checkouts that `left_of` returns; do nothing if it returns None or the run is busy."""
+        """Remove the files of a run and the checkouts that `find_removable` returns.
+
+        Nothing is removed if `find_removable` returns None or the run is busy.
+        """
         async with self._run_lock(workflow_id):
-            trees = await left_of(workflow_id)
+            trees = await find_removable(workflow_id)
             if trees is None or self._is_busy_with(workflow_id):
                 return
             for tree in trees:
                 await self._context.checkouts.release(tree, f"{workflow_id}/left")
             if not self._is_busy_with(workflow_id):
-                self._forget_run(workflow_id)
+                self._drop_stops_of_run(workflow_id)
                 await self._context.folders.remove_run(workflow_id)
 
     def _is_busy_with(self, workflow_id: str) -> bool:
@@ -142,14 +146,15 @@ class RunningCommands:
             await self._end_earlier_placement(command)
             if isinstance(command, _Stop):
                 reply = await self._end_agent(command_input)
-            elif self._is_overtaken(command):
+            elif self._agent_was_stopped(command):
                 reply = HostReply(workflow_id=command.workflow_id, closes=(command_input.accepted,))
             else:
-                self._forget_stops(command_input)
-                async with nullcontext() if isinstance(command, _WITH_AGENT) else self._run_lock(command.workflow_id):
+                self._drop_old_stops(command_input)
+                without_lock = isinstance(command, _AGENT_COMMANDS)
+                async with nullcontext() if without_lock else self._run_lock(command.workflow_id):
                     reply = await COMMAND_HANDLERS[type(command)](self._context, command_input)
         except Exception as error:  # noqa: BLE001 - whatever the error is, the run must fail instead of hang
-            reply = _failed(command_input, error)
+            reply = _failure_reply(command_input, error)
         self._reporter.send(reply)
 
     def _run_lock(self, workflow_id: str) -> asyncio.Lock:
@@ -169,37 +174,37 @@ class RunningCommands:
             closes = tuple(running.command_input.accepted for running in earlier if running.task.cancelled())
             self._reporter.send(HostReply(workflow_id=command.workflow_id, closes=closes))
 
-    def _is_overtaken(self, command: HostCommand) -> bool:
+    def _agent_was_stopped(self, command: HostCommand) -> bool:
         """Return whether the agent that a command needs was stopped before the command could start."""
         stop = self._stops.get(getattr(command, "work_id", ""))
         return stop is not None and _needs_agent(command, stop)
 
-    def _forget_stops(self, command_input: CommandInput[Any]) -> None:
-        """Forget stops that can overtake nothing any more, because a later agent, Work or end of the run follows."""
+    def _drop_old_stops(self, command_input: CommandInput[Any]) -> None:
+        """Drop entries of `_stops` when their Work gets a new agent or a checkpoint, or when their run has ended."""
         command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
         elif command_input.ended:
-            self._forget_run(command.workflow_id)
+            self._drop_stops_of_run(command.workflow_id)
 
-    def _forget_run(self, workflow_id: str) -> None:
+    def _drop_stops_of_run(self, workflow_id: str) -> None:
         self._stops = {work: stop for work, stop in self._stops.items() if stop.workflow_id != workflow_id}
 
     async def _end_agent(self, command_input: CommandInput[_Stop]) -> HostReply:
-        """Stop the agent of a Work and the commands that need it, and reply once none of its processes is left."""
+        """Stop the agent of a Work and the commands that need it; reply once no process of the agent is left."""
         command = command_input.command
         self._stops[command.work_id] = command
         others = [running for running in self._running.values() if _needs_agent(running.command, command)]
         gentle = isinstance(command, commands.StopAgent)
         for running in others:
-            # Let a turn finish within the grace period; cancel starts and checks.
+            # A turn may finish within the grace period. All other commands are cancelled.
             if not (gentle and isinstance(running.command, _TURN_COMMANDS)):
                 running.task.cancel()
         session = self._agents.find(command.work_id)
         if session and session.attempt <= command.attempt:
             if not gentle:
                 await _interrupt(session)
-            # Without a turn there is nothing to finish.
+            # Without a turn the agent has nothing to finish.
             busy = any(isinstance(running.command, _TURN_COMMANDS) for running in others)
             await self._agents.end(session, GRACE if gentle and busy else _SHORT_GRACE)
         if others:
@@ -213,18 +218,19 @@ class RunningCommands:
         )
 
     async def _abandon(self, commands_to_end: Collection[_RunningCommand], sessions: Collection[AgentSession]) -> None:
+        """Cancel commands and stop agents at once, without replies."""
         commands_to_end = list(commands_to_end)
         tasks = [running.task for running in commands_to_end]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in sessions))
+        await asyncio.gather(*(self._agents.end(session, _NO_GRACE) for session in sessions))
         if tasks:
             await asyncio.wait(tasks)
         # An agent may have started while its command was cancelled.
         late = [
             each for each in self._agents.all() if any(each.start is running.command for running in commands_to_end)
         ]
-        await asyncio.gather(*(self._agents.end(session, _AT_ONCE) for session in late))
+        await asyncio.gather(*(self._agents.end(session, _NO_GRACE) for session in late))
 
     async def _agent_gone(self, session: AgentSession, reason: str) -> None:
         turns = [
@@ -233,7 +239,7 @@ class RunningCommands:
             if isinstance(running.command, _TURN_COMMANDS) and running.command.work_id == session.work_id
         ]
         if turns:
-            # The turn reports its cost first, because the end of the agent may end the run and sum up its costs.
+            # The turn reports its cost first. The end of the agent may end the run, and then all costs must be known.
             await asyncio.wait(turns)
         if self._open:
             answer = answer_to(session.start, answers.AgentError, error=reason)
@@ -247,18 +253,18 @@ async def _interrupt(session: AgentSession) -> None:
         _log.info("agent not interrupted", work=session.work_id, error=str(error))
 
 
-def _failed(command_input: CommandInput[Any], error: Exception) -> HostReply:
+def _failure_reply(command_input: CommandInput[Any], error: Exception) -> HostReply:
     command = command_input.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
-    # The end of a running agent is reported by its watcher; an agent that never started has none.
+    # `_agent_gone` reports the end of a running agent, but not a failed start.
     is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
     given_answers = () if is_reported else failure_answers(command, error)
     return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))
 
 
 def _needs_agent(command: HostCommand, stop: _Stop) -> bool:
-    """Return whether a command needs the agent that is to be stopped."""
+    """Return whether a command needs the agent that `stop` ends."""
     if getattr(command, "work_id", None) != stop.work_id:
         return False
     if isinstance(command, commands.StartAgent):

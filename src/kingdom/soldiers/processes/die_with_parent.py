@@ -1,4 +1,4 @@
-"""Start a program without a namespace of its own so that it dies with its parent.
+"""Start a program that has no pid namespace of its own, so that it dies with its parent.
 
 Run as a file: `python -I -S die_with_parent.py PARENT LOCALE ARGV…`. An empty LOCALE means that the environment has no
 LC_CTYPE: Python sets one at its start, and the program must not see it.
@@ -20,7 +20,7 @@ def main() -> None:
         sys.exit("the process that started this has died")
     if not locale:
         os.unsetenv("LC_CTYPE")
-    # Python ignores this signal, and the program would inherit that.
+    # Python ignores SIGPIPE, and without this line the program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - starting the given program is the purpose

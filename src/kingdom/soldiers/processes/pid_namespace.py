@@ -5,7 +5,7 @@ import os
 
 import msgspec
 
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 
 class _NamespaceInfo(msgspec.Struct, rename="kebab"):
@@ -13,11 +13,11 @@ class _NamespaceInfo(msgspec.Struct, rename="kebab"):
 
 
 async def read_init_pid(info: int) -> int:
-    """Return the pid of the namespace's init, or 0 if bubblewrap failed."""
+    """Return the pid of the namespace's init, or 0 if bubblewrap failed; `info` is a pipe from its `--info-fd`."""
     text = b""
     while not text.rstrip().endswith(b"}"):
         await wait_readable(info)
-        if not (more := os.read(info, _CHUNK)):
+        if not (more := os.read(info, _CHUNK_BYTES)):
             return 0
         text += more
     return msgspec.json.decode(text, type=_NamespaceInfo).child_pid

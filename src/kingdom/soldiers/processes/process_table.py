@@ -14,7 +14,7 @@ async def kill_group(group: int) -> None:
     """Kill a process group, and wait until all its processes have ended."""
     with suppress(ProcessLookupError):
         while True:
-            # The signal fails if the group is gone, which spares a search through all processes.
+            # If the group is gone, the signal fails, and no search through all processes is needed.
             os.killpg(group, signal.SIGKILL)
             if not _has_members(group):
                 return
@@ -27,7 +27,7 @@ def child_pids(parent: int) -> list[int]:
 
 
 def process_state(pid: int) -> bytes:
-    """Return the state letter of a process, or nothing if it has ended."""
+    """Return the state letter of a process, or an empty text if it has ended."""
     return _field(pid, 0)
 
 
@@ -51,7 +51,7 @@ def _pids() -> list[int]:
 
 
 def _field(pid: int, number: int) -> bytes:
-    """Return a field of /proc/PID/stat, counted from the state, or nothing if the process has ended."""
+    """Return a field of /proc/PID/stat, or an empty text if the process has ended. Field 0 is the state."""
     try:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[number]
     except OSError:

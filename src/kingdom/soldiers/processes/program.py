@@ -1,10 +1,10 @@
 """Start a program, and end it together with everything that it started.
 
-With bubblewrap a program runs in its own pid namespace, and the kernel kills everything in it when the program ends or
-this process dies, daemons too. Without bubblewrap the program leads a process group: processes that leave the group
-survive, and when this process dies only the program itself is killed. A sandbox limits what the namespace shows.
+With bubblewrap a program runs in its own pid namespace. When the program ends or this process dies, the kernel kills
+everything in the namespace, daemons too. Without bubblewrap the program leads a process group: processes that leave the
+group survive, and when this process dies only the program itself is killed. A sandbox limits what the namespace shows.
 
-The kernel ties that death to the thread that started the program, so start programs from the main thread.
+Start programs from the main thread: the kernel kills a program when the thread that started it ends.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from kingdom.soldiers.sandbox.bubblewrap import bubblewrap_options
 from kingdom.soldiers.sandbox.resource_limits import ControlGroups, apply_rlimits, create_control_groups
 from kingdom.soldiers.sandbox.sandbox import ResourceLimits, Sandbox, SandboxProfile
 
-_CHUNK = 1 << 16
-_TAIL = 1 << 16
-_SHOWN = 2000
-_LINE_MAX = 256 << 20
-# How long to wait for remaining output after the program's end while another process holds its pipe open.
+_CHUNK_BYTES = 1 << 16
+_OUTPUT_BYTES_KEPT = 1 << 16
+_ERROR_LENGTH_MAX = 2000
+_LINE_BYTES_MAX = 256 << 20
+# How long to wait for remaining output after the program's end if another process holds its pipe open.
 _LAST_OUTPUT_SECONDS = 10.0
 _POLL_SECONDS = 0.002
 
 _DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
-# Reports that it is running, waits for the go-ahead, and then becomes the program.
-_AWAIT = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
+# This shell prints an empty line to report that it is running, waits for a line, and then becomes the program.
+_WAIT_FOR_LINE = ("/bin/sh", "-c", 'echo; read -r word && exec "$@"', "sh")
 _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
-_OPEN = Sandbox(profile=SandboxProfile.OFF)
+_NO_SANDBOX = Sandbox(profile=SandboxProfile.OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,10 @@ class ProgramResult:
 
 
 class Program:
-    """A running program, created by `start_program`."""
+    """A running program, created by `start_program`.
+
+    `contained` means that it has its own pid namespace; `init` is a pidfd of the first process in this namespace.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Program:
         *,
         contained: bool = False,
         init: int | None = None,
-        confinement: ControlGroups | None = None,
+        control_groups: ControlGroups | None = None,
     ) -> None:
         self.pid = spawned.process.pid
         self._process = spawned.process
@@ -71,10 +74,10 @@ class Program:
         self._errors_before = spawned.errors_before
         self._contained = contained
         self._init = init
-        self._confinement = confinement
-        self._early = b""
+        self._control_groups = control_groups
+        self._first_output = b""
         self.end_reason = ""
-        self._disk: asyncio.Task[None] | None = None
+        self._quota_task: asyncio.Task[None] | None = None
         self._stderr_task = spawned.start_keeping_errors()
         self._watching = asyncio.create_task(self._watch(), name=f"program {self.pid}")
 
@@ -94,10 +97,7 @@ class Program:
             self._process.stdin.close()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the standard output line by line, including an incomplete last line.
-
-        A line that is too long ends the program, because it would use up the memory of this process.
-        """
+        """Yield the standard output line by line. A line too long for the memory of this process kills the program."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self.chunks():
@@ -107,7 +107,7 @@ class Program:
             for other in others:
                 yield b"".join(parts)
                 parts, size = [other], len(other)
-            if size > _LINE_MAX:
+            if size > _LINE_BYTES_MAX:
                 await self.kill()
                 return
         if rest := b"".join(parts):
@@ -115,10 +115,10 @@ class Program:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the standard output as it arrives."""
-        if self._early:
-            yield self._early
+        if self._first_output:
+            yield self._first_output
         output = self._process.stdout
-        while output is not None and (chunk := await output.read(_CHUNK)):
+        while output is not None and (chunk := await output.read(_CHUNK_BYTES)):
             yield chunk
 
     def stderr_tail(self) -> str:
@@ -127,13 +127,13 @@ class Program:
             return ""
         try:
             with self._errors.open("rb") as file:
-                file.seek(max(self._errors_before, file.seek(0, os.SEEK_END) - _SHOWN))
+                file.seek(max(self._errors_before, file.seek(0, os.SEEK_END) - _ERROR_LENGTH_MAX))
                 return file.read().decode(errors="replace").strip()
         except OSError:
             return ""
 
     async def wait(self) -> int:
-        """Wait until no process of the program is left; return its exit code, or minus the signal that killed it."""
+        """Wait until no process of the program is left; return its exit code, which is negative after a signal."""
         return await asyncio.shield(self._watching)
 
     async def kill(self) -> int:
@@ -152,22 +152,22 @@ class Program:
 
     def enforce_quota(self, disk: DiskQuota) -> None:
         """Kill the program when its run exceeds its disk quota."""
-        self._disk = asyncio.create_task(self._kill_over_quota(disk), name=f"disk of {self.pid}")
+        self._quota_task = asyncio.create_task(self._kill_over_quota(disk), name=f"disk of {self.pid}")
 
     async def let_begin(self, init_pid: int, limits: ResourceLimits) -> None:
         """Let a contained program begin once it cannot outlive this process and its limits are set."""
         first = b"" if self._process.stdout is None else await self._process.stdout.read(1)
         if first != b"\n":
-            # The output is an error message of bubblewrap, not the go-ahead line.
-            self._early = first
+            # The output is an error message of bubblewrap, not the line of `_WAIT_FOR_LINE`.
+            self._first_output = first
             return
-        # The init ties its life to bubblewrap right after its fork; when it sleeps, that is done.
+        # Right after its fork, the init asks the kernel to kill it when bubblewrap dies. It sleeps only after that.
         while process_state(init_pid) not in {b"S", b""}:  # noqa: ASYNC110 - the kernel has no event for this change
             await asyncio.sleep(_POLL_SECONDS)
         for pid in child_pids(init_pid):
             apply_rlimits(pid, limits)
-            if self._confinement is not None:
-                self._confinement.add(pid)
+            if self._control_groups is not None:
+                self._control_groups.add(pid)
         self.write(b"\n")
 
     async def _kill_over_quota(self, disk: DiskQuota) -> None:
@@ -176,8 +176,8 @@ class Program:
 
     async def _watch(self) -> int:
         await self._pipes.exited.wait()
-        if self._disk is not None and not self.end_reason:
-            self._disk.cancel()
+        if self._quota_task is not None and not self.end_reason:
+            self._quota_task.cancel()
         if self._init is not None:
             try:
                 with suppress(ProcessLookupError):
@@ -187,8 +187,8 @@ class Program:
             finally:
                 os.close(self._init)
                 self._init = None
-        if self._confinement is not None:
-            await self._confinement.remove()
+        if self._control_groups is not None:
+            await self._control_groups.remove()
         if not self._contained:
             await kill_group(self.pid)
             with suppress(TimeoutError):
@@ -207,7 +207,7 @@ class _Pipes(SubprocessStreamProtocol):
     """The pipes of a program; `exited` is set at its exit even if another process holds the pipes open."""
 
     def __init__(self) -> None:
-        super().__init__(limit=_CHUNK, loop=asyncio.get_running_loop())
+        super().__init__(limit=_CHUNK_BYTES, loop=asyncio.get_running_loop())
         self.exited = asyncio.Event()
         self.output_ended = asyncio.Event()
 
@@ -234,7 +234,7 @@ class _ProgramCall:
 
 @dataclass(frozen=True, slots=True)
 class _SpawnedProcess:
-    """A spawned process; its errors begin in their file at `errors_before`."""
+    """A spawned process; `errors_before` is the size of its errors file before its start."""
 
     process: Process
     pipes: _Pipes
@@ -265,10 +265,10 @@ async def start_program(
     """Start a program with exactly this environment and PWD.
 
     Its standard error is appended to the file `errors` without secrets, or becomes part of its output. With `contained`
-    it runs in its own namespace, which is the default if bubblewrap is installed. With a `sandbox` that is not off it
-    always does, and sees only what the sandbox contains.
+    the program runs in its own namespace; this is the default if bubblewrap is installed. With a `sandbox` that is not
+    off, the program always runs in a namespace, and sees only the contents of the sandbox.
     """
-    # Half a start cannot be undone, so a cancelled caller waits for the whole start, which is short.
+    # A start cannot be undone halfway, so a cancelled caller waits until the start is done. It does not take long.
     call = _ProgramCall([*argv], cwd, environment, errors, redaction)
     starting = asyncio.create_task(_start(call, contained=contained, sandbox=sandbox))
     try:
@@ -282,21 +282,21 @@ async def start_program(
 
 
 async def _start(call: _ProgramCall, *, contained: bool | None, sandbox: Sandbox | None) -> Program:
-    sandbox = sandbox or _OPEN
-    closed = sandbox.profile is not SandboxProfile.OFF
-    bubblewrap = None if contained is False and not closed else shutil.which("bwrap")
-    if (contained or closed) and bubblewrap is None:
+    sandbox = sandbox or _NO_SANDBOX
+    sandboxed = sandbox.profile is not SandboxProfile.OFF
+    bubblewrap = None if contained is False and not sandboxed else shutil.which("bwrap")
+    if (contained or sandboxed) and bubblewrap is None:
         raise Misconfigured(
             "bubblewrap is needed to run programs in a namespace, but bwrap is not on PATH: install bubblewrap"
         )
-    port_forwards = [f"{way.port}={way.inside}" for way in sandbox.port_forwards]
-    bridging = [*_BRIDGE, ",".join(port_forwards)] if port_forwards else []
+    port_forwards = [f"{forward.port}={forward.inside}" for forward in sandbox.port_forwards]
+    bridge_command = [*_BRIDGE, ",".join(port_forwards)] if port_forwards else []
     if bubblewrap is None:
         locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
         return Program(await _spawn(replace(call, argv=[*_DIE_WITH_PARENT, str(os.getpid()), locale, *call.argv])))
-    call = replace(call, argv=[*_AWAIT, *bridging, *call.argv])
-    with bubblewrap_options(sandbox, call.environment) as (options, kept):
-        return await _start_contained([bubblewrap, *options], call, kept, sandbox.limits)
+    call = replace(call, argv=[*_WAIT_FOR_LINE, *bridge_command, *call.argv])
+    with bubblewrap_options(sandbox, call.environment) as (options, descriptors):
+        return await _start_contained([bubblewrap, *options], call, descriptors, sandbox.limits)
 
 
 async def _kill_after_start(starting: asyncio.Task[Program]) -> None:
@@ -322,7 +322,7 @@ async def run_program(
     async def read() -> None:
         async for chunk in program.chunks():
             tail.extend(chunk)
-            del tail[:-_TAIL]
+            del tail[:-_OUTPUT_BYTES_KEPT]
 
     program.close_input()
     reading = asyncio.create_task(read())
@@ -332,7 +332,7 @@ async def run_program(
     except TimeoutError:
         await program.kill()
         await reading
-        words = bytes(tail).decode(errors="replace")[-_SHOWN:]
+        words = bytes(tail).decode(errors="replace")[-_ERROR_LENGTH_MAX:]
         raise ProgramFailed(
             f"{argv[0]} took longer than {timeout.total_seconds():g} s and was killed: allow more time or find out "
             f"what it waits for; it wrote last: {words!r}"
@@ -348,32 +348,32 @@ async def run_program(
 
 
 async def _start_contained(
-    bubblewrap: Sequence[str], call: _ProgramCall, kept: Sequence[int], limits: ResourceLimits
+    bubblewrap: Sequence[str], call: _ProgramCall, descriptors: Sequence[int], limits: ResourceLimits
 ) -> Program:
-    confinement, others = create_control_groups(limits)
+    control_groups, remaining_limits = create_control_groups(limits)
     reading, writing = os.pipe()
     try:
         command = [*bubblewrap, "--info-fd", str(writing), "--chdir", str(call.cwd), "--", *call.argv]
         try:
-            spawned = await _spawn(replace(call, argv=command), writing, *kept)
+            spawned = await _spawn(replace(call, argv=command), writing, *descriptors)
         except ProgramFailed:
-            await confinement.remove()
+            await control_groups.remove()
             raise
         finally:
             os.close(writing)
         init = open_pidfd(pid) if (pid := await read_init_pid(reading)) else None
     finally:
         os.close(reading)
-    program = Program(spawned, contained=True, init=init, confinement=confinement)
+    program = Program(spawned, contained=True, init=init, control_groups=control_groups)
     try:
-        await program.let_begin(pid, others)
+        await program.let_begin(pid, remaining_limits)
     except ProgramFailed:
         await program.kill()
         raise
     return program
 
 
-async def _spawn(call: _ProgramCall, *kept: int) -> _SpawnedProcess:
+async def _spawn(call: _ProgramCall, *descriptors: int) -> _SpawnedProcess:
     loop = asyncio.get_running_loop()
     try:
         before = _size(call.errors) if call.errors else 0
@@ -386,7 +386,7 @@ async def _spawn(call: _ProgramCall, *kept: int) -> _SpawnedProcess:
             stdout=PIPE,
             stderr=PIPE if call.errors else STDOUT,
             start_new_session=True,
-            pass_fds=kept,
+            pass_fds=descriptors,
         )
     except (OSError, ValueError) as error:
         raise ProgramFailed(f"{call.argv[0]} could not be started in {call.cwd}: {error}") from error

@@ -17,7 +17,7 @@ _log = structlog.get_logger("kingdom.soldiers")
 class CheckoutPaths:
     """The paths of one checkout: its files, its git directory, and the object store of the clone, which is read-only.
 
-    `pointer` is the file that the agent sees as `.git`, whatever the agent has put there.
+    The agent sees the file `pointer` as `.git`, even if it has put something else there.
     """
 
     files: Path
@@ -41,8 +41,9 @@ def build_agent_sandbox(
 ) -> Sandbox:
     """Return the sandbox of an agent, with its WorkSpace, its HOME and its checkouts writable.
 
-    The reports, the folders of `tools` and the git directories of the checkouts are read-only, because Kingdom commits
-    for the agent. With `may_commit` the git directories are writable, except the files that make git run programs.
+    The reports and the folders of `tools` are read-only. The git directories of the checkouts are read-only too,
+    because Kingdom commits for the agent. With `may_commit` they are writable, except the files that can make git run
+    programs.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
     overlays: list[tuple[Path, Path]] = []

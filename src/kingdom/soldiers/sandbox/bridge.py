@@ -1,7 +1,7 @@
 """Forward ports on the loopback of a sandbox to unix sockets of the host.
 
-Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open, this process executes the program
-in its own place, so their exit codes are the same. A second process copies the bytes.
+Run as a file: `python -I -S bridge.py PORT=SOCKET,… ARGV…`. Once the ports are open, this process becomes the program,
+so the caller gets the exit code of the program. A second process copies the bytes.
 """
 
 import os
@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _BACKLOG = 64
 
 
@@ -28,7 +28,8 @@ def main() -> None:
             os.execvp(argv[0], argv)  # noqa: S606 - executing the program is the purpose
         except OSError as error:
             sys.exit(f"{argv[0]}: {error}")
-    # In its own session and not a child of the program: the program's signals and waits do not reach it.
+    # The copying process has its own session and is not a child of the program. So the signals of the program do not
+    # reach it, and the program does not wait for it.
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -73,11 +74,11 @@ def _copy_both_ways(near: socket.socket, far: socket.socket) -> None:
 def _copy(source: socket.socket, target: socket.socket) -> None:
     """Copy bytes until the source ends, then close the writing side of the target."""
     try:
-        while data := source.recv(_CHUNK):
+        while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side is gone, so the other must not wait for it.
+        # One side is gone, so the other side must not wait for it.
         for end in (source, target):
             try:
                 end.shutdown(socket.SHUT_RDWR)

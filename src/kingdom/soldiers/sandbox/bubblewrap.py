@@ -14,28 +14,30 @@ from kingdom.soldiers.sandbox.seccomp import build_filter
 
 _UID = "1000"
 _ROOT = Path("/")
+# The sizes of /tmp and /dev/shm.
 _TEMPORARY_BYTES = str(1 << 30)
-_MEMORY_BYTES = str(256 << 20)
-# Without a sandbox only the processes are isolated, so killing one kills all that it started.
+_SHARED_MEMORY_BYTES = str(256 << 20)
+# Without a sandbox a program only gets a pid namespace, so killing the program kills everything that it started.
 _UNRESTRICTED = ("--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent")
 _ISOLATED = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"),
     *("--uid", _UID, "--gid", _UID, "--hostname", "soldier"),
-    *("--proc", "/proc", "--dev", "/dev", "--size", _MEMORY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108 - a private one
+    *("--proc", "/proc", "--dev", "/dev"),
+    *("--size", _SHARED_MEMORY_BYTES, "--tmpfs", "/dev/shm"),  # noqa: S108 - private to the sandbox
     *("--size", _TEMPORARY_BYTES, "--perms", "1777", "--tmpfs", "/tmp", "--tmpfs", "/run"),  # noqa: S108 - as above
     *("--symlink", "/tmp", "/var/tmp", "--dir", "/etc"),  # noqa: S108 - as above
 )
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store")
-# Of the certificates only the public parts: the folders beside them hold private keys.
+# Only the public parts of the certificates are listed, because the folders beside them hold private keys.
 _ETC = (
     *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "pki/tls/certs", "pki/ca-trust/extracted"),
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "mime.types"),
     *("protocols", "services", "os-release", "debian_version"),
-    # Of Maven only its start-up files: its settings contain passwords of registries.
+    # Only the start-up files of Maven are listed, because its settings contain passwords of registries.
     *("java-*", "maven/m2.conf", "maven/logging", "maven/*.properties", "php", "fonts", "gitconfig"),
 )
 _HOSTS = "127.0.0.1 localhost soldier\n::1 localhost\n"
-# A process of the host's root may write these even without capabilities, so they are mounted read-only.
+# If the host runs as root, its programs can write these files even without capabilities, so they are read-only.
 _READ_ONLY_IN_PROC = ("sys", "fs", "irq", "bus", "sysrq-trigger")
 _HIDDEN_IN_PROC = (
     *("acpi", "kcore", "keys", "kpagecgroup", "kpagecount", "kpageflags", "kmsg", "latency_stats", "mtrr"),
@@ -73,7 +75,7 @@ def bubblewrap_options(sandbox: Sandbox, environment: Mapping[str, str]) -> Iter
         if calls := build_filter():
             descriptors.append(_memory_file(calls))
             options += ["--seccomp", str(descriptors[-1])]
-        # Last, because nothing can be mounted afterwards.
+        # The root becomes read-only last, because nothing can be mounted afterwards.
         yield [*options, "--remount-ro", "/dev", "--remount-ro", "/"], tuple(descriptors)
     finally:
         for descriptor in descriptors:

@@ -4,11 +4,12 @@ from kingdom.soldiers.sandbox.egress_rules import EgressRefused
 
 # Clients send at most about 4 KiB today; the rest is room for future extensions.
 _MESSAGE_BYTES_MAX = 16 << 10
-# A client may split the message into records; needing more than a few of them is an attack.
+# A client may split the message into a few records. More records than this are treated as an attack.
 _RECORDS_MAX = 8
 _RECORD_BYTES_MAX = 1 << 14
+# The lengths of the headers, in bytes.
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
-# Both bytes may not have arrived yet.
+# The allowed values of the first and the second byte of a record. A byte is empty while it has not arrived.
 _RECORD_BEGINS, _TLS_MAJOR = (b"", b"\x16"), (b"", b"\x03")
 _CLIENT_HELLO = 1
 _RANDOM_BYTES, _VERSION_BYTES = 32, 2
@@ -20,11 +21,11 @@ def server_name(data: bytes) -> str | None:
 
     Raises EgressRefused if there is no name or the name is ambiguous.
     """
-    message = _message(data)
+    message = _join_records(data)
     return None if message is None else _name_in(message)
 
 
-def _message(data: bytes) -> bytes | None:
+def _join_records(data: bytes) -> bytes | None:
     """Return the ClientHello assembled from its records, or None if it is incomplete."""
     message = b""
     for _ in range(_RECORDS_MAX):
@@ -55,7 +56,7 @@ def _name_in(message: bytes) -> str:
     for width in (1, 2, 1):
         hello.block(width)
     extensions = hello.block(2) if hello.left else _HelloFields(b"")
-    hello.end()
+    hello.expect_end()
     found: dict[int, _HelloFields] = {}
     while extensions.left:
         kind = int.from_bytes(extensions.take(2))
@@ -67,9 +68,9 @@ def _name_in(message: bytes) -> str:
     if _SERVER_NAME not in found:
         raise EgressRefused("its TLS has no server name (SNI), so the host cannot be checked")
     names = found[_SERVER_NAME].block(2)
-    found[_SERVER_NAME].end()
+    found[_SERVER_NAME].expect_end()
     kind, name = names.take(1)[0], names.block(2)
-    names.end()
+    names.expect_end()
     try:
         text = name.take(name.left).decode("ascii")
     except UnicodeDecodeError:
@@ -100,7 +101,7 @@ class _HelloFields:
         """Return the bytes that follow a length field of `width` bytes."""
         return _HelloFields(self.take(int.from_bytes(self.take(width))))
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         if self.left:
             raise _malformed()
 

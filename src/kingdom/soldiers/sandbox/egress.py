@@ -1,7 +1,7 @@
 """A proxy outside of the sandbox that forwards TLS to the hosts in `soldiers.egress` of kingdom.yaml.
 
 A program sends a CONNECT request. The proxy resolves the name itself, refuses addresses that are not public, connects
-to the address that it checked, and forwards bytes only after the ClientHello of the program names the same host.
+to the address that it checked, and forwards bytes only if the ClientHello of the program has the same host name.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from kingdom.soldiers.sandbox.unix_socket import private_listener
 Resolve = Callable[[str], Sequence[str]]
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _HEAD_END = b"\r\n\r\n"
 _RESOLVING_AT_ONCE = 4
 _ADDRESSES_TRIED = 4
 _BACKLOG = 64
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-# The fatal TLS alert unrecognized_name. Clients show it; a closed connection would have no reason.
+# The fatal TLS alert unrecognized_name. Clients show this alert, but would show no reason for a closed connection.
 _UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
 _FORBIDDEN, _BAD_GATEWAY = "403", "502"
 
@@ -56,11 +56,11 @@ def resolve(host: str) -> list[str]:
 
 
 def egress_environment() -> dict[str, str]:
-    """Return the variables that point programs to the proxy; plain http has none because it is refused."""
+    """Return the variables that point programs to the proxy; there is none for plain http, which is refused."""
     proxy = f"http://127.0.0.1:{EGRESS_PORT}"
     inside = "127.0.0.1,localhost,::1"
-    # Without this, fetch of Node ignores the other variables.
     proxies = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
+    # NODE_USE_ENV_PROXY makes `fetch` of Node use the other variables.
     return {**proxies, "NODE_USE_ENV_PROXY": "1"}
 
 
@@ -82,7 +82,7 @@ class Egress:
         self.port = port
         self._limits = limits or EgressLimits()
         self._resolve = resolve
-        # Its own threads, so slow name resolution does not block other work of the process.
+        # Names are resolved in these threads, so slow name resolution does not block other work of the process.
         self._threads = ThreadPoolExecutor(_RESOLVING_AT_ONCE, thread_name_prefix="egress")
         self._ledgers: WeakValueDictionary[Path, EgressLedger] = WeakValueDictionary()
 
@@ -123,7 +123,9 @@ class EgressProxy:
 
     async def __aenter__(self) -> Self:
         listener = private_listener(self.socket)
-        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=_CHUNK, backlog=_BACKLOG)
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=listener, limit=_CHUNK_BYTES, backlog=_BACKLOG
+        )
         return self
 
     async def __aexit__(
@@ -148,7 +150,7 @@ class EgressProxy:
         task = asyncio.create_task(self._serve((reader, writer)), name="egress")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-        # Also here, because a task that is cancelled before its first step runs no `finally`.
+        # Close the connection here too, because a task that is cancelled before its first step runs no `finally`.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _serve(self, client: _Streams) -> None:
@@ -190,11 +192,11 @@ class EgressProxy:
             remote[1].transport.abort()
 
     async def _connect(self, host: str, addresses: Sequence[str]) -> tuple[_Streams, str]:
-        """Connect to one of the checked addresses; connecting by name would resolve it again, maybe differently."""
+        """Connect to one of the checked addresses. Connecting by name could lead to an address that was not checked."""
         for address in addresses[:_ADDRESSES_TRIED]:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.connect_seconds):
-                    return await asyncio.open_connection(address, self._egress.port, limit=_CHUNK), address
+                    return await asyncio.open_connection(address, self._egress.port, limit=_CHUNK_BYTES), address
         raise _HostUnreachable(f"{host} cannot be reached at {', '.join(addresses[:_ADDRESSES_TRIED])}")
 
     async def _tunnel_tls(self, host: str, address: str, client: _Streams, remote: _Streams) -> None:
@@ -219,7 +221,7 @@ class EgressProxy:
         try:
             async with asyncio.timeout(self._limits.request_seconds):
                 while (name := server_name(data)) is None:
-                    chunk = await reader.read(_CHUNK)
+                    chunk = await reader.read(_CHUNK_BYTES)
                     if not chunk:
                         raise EgressRefused("it was closed before its TLS began")
                     data += chunk
@@ -230,8 +232,8 @@ class EgressProxy:
         return data
 
     def _record(self, outcome: Outcome, host: str, reason: str = "", **figures: Any) -> None:
-        hidden = self._redaction.text
-        self._ledger.record(outcome, hidden(host), hidden(reason), **figures)
+        redact = self._redaction.text
+        self._ledger.record(outcome, redact(host), redact(reason), **figures)
 
 
 class _Tunnel:
@@ -243,7 +245,7 @@ class _Tunnel:
         self._client, self._remote = client, remote
 
     async def run(self, hello: bytes) -> str:
-        """Copy until the end and return why it ended early, or an empty text if both sides ended it."""
+        """Copy until both sides have ended, and return an empty text; if the tunnel ends early, return the reason."""
         limits, loop = self._ledger.limits, asyncio.get_running_loop()
         end = loop.time() + limits.lifetime_seconds
         copying: list[asyncio.Task[None]] = []
@@ -279,7 +281,7 @@ class _Tunnel:
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
-    while data := await source.read(_CHUNK):
+    while data := await source.read(_CHUNK_BYTES):
         count(len(data))
         target.write(data)
         await target.drain()
@@ -295,7 +297,7 @@ async def _close(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 
 def _error_response(status: str, reason: str) -> bytes:
-    """Return a response with the reason in its status line too, because most clients show only that."""
+    """Return a response with the reason. Its status line has the reason too, because most clients show only this."""
     body = f"{reason}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii", "replace") + b"Connection: close\r\n\r\n" + body

@@ -14,7 +14,7 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused
 
-_FIELD_MAX = 300
+_FIELD_LENGTH_MAX = 300
 _REFUSALS_LOGGED = 100
 Outcome = Literal["opened", "closed", "refused", "failed"]
 _log = structlog.get_logger("kingdom.soldiers.egress")
@@ -29,7 +29,7 @@ class EgressLimits:
     received_bytes: int = 8 << 30
     connections: int = 64
     log_bytes: int = 4 << 20
-    # Applies to the request, and again to the ClientHello.
+    # The time for the request, and the same time again for the ClientHello.
     request_seconds: float = 15
     resolve_seconds: float = 10
     connect_seconds: float = 15
@@ -74,7 +74,7 @@ class EgressLedger:
             self._open -= 1
 
     def check_limits(self) -> None:
-        """Raise EgressRefused if the run has reached a limit; a full log is one, so every connection is logged."""
+        """Raise EgressRefused if the run has reached a limit, or if its log is full: every attempt is logged."""
         if self._size >= self.limits.log_bytes:
             raise EgressRefused("this run has made so many attempts that its connection log is full")
         self.count()
@@ -99,12 +99,12 @@ class EgressLedger:
         received: int = 0,
     ) -> None:
         """Write a line to the log of the run; a refusal also goes to the log of the role."""
-        host, reason = host[:_FIELD_MAX], reason[:_FIELD_MAX]
+        host, reason = host[:_FIELD_LENGTH_MAX], reason[:_FIELD_LENGTH_MAX]
         if outcome == "refused":
             self._refusals += 1
             if self._refusals <= _REFUSALS_LOGGED:
                 _log.warning("refused an agent a connection to a host", host=host, reason=reason, log=str(self._file))
-        # A closing line is always written, because each belongs to an opening line that fit.
+        # A closing line is always written, because its opening line was written too.
         if self._size >= self.limits.log_bytes and outcome != "closed":
             return
         attempt = EgressAttempt(

@@ -12,7 +12,7 @@ HTTPS_PORT = 443
 _WILDCARD = "*."
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 _NAME_MAX = 253
-# Resolvers read a name with such a last label as an address: 127.1, 0x7f000001.
+# If the last label is a number, resolvers treat the name as an address: 127.1, 0x7f000001.
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _CONNECT = re.compile(rb"CONNECT (?P<host>[!-~]{1,300}):(?P<port>\d{1,5}) HTTP/1\.[01]")
 
@@ -20,7 +20,7 @@ _CONNECT = re.compile(rb"CONNECT (?P<host>[!-~]{1,300}):(?P<port>\d{1,5}) HTTP/1
 _PUBLIC_V6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
 _BLOCKED = (
-    # 6to4, its relays, and ranges for protocols and documentation, which some versions of Python call global.
+    # 6to4, its relays, and ranges for protocols and documentation. Some versions of Python call them global.
     *map(ip_network, ("2002::/16", "192.88.99.0/24", "192.0.0.0/24", "2001::/23", "3fff::/20")),
     # The Azure metadata service, which hands out credentials of the machine.
     ip_network("168.63.129.16/32"),

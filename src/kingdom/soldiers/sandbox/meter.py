@@ -1,4 +1,4 @@
-"""Count what the model calls of one agent cost, from the answers of the vendor and not from the agent's word."""
+"""Count the cost of an agent's model calls, from the answers of the vendor and not from the reports of the agent."""
 
 import asyncio
 import time
@@ -13,10 +13,11 @@ from kingdom.soldiers.sandbox.prices import USD_DIGITS, Tokens
 from kingdom.soldiers.sandbox.usage import UsageReader
 from kingdom.soldiers.sandbox.vendors import Upstream
 
+# The agent's own figure may differ from the measured cost by one of these without a warning.
 _TOLERATED_USD = 0.01
 _TOLERATED_SHARE = 0.05
-_MODEL_NAME_MAX = 200
-# Faster models exist, but they are cheap.
+_MODEL_NAME_LENGTH_MAX = 200
+# The assumed speed of a model. Some models are faster, but they are cheap.
 _TOKENS_PER_SECOND = 200
 _log = structlog.get_logger("kingdom.soldiers.gate")
 
@@ -38,7 +39,7 @@ class Meter:
         self.is_idle.set()
         self._limit_usd: float | None = None
         self._open_calls: set[MeteredCall] = set()
-        self._ended = asyncio.Event()
+        self._call_ended = asyncio.Event()
         self._warned_about: set[str] = set()
 
     @property
@@ -52,17 +53,18 @@ class Meter:
         return self._limit_usd is not None and round(self.usd - self._limit_usd, USD_DIGITS) >= 0
 
     def begin_turn(self, budget_usd: float | None) -> None:
-        """Begin a turn with a budget, which also has to cover costs that no earlier turn reported."""
+        """Begin a turn with a budget. The budget also covers costs that earlier turns did not report."""
         self._limit_usd = None if budget_usd is None else self.claimed_usd + budget_usd
         self.is_idle.clear()
-        self._ended.set()
+        # Wake waiting calls, because the budget has changed.
+        self._call_ended.set()
 
     def end_turn(self, claimed_usd: float) -> str | None:
         """End a turn with the cost that it reports; return a warning, once, if the agent's figure differs."""
         self.claimed_usd = round(self.claimed_usd + claimed_usd, USD_DIGITS)
         self.is_idle.set()
         difference = abs(self.reported_usd - self.usd)
-        # An agent that reports no cost does not differ.
+        # Some agents report no cost.
         if (
             not self.reported_usd
             or difference <= _TOLERATED_USD
@@ -79,12 +81,12 @@ class Meter:
     async def admit(self, upstream: Upstream, model: str, maximum: Tokens) -> "MeteredCall | None":
         """Admit a call that uses at most `maximum` tokens; return None if the budget is spent.
 
-        Calls that together might exceed the limit wait for each other, so only one answer can exceed it.
+        Calls that together might exceed the limit wait for each other, so at most one answer can exceed the limit.
         """
         call = MeteredCall(self, upstream, model, maximum)
         while not self.is_spent and self._might_exceed_limit():
-            self._ended.clear()
-            await self._ended.wait()
+            self._call_ended.clear()
+            await self._call_ended.wait()
         if self.is_spent:
             return None
         self._open_calls.add(call)
@@ -98,10 +100,10 @@ class Meter:
             _log.info("a model was asked between turns", usd=usd, session_usd=self.usd)
 
     def price(self, upstream: Upstream, tokens: Tokens, *models: str) -> float:
-        """Return the cost of tokens at the price of the first model that has one."""
+        """Return the cost of tokens, at the price of the first model whose price is known."""
         named = [model for model in models if model]
         billed = upstream.bill(tokens, *named)
-        model = named[0][:_MODEL_NAME_MAX] if named else ""
+        model = named[0][:_MODEL_NAME_LENGTH_MAX] if named else ""
         if billed.is_guess and model not in self._warned_about:
             self._warned_about.add(model)
             _log.warning(
@@ -114,7 +116,7 @@ class Meter:
     def end(self, call: "MeteredCall") -> None:
         """Remove a call that has ended."""
         self._open_calls.discard(call)
-        self._ended.set()
+        self._call_ended.set()
 
     def _might_exceed_limit(self) -> bool:
         if self._limit_usd is None or not self._open_calls:
@@ -135,7 +137,7 @@ class MeteredCall:
         self._model = model
         self._maximum = maximum
         self._reader = UsageReader(upstream.vendor)
-        self._is_settled = False
+        self._has_ended = False
         self._usd = 0.0
         self._begun_at = meter.clock()
         self.max_usd = meter.price(upstream, maximum, model)
@@ -151,8 +153,8 @@ class MeteredCall:
         self._meter.end(self)
 
     def refuse(self) -> None:
-        """Settle the call without a charge, because there is no answer."""
-        self._is_settled = True
+        """End the call without a charge, because there is no answer."""
+        self._has_ended = True
 
     def feed(self, chunk: bytes) -> None:
         """Read the next piece of the answer."""
@@ -161,25 +163,25 @@ class MeteredCall:
             self._charge(self._reader.tokens)
 
     def finish(self) -> None:
-        """Settle the call after its answer has ended and the vendor writes no more."""
-        begun_seconds = int(self._meter.clock() - self._begun_at) + 1
-        self._settle(begun_seconds * _TOKENS_PER_SECOND)
+        """End the call after its answer has ended, and charge it."""
+        started_seconds = int(self._meter.clock() - self._begun_at) + 1
+        self._end(started_seconds * _TOKENS_PER_SECOND)
 
     def abandon(self) -> None:
-        """Settle the call without its full answer, which the vendor still writes to the end."""
-        self._settle(self._maximum.output)
+        """End the call before its answer has ended. The vendor completes the answer, so its longest form is charged."""
+        self._end(self._maximum.output)
 
-    def _settle(self, written: int) -> None:
+    def _end(self, written: int) -> None:
         """Charge the usage that the vendor reported, or else an estimate of `written` output tokens; only once."""
-        if self._is_settled:
+        if self._has_ended:
             return
-        self._is_settled = True
+        self._has_ended = True
         self._reader.close()
         tokens = self._reader.tokens
         if not self._reader.is_final:
             tokens = replace(
                 tokens,
-                # The vendor charges for the prompt even if it did not report its length.
+                # The vendor charges for the prompt even if it has not reported the length of the prompt.
                 input=tokens.input if tokens.prompt else self._maximum.input,
                 output=max(tokens.output, min(written, self._maximum.output)),
             )

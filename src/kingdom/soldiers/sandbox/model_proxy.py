@@ -31,9 +31,9 @@ _CONNECTIONS_MAX = 128
 _BACKLOG = 16
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.1
-# Disabled, so an agent cannot fill our log with malformed requests.
-_QUIET = logging.getLogger("kingdom.soldiers.gate.http")
-_QUIET.disabled = True
+# This logger is disabled, so an agent cannot fill our log with malformed requests.
+_DISABLED_LOGGER = logging.getLogger("kingdom.soldiers.gate.http")
+_DISABLED_LOGGER.disabled = True
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
 
 
@@ -113,13 +113,13 @@ class ModelProxy:
         await self.close()
 
     async def _protocol(self, *, prefix: str) -> Callable[[], asyncio.BaseProtocol]:
-        """Return the protocol factory; it limits connections, so one agent cannot exhaust those of the process."""
+        """Return the protocol factory. It limits connections, so one agent cannot use up the limit of the process."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", partial(self._answer, prefix))
         runner = web.AppRunner(
             application,
             access_log=None,
-            logger=_QUIET,
+            logger=_DISABLED_LOGGER,
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
         )

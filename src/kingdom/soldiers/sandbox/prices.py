@@ -10,11 +10,12 @@ from msgspec import Meta
 
 _MILLION = 1_000_000
 USD_DIGITS = 9
-# Writing to the cache costs 2 times the input price for an hour, and 1.25 times for five minutes.
-_HOUR_FACTOR = 1.6
+# Writing to the cache costs 1.25 times the input price if the cache keeps the tokens for five minutes. For an hour it
+# costs 2 times the input price, which is 1.6 times the price for five minutes.
 _FIVE_MINUTES_FACTOR = 1.25
+_HOUR_FACTOR = 1.6
 # Suffixes of a model name that do not change the price: a date, a release number, or one of a few words.
-# Any other word may mean a more expensive model, and a single digit the next version.
+# Any other word may mean a more expensive model, and a single digit may mean the next version.
 _SAME_MODEL = re.compile(r"(-(latest|preview|exp|\d{3}|\d{4}|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{2}|\d{2}-\d{4})|@\d{8})*")
 _Usd = Annotated[float, Meta(ge=0)]
 
@@ -70,8 +71,9 @@ class Bill:
 class PriceList:
     """The prices of a vendor's models, by their names without a date.
 
-    `long_prompts` holds, per model, a number of prompt tokens and the price above it. `search_usd` is the price of one
-    web search. `fast_factor` multiplies the price of a fast answer: the highest factor that the vendor charges.
+    `long_prompts` holds, per model, a number of prompt tokens and the price of longer prompts. `search_usd` is the
+    price of one web search. `fast_factor` is the highest factor by which the vendor multiplies the price of a fast
+    answer.
     """
 
     models: Mapping[str, Price]
@@ -80,9 +82,10 @@ class PriceList:
     fast_factor: float = 1.0
 
     def bill(self, tokens: Tokens, *models: str, own: Mapping[str, Price]) -> Bill:
-        """Return the cost of tokens at the price of the first model that has one; prices in `own` take precedence.
+        """Return the cost of tokens, at the price of the first model whose price is known.
 
-        Unknown models are billed at the highest known price, so a budget is never exceeded.
+        The operator's `own` prices take precedence. Unknown models are billed at the highest known price, so a budget
+        is never exceeded.
         """
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)
@@ -94,14 +97,14 @@ class PriceList:
     def _price(self, model: str, prompt: int, own: Mapping[str, Price]) -> Price | None:
         prices = {**self.models, **own}
         name = _name(model, prices)
-        above, price = self.long_prompts.get(name, (prompt, None))
-        return price if price and prompt > above and name not in own else prices.get(name)
+        threshold, price = self.long_prompts.get(name, (prompt, None))
+        return price if price and prompt > threshold and name not in own else prices.get(name)
 
 
 def price_of(model: str, prices: Mapping[str, Price], own: Mapping[str, Price]) -> Price:
-    """Return the price of a model, or the highest known price if it has none."""
-    together = {**prices, **own}
-    return together.get(_name(model, together)) or _most_expensive(together)
+    """Return the price of a model, or the highest known price if its own is unknown."""
+    all_prices = {**prices, **own}
+    return all_prices.get(_name(model, all_prices)) or _most_expensive(all_prices)
 
 
 def _most_expensive(prices: Mapping[str, Price]) -> Price:
@@ -109,7 +112,7 @@ def _most_expensive(prices: Mapping[str, Price]) -> Price:
 
 
 def _name(model: str, prices: Mapping[str, Price]) -> str:
-    """Return the longest listed name that means this model, or an empty text."""
+    """Return the longest name in a price list that matches this model, or an empty text."""
     fits = [name for name in prices if model.startswith(name) and _SAME_MODEL.fullmatch(model[len(name) :])]
     return max(fits, key=len, default="")
 

@@ -1,4 +1,4 @@
-"""Find out whether this machine can create a sandbox by creating one."""
+"""Create a sandbox to find out whether this machine can."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from kingdom.text import with_reason
 # A program that always succeeds, so only bubblewrap can fail.
 _PROGRAM = "/bin/true"
 _LIMIT_SECONDS = 10
-_WORDS_MAX = 500
+_OUTPUT_LENGTH_MAX = 500
 
 
 def find_sandbox_problem(profile: SandboxProfile) -> str:
@@ -19,18 +19,18 @@ def find_sandbox_problem(profile: SandboxProfile) -> str:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         return "bubblewrap is not installed: bwrap is not on PATH"
-    with bubblewrap_options(Sandbox(profile=profile), {}) as (options, kept):
+    with bubblewrap_options(Sandbox(profile=profile), {}) as (options, descriptors):
         try:
             done = subprocess.run(  # noqa: S603 - runs the installed bubblewrap
                 [bubblewrap, *options, "--", _PROGRAM],
                 env={"PATH": os.defpath},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                pass_fds=kept,
+                pass_fds=descriptors,
                 timeout=_LIMIT_SECONDS,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"bubblewrap cannot be started: {error}"
-    words = (done.stderr + done.stdout).decode(errors="replace").strip()[:_WORDS_MAX]
+    words = (done.stderr + done.stdout).decode(errors="replace").strip()[:_OUTPUT_LENGTH_MAX]
     return with_reason(f"{bubblewrap} ended with {done.returncode}", words) if done.returncode else ""

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# Toolchains that people install in their home; never the folders where these tools keep passwords.
+# Toolchains that people install in their home. Folders where these tools keep passwords are not listed.
 TOOLCHAINS = (
     *(".asdf/installs", ".bun/bin", ".cargo/bin", ".cargo/registry", ".deno/bin", ".local/bin", ".local/pipx"),
     *(".local/share/mise", ".local/share/pnpm", ".local/share/uv", ".nvm/versions", ".pyenv", ".rustup"),
@@ -92,7 +92,7 @@ def _installation(folder: Path) -> Iterator[Path]:
     elif (folder.parent / "pyvenv.cfg").exists():
         yield folder.parent
         for interpreter in _link_chain(folder / "python")[1:]:
-            # Only a folder that is recognizably a Python installation is shown to agents.
+            # Agents see the whole folder only if it is clearly a Python installation.
             if any(interpreter.parents[1].glob("lib/python3*/os.py")):
                 yield interpreter.parents[1]
             elif interpreter.parent.name == "bin":

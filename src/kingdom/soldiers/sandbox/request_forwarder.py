@@ -1,4 +1,4 @@
-"""Forward a request of an agent to the model of a vendor, with the key added, and the answer back as it arrives."""
+"""Forward requests of an agent to the model of a vendor with the key added, and forward answers as they arrive."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from kingdom.soldiers.sandbox.usage import BYTES_PER_TOKEN
 from kingdom.soldiers.sandbox.vendors import (
     PAYMENT_REQUIRED,
     Upstream,
-    allows,
     forwards_parameter,
     forwards_request_header,
     forwards_response_header,
+    is_allowed_request,
     is_charged,
     is_streamed,
     max_output_tokens,
@@ -33,7 +33,7 @@ from kingdom.soldiers.sandbox.vendors import (
 )
 
 _BODY_BYTES_MAX = 64 << 20
-_VALUES_MAX = 4_000_000
+_JSON_VALUES_MAX = 4_000_000
 _CHECKS_AT_ONCE = 2
 # Unstreamed answers are read to the end even after the agent disconnects, so their number is limited.
 _UNSTREAMED_MAX = 32
@@ -60,7 +60,7 @@ class _ModelRequest:
 
 
 class RequestForwarder:
-    """Forwards the allowed requests; refuses the others and logs that without secrets."""
+    """Forwards allowed requests. It refuses all other requests, and logs the refusals without secrets."""
 
     def __init__(self, client: aiohttp.ClientSession, upstreams: Sequence[Upstream], meter: Meter) -> None:
         self.client = client
@@ -85,7 +85,9 @@ class RequestForwarder:
         if request.method in {"GET", "HEAD"} and path in {"", "/"}:
             # Agents probe whether the server is reachable.
             return web.Response()
-        upstream = next((each for each in self._upstreams if allows(each.vendor, request.method, path)), None)
+        upstream = next(
+            (each for each in self._upstreams if is_allowed_request(each.vendor, request.method, path)), None
+        )
         if upstream is None:
             return self._refuse(request, path, "this is not a call of the model")
         model_request = _ModelRequest()
@@ -100,7 +102,7 @@ class RequestForwarder:
 
     async def _check(self, request: web.Request, path: str) -> _ModelRequest:
         """Return the request as it may be sent, or the reason why it may not."""
-        # A few at a time and in a thread, so large bodies exhaust neither memory nor the event loop.
+        # Bodies are checked in a thread, so they do not block the event loop, and few at a time, to save memory.
         async with self._checking:
             body = await read_body(request.content, _BODY_BYTES_MAX)
             return await asyncio.to_thread(_check_body, body, path)
@@ -121,7 +123,7 @@ class RequestForwarder:
         answering = asyncio.create_task(self._forward_unstreamed(request, path, upstream, model_request, call))
         self._unstreamed.add(answering)
         answering.add_done_callback(self._unstreamed.discard)
-        # Shielded, because the vendor charges for the whole answer even if the agent disconnects.
+        # The task is shielded, because the vendor charges for the whole answer even if the agent disconnects.
         return await asyncio.shield(answering)
 
     async def _forward_unstreamed(
@@ -167,7 +169,7 @@ class RequestForwarder:
         return self.client.request(
             request.method,
             address,
-            # Uncompressed, so the key can be removed from errors that quote it.
+            # Ask for uncompressed answers, so the key can be removed from errors that quote it.
             headers={**headers, **upstream.credentials, "accept-encoding": "identity"},
             data=None if body is None else BytesIO(body),
             allow_redirects=False,
@@ -197,7 +199,7 @@ async def read_body(content: aiohttp.StreamReader, maximum: int) -> bytes:
 
 
 def _check_body(body: bytes, path: str) -> _ModelRequest:
-    if sum(body.count(mark) for mark in b",[{") > _VALUES_MAX:
+    if sum(body.count(mark) for mark in b",[{") > _JSON_VALUES_MAX:
         return _ModelRequest(reason="it has more values than a prompt can have")
     document = msgspec.json.decode(body)
     if found := find_remote_fetch(document):
@@ -206,7 +208,7 @@ def _check_body(body: bytes, path: str) -> _ModelRequest:
         return _ModelRequest(body=msgspec.json.encode(document))
     if document.get("background"):
         return _ModelRequest(reason="the cost of an answer in the background cannot be measured")
-    # Encoded again, so a duplicate key cannot make the vendor see other values than the check.
+    # The body is encoded again to drop duplicate keys: the vendor could use another value than the one checked here.
     sent = msgspec.json.encode(with_usage_reporting(path, document))
     maximum = Tokens(input=len(sent) // BYTES_PER_TOKEN, output=max_output_tokens(document))
     return _ModelRequest(
@@ -217,7 +219,7 @@ def _check_body(body: bytes, path: str) -> _ModelRequest:
 async def _relay(
     request: web.Request, answer: aiohttp.ClientResponse, model_request: _ModelRequest, call: MeteredCall | None
 ) -> web.StreamResponse:
-    """Forward an answer as it arrives; read an unstreamed one to its end even if the agent has disconnected."""
+    """Forward an answer as it arrives. An unstreamed answer is read to its end even if the agent has disconnected."""
     ignore_disconnect = nullcontext() if model_request.is_streamed else suppress(ConnectionError)
     response = web.StreamResponse(status=answer.status, headers=_headers(answer))
     with ignore_disconnect:
@@ -225,7 +227,7 @@ async def _relay(
     try:
         async for chunk in answer.content.iter_any():
             if call is not None:
-                # Charged before the agent can act on it.
+                # Charge the answer before the agent can act on it.
                 call.feed(chunk)
             with ignore_disconnect:
                 await response.write(chunk)
@@ -242,7 +244,7 @@ async def _relay(
 
 
 async def _relay_error(answer: aiohttp.ClientResponse, upstream: Upstream) -> web.Response:
-    """Return an error of the vendor without the key, which some vendors quote."""
+    """Return an error of the vendor. The key is removed from it, because some vendors quote the key."""
     if answer.status < _BAD:
         return _error(
             _BAD_GATEWAY, "the vendor redirects to another address: change soldiers.model.url in kingdom.yaml"

@@ -1,7 +1,7 @@
 """Limit the resources of a process and its descendants: by control groups where possible, otherwise by rlimits.
 
-A control group counts a process together with its descendants. An rlimit does not count processes of root. There is no
-rlimit for memory, because it would also count memory that programs reserve and never use, as sanitizers do.
+A control group counts a process together with its descendants. An rlimit does not count processes of root. No rlimit is
+set for memory, because it would also count memory that programs reserve and never use, as sanitizers do.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class ControlGroups:
     async def remove(self) -> None:
         """Remove the groups after their last process has ended."""
         for group in self._groups:
-            while not _is_removed(group):  # noqa: ASYNC110 - the kernel sends no notification
+            while not _try_remove(group):  # noqa: ASYNC110 - the kernel sends no notification
                 await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -82,7 +82,7 @@ def apply_rlimits(pid: int, limits: ResourceLimits) -> None:
 
 
 def _cgroup_settings(limits: ResourceLimits) -> Iterator[tuple[str, int, tuple[str, str], str]]:
-    """Yield per limit: its controller, its amount, its file in cgroup v1 and v2, and its field."""
+    """Yield for each limit its controller, its amount, its file names in cgroup v1 and v2, and its field."""
     if limits.memory_bytes is not None:
         yield "memory", limits.memory_bytes, ("memory.limit_in_bytes", "memory.max"), "memory_bytes"
     if limits.processes is not None:
@@ -97,8 +97,8 @@ def _remove_stale_groups(parent: Path) -> None:
                 group.rmdir()
 
 
-def _is_removed(group: Path) -> bool:
-    """Try to remove a group; return False if it is busy, because an ended process keeps it for a moment."""
+def _try_remove(group: Path) -> bool:
+    """Remove a group; return False if it is still busy, as it is for a moment after a process has ended."""
     try:
         group.rmdir()
     except OSError as error:
@@ -136,7 +136,7 @@ def _mount(kind: str, controller: str | None) -> Path | None:
 
 
 def _delegates(group: Path, controller: str) -> bool:
-    """Return whether child groups get a controller, enabling it if the kernel allows that."""
+    """Return whether child groups can use a controller; enable it for them if needed."""
     try:
         if controller not in (group / "cgroup.controllers").read_text().split():
             return False

@@ -13,7 +13,7 @@ _MODEL_PROXY, _EGRESS = "/run/kingdom/gate", "/run/kingdom/egress"
 
 
 class SandboxProfile(StrEnum):
-    """How strictly a program is isolated."""
+    """How strictly a program is isolated: `strict` has no network, `dev` has one, and `off` means no isolation."""
 
     STRICT = "strict"
     DEV = "dev"
@@ -35,7 +35,7 @@ AGENT_LIMITS = ResourceLimits(memory_bytes=8 << 30, processes=1024, file_bytes=4
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """A loopback port inside of the sandbox that leads to a unix socket; its path outside differs from inside."""
+    """A loopback port inside of the sandbox that leads to a unix socket, with the socket's path on either side."""
 
     port: int
     outside: Path
@@ -44,9 +44,9 @@ class PortForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """The paths, sockets and limits of a program; it sees the system read-only, these paths, and nothing else.
+    """The paths, sockets and limits of a program. It sees only these paths and the system, which is read-only.
 
-    Of nested paths the inner one decides; of a path in both `readable` and `writable`, `readable` does. Each of the
+    If paths are nested, the inner path decides. A path in both `readable` and `writable` is read-only. Each of the
     `overlays` is a file and the path where the program sees it, read-only. `socket` belongs to the model proxy, and
     `egress` to the egress proxy; both are for a program without a network. `url` is where the program finds the model
     proxy. `disk` limits the disk space of the run.

@@ -1,7 +1,7 @@
-"""Build the seccomp filter that refuses system calls to the programs in a sandbox.
+"""Build the seccomp filter that refuses some system calls of programs in a sandbox.
 
 Keyrings and most socket families are not isolated by namespaces. A set-user-id file would be dangerous outside of the
-sandbox. io_uring makes calls that no filter sees. The other calls expose large parts of the kernel without need.
+sandbox. io_uring makes calls that no filter sees. The other refused calls expose large parts of the kernel needlessly.
 """
 
 import os
@@ -11,14 +11,15 @@ from errno import EAFNOSUPPORT, ENOSYS, EPERM
 _SET_ID = 0o6000
 # The bits of O_CREAT and O_TMPFILE: without them the mode argument of open is undefined.
 _CREATES_FILE = 0o20000100
+# Calls of the x32 ABI have this bit in their number.
 _X32 = 0x40000000
 # AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK.
 _FAMILIES = (1, 2, 10, 16)
 # io_uring_setup, io_uring_enter, io_uring_register and openat2 hide their arguments from the filter.
 _UNFILTERABLE = (425, 426, 427, 437)
 
-# Per machine: the audit architecture, the numbers of the refused calls, the number of `socket`, and the calls with a
-# file mode, each with its number and the argument positions of mode and flags.
+# For each machine: the audit architecture, the numbers of the refused calls, the number of `socket`, and the calls with
+# a file mode, each with its number and the argument positions of mode and flags.
 _ARCHITECTURES: dict[str, tuple[int, tuple[int, ...], int, tuple[tuple[int, int, int | None], ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -53,7 +54,7 @@ def build_filter() -> bytes | None:
     architecture, refused, socket, with_mode = known
     instructions = [
         _instruction(_LOAD, _ARCHITECTURE),
-        # Another architecture has other numbers, so its programs could make any call.
+        # Programs of another architecture are refused, because they use other call numbers.
         _instruction(_EQUAL, architecture, 1, 0),
         _instruction(_RETURN, _FAIL | EPERM),
         _instruction(_LOAD, _NUMBER),

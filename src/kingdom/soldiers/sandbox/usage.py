@@ -1,6 +1,6 @@
 """Read the usage that a vendor reports in an answer while the answer passes through. This module does no I/O.
 
-An answer is one JSON document, a list of them, or a stream of server-sent events.
+An answer is one JSON document, a list of documents, or a stream of server-sent events.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.vendors import Vendor
 
-# Tokens are rarely shorter, so an estimate is rather too high.
+# Tokens are rarely shorter, so an estimate is too high rather than too low.
 BYTES_PER_TOKEN = 2
 # The longest answer or event that is kept for reading.
 _BYTES_MAX = 4 << 20
@@ -24,8 +24,8 @@ _OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 class UsageReader:
     """Reads the usage from one answer, fed in pieces of any size.
 
-    `model` is the model name in the answer. Once `is_final` is set, `tokens` is the whole usage; before, it is the
-    usage reported so far with an estimate of the output.
+    `model` is the model name in the answer. Once `is_final` is set, `tokens` is the whole usage. Before that, it is the
+    usage reported so far, with an estimate of the output.
     """
 
     def __init__(self, vendor: Vendor) -> None:
@@ -137,7 +137,7 @@ class UsageReader:
 
 
 def _merge(known: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a later usage into a known one; counts never decrease, because vendors may omit earlier ones."""
+    """Merge a later usage into a known usage. A count never decreases, because vendors may omit it later."""
     later = {
         name: value
         for name, value in latest.items()

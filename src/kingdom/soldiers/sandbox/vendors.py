@@ -37,7 +37,7 @@ class Upstream:
         return {name: form.format(self.key)}
 
     def bill(self, tokens: Tokens, *models: str) -> Bill:
-        """Return the cost of tokens at the price of the first model that has one."""
+        """Return the cost of tokens, at the price of the first model whose price is known."""
         return _PRICES[self.vendor].bill(tokens, *models, own=self.prices)
 
 
@@ -61,7 +61,7 @@ _ALLOWED = {
 }
 _CHAT = "/v1/chat/completions"
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "maxOutputTokens")
-# Assumed if the request sets no limit.
+# This limit is assumed if the request sets none.
 _OUTPUT_MAX = 32_000
 _FREE = re.compile(r".*(count_tokens|countTokens)")
 _GEMINI_MODEL = re.compile(r".*/models/(?P<model>[^:]+):(?P<verb>.*)")
@@ -77,7 +77,7 @@ _RESPONSE_HEADERS = re.compile(
 )
 
 
-def allows(vendor: Vendor, method: str, path: str) -> bool:
+def is_allowed_request(vendor: Vendor, method: str, path: str) -> bool:
     """Return whether a request to the model of a vendor is allowed."""
     return any(method == allowed and re.fullmatch(pattern, path) for allowed, pattern in _ALLOWED[vendor])
 
@@ -109,7 +109,7 @@ def requested_model(path: str, document: Mapping[str, Any]) -> str:
 
 
 def is_streamed(path: str, document: Mapping[str, Any]) -> bool:
-    """Return whether the vendor streams its answer, and stops writing when the client disconnects."""
+    """Return whether the vendor streams its answer. A streamed answer ends when the client disconnects."""
     named = _GEMINI_MODEL.fullmatch(path)
     return named["verb"].startswith("stream") if named else document.get("stream") is True
 
@@ -123,7 +123,7 @@ def max_output_tokens(document: Mapping[str, Any]) -> int:
 
 
 def with_usage_reporting(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a request whose answer includes its usage; streams of Chat Completions omit it by default."""
+    """Return a request whose answer includes the usage. Streams of Chat Completions omit it by default."""
     if path != _CHAT or not document.get("stream"):
         return document
     options = document.get("stream_options")

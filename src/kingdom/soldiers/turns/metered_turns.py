@@ -24,9 +24,10 @@ _log = structlog.get_logger("kingdom.soldiers")
 
 
 class MeteredTurns:
-    """The turns of one command; `on_cut_off` gets their cost if one of them is cut off.
+    """The turns of one command of the engine.
 
-    The meter's count is appended to the transcript as it grows, so it survives the death of this host.
+    A turn is cut off if its agent ends or if it is cancelled; then `on_cut_off` gets the cost of all turns so far. The
+    cost that the meter counts is appended to the transcript as it grows, so it survives the death of this host.
     """
 
     def __init__(self, agent: Agent, launch: Launch, limit: timedelta, on_cut_off: Callable[[float], None]) -> None:
@@ -37,7 +38,7 @@ class MeteredTurns:
         self._cost_before = 0.0
 
     async def take(self, prompt: Prompt, on_update: Callable[[TurnUpdate], None]) -> TurnAnswer | TurnQuestion:
-        """Return how a turn ended; the end of its agent or a cancellation cuts it off."""
+        """Take a turn and return how it ended."""
         cost_usd = 0.0
 
         def handle(update: TurnUpdate) -> None:
@@ -62,7 +63,7 @@ class MeteredTurns:
             self._report_cut_off(cost_usd)
             raise
         finally:
-            self._settle(prompt, cost_usd)
+            self._end_metering(prompt, cost_usd)
         self._cost_before += end.cost_usd
         return end
 
@@ -74,8 +75,8 @@ class MeteredTurns:
         if self._launch.meter is not None and (total := self._cost_before + cost_usd):
             self._append({"type": "metered", "prompt": prompt.id, "costUsd": total})
 
-    def _settle(self, prompt: Prompt, cost_usd: float) -> None:
-        """Claim the reported cost from the meter, and log a difference to the agent's own count."""
+    def _end_metering(self, prompt: Prompt, cost_usd: float) -> None:
+        """Record the final cost, and log if it differs from the cost that the agent reports."""
         self._record_cost(prompt, cost_usd)
         meter = self._launch.meter
         if meter is not None and (difference := meter.end_turn(cost_usd)):
@@ -86,5 +87,5 @@ class MeteredTurns:
         try:
             append_entry(self._launch.transcript, entry, durable=False, redaction=self._launch.redaction)
         except OSError as error:
-            # The cost is reported all the same.
+            # The caller still reports the cost to the engine.
             _log.warning("a transcript cannot be written", soldier=self._launch.soldier_id, error=str(error))

@@ -1,4 +1,4 @@
-"""Ask an agent once more if its last turn ends without a result of its Work."""
+"""Ask an agent for the result of its Work if its last turn ends without one."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,22 +19,22 @@ async def request_missing_result(
     prompt: Prompt,
     end: TurnAnswer | TurnQuestion,
     space: Path,
-    take: Callable[[Prompt], Awaitable[TurnAnswer | TurnQuestion]],
+    take_turn: Callable[[Prompt], Awaitable[TurnAnswer | TurnQuestion]],
 ) -> TurnAnswer | TurnQuestion:
-    """Return the end of a turn that left a result; ask the agent once for a missing one, then fail.
+    """Return `end` if the WorkSpace has a result. Otherwise ask the agent for its result in a second turn.
 
-    `take` sends the agent another prompt, under the same id so that a later inspection finds one prompt. The answer is
-    that of the first turn, and the cost is that of both.
+    Raises AgentFailed if the result is still missing after the second turn. Both turns have the same prompt id, so a
+    later inspection finds one prompt. The answer is that of the first turn, and the cost is that of both turns.
     """
     if isinstance(end, TurnQuestion) or read_result(space) is not None:
         return end
-    left = None if prompt.budget_usd is None else max(0.0, prompt.budget_usd - end.cost_usd)
+    budget_left = None if prompt.budget_usd is None else max(0.0, prompt.budget_usd - end.cost_usd)
     try:
-        again = await take(Prompt(id=prompt.id, text=RESULT_REQUEST, budget_usd=left))
+        second_end = await take_turn(Prompt(id=prompt.id, text=RESULT_REQUEST, budget_usd=budget_left))
     except TurnFailed as failure:
         failure.cost_usd += end.cost_usd
         raise
-    cost = end.cost_usd + again.cost_usd
-    if isinstance(again, TurnAnswer) and read_result(space) is None:
+    cost = end.cost_usd + second_end.cost_usd
+    if isinstance(second_end, TurnAnswer) and read_result(space) is None:
         raise AgentFailed("the agent ended its turn without a result, also after it was asked for one", cost)
-    return msgspec.structs.replace(end if isinstance(again, TurnAnswer) else again, cost_usd=cost)
+    return msgspec.structs.replace(end if isinstance(second_end, TurnAnswer) else second_end, cost_usd=cost)

@@ -18,13 +18,13 @@ _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
 def read_result(space: Path) -> dict[str, Any] | None:
     """Return the agent's result; None if it is missing, not a JSON object, or too large."""
     result = read_document(AgentFile(space, RESULT_FILE))
-    # A store cannot keep NUL characters, and reserves one key for itself.
+    # A store cannot keep NUL characters, and it reserves `STORE_KEY` for itself.
     unfit = result is not None and (STORE_KEY in result or _NUL in msgspec.json.encode(result))
     return None if unfit else result
 
 
 def remove_unsuccessful_result(space: Path) -> None:
-    """Remove the result `failed` or `needs_human` of an earlier turn, which the next turn replaces."""
+    """Remove a result with the status `failed` or `needs_human`, because the next turn reports another."""
     if is_unsuccessful(space):
         with suppress(OSError):
             AgentFile(space, RESULT_FILE).remove()
@@ -36,7 +36,7 @@ def is_unsuccessful(space: Path) -> bool:
 
 
 def apply_reported_status(end: TurnAnswer | TurnQuestion, space: Path) -> TurnAnswer | TurnQuestion:
-    """Return how a turn really ended: an agent may answer and still report `failed` or `needs_human`."""
+    """Return how a turn really ended: an agent that answers may still report `failed` or `needs_human`."""
     result = read_result(space) or {}
     if isinstance(end, TurnQuestion) or result.get("status") not in (_FAILED, _NEEDS_HUMAN):
         return end

@@ -25,7 +25,7 @@ from kingdom.soldiers.agents.port import (
 )
 from kingdom.soldiers.sandbox.meter import Meter
 
-# An agent without any update for this long hangs.
+# An agent that sends no update for this long counts as hanging.
 IDLE_LIMIT = timedelta(minutes=10)
 # How long an interrupted turn may take to report its cost.
 _INTERRUPT_SECONDS = 10
@@ -41,11 +41,11 @@ async def take_turn(
     idle_limit: timedelta = IDLE_LIMIT,
     meter: Meter | None = None,
 ) -> TurnAnswer | TurnQuestion:
-    """Return how a turn ended, and pass its updates to `on_update`; every failure carries the cost so far.
+    """Take a turn and return how it ended; its updates go to `on_update`, and every failure carries the cost so far.
 
-    A turn that takes too long is interrupted and fails; one that costs too much fails with BudgetSpent. An agent that
-    repeats the same tool call is interrupted and asked once to stop; after that the turn fails with AgentLoops. With a
-    `meter` its count is the cost, whatever the agent reports.
+    A turn that takes too long fails with TurnTooLong; a turn that costs too much fails with BudgetSpent. An agent that
+    repeats the same tool call is interrupted and asked once to stop; if it repeats itself again, the turn fails with
+    AgentLoops. If there is a `meter`, its count is the cost, whatever the agent reports.
     """
     turn = _LimitedTurn(agent, limit, on_update, idle_limit, prompt.budget_usd, meter)
     try:
@@ -58,7 +58,10 @@ async def take_turn(
 
 
 class _LimitedTurn:
-    """Counts time, money and repetitions over all prompts of a turn."""
+    """Counts time, money and repetitions over all prompts of a turn.
+
+    `reported_usd` is the cost that the agent reports, `_cost_before` the part of it from earlier prompts of the turn.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class _LimitedTurn:
         self._on_update = on_update
         self._limit, self._idle_limit = limit, idle_limit
         self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + limit.total_seconds()
+        self._end_time = self._loop.time() + limit.total_seconds()
         self._budget_usd = budget_usd
         self._meter = meter
         self._cost_before = 0.0
@@ -93,14 +96,14 @@ class _LimitedTurn:
     async def send_prompt(self, prompt: Prompt) -> TurnAnswer | TurnQuestion | None:
         """Send a prompt and return how the turn ended, or None if the agent has to be nudged."""
         if self._meter is not None:
-            # The meter stops the turn in time, whatever cost the agent assumes.
+            # The meter enforces the budget, so the agent gets none.
             prompt = replace(prompt, budget_usd=None)
         try:
             async with aclosing(_UpdateReader(self._agent.send(prompt), self._meter)) as updates:
                 return await self._read_updates(updates)
         except TurnFailed as failure:
             self._count(failure.cost_usd)
-            # The agent reports the proxy's refusal in its own words, so replace its message.
+            # The proxy refuses calls beyond the budget. The agent reports this in its own words, which are replaced.
             is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
             end = self._budget_error() if is_refused else failure
             end.cost_usd = self.cost_usd
@@ -108,12 +111,12 @@ class _LimitedTurn:
 
     async def _read_updates(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
         while True:
-            time = asyncio.timeout_at(self._deadline())
+            timeout = asyncio.timeout_at(self._deadline())
             try:
-                async with time:
+                async with timeout:
                     update = await updates.next()
             except TimeoutError:
-                if not time.expired():
+                if not timeout.expired():
                     raise
                 return await self._end_too_long(updates)
             if update is None:
@@ -150,7 +153,7 @@ class _LimitedTurn:
         return end
 
     async def _interrupt(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
-        """Interrupt a turn and wait for its final cost; return its end if it ended normally after all."""
+        """Interrupt a turn and wait for its final cost; return its end if it ended normally in the meantime."""
         try:
             async with asyncio.timeout(_INTERRUPT_SECONDS):
                 await self._agent.interrupt()
@@ -181,45 +184,45 @@ class _LimitedTurn:
         return msgspec.structs.replace(end, cost_usd=self.cost_usd)
 
     def _deadline(self) -> float:
-        return min(self._end, self._loop.time() + self._idle_limit.total_seconds())
+        return min(self._end_time, self._loop.time() + self._idle_limit.total_seconds())
 
     def _describe_time_limit(self) -> str:
-        if self._loop.time() < self._end:
+        if self._loop.time() < self._end_time:
             return f"no sign of life for {self._idle_limit.total_seconds():g} s"
         return f"no answer within {self._limit.total_seconds():g} s: give the task more time, or a smaller query"
 
 
 class _UpdateReader:
-    """Reads updates of a prompt; a read that times out loses no update, because the next read returns it.
+    """Reads the updates of a prompt. If a read times out, no update is lost: the next read returns it.
 
-    A charge of the meter is an update too.
+    A charge on the meter counts as an update too.
     """
 
     def __init__(self, updates: AsyncGenerator[TurnUpdate, None], meter: Meter | None) -> None:
         self._updates = updates
         self._meter = meter
-        self._coming: asyncio.Task[TurnUpdate | None] | None = None
+        self._pending_read: asyncio.Task[TurnUpdate | None] | None = None
         self._charge = asyncio.create_task(meter.charged.wait()) if meter else None
 
     async def next(self) -> TurnUpdate | None:
         """Return the next update, or None at the end."""
-        coming = self._coming = self._coming or asyncio.create_task(self._read())
-        # A timeout inside the generator itself would end it.
-        await asyncio.wait([coming, *filter(None, [self._charge])], return_when=asyncio.FIRST_COMPLETED)
-        if not coming.done() and self._meter is not None:
+        # The generator is read in its own task, because a timeout inside the generator would end the generator.
+        pending = self._pending_read = self._pending_read or asyncio.create_task(self._read())
+        await asyncio.wait([pending, *filter(None, [self._charge])], return_when=asyncio.FIRST_COMPLETED)
+        if not pending.done() and self._meter is not None:
             self._meter.charged.clear()
             self._charge = asyncio.create_task(self._meter.charged.wait())
             return CostUpdate(0.0)
-        self._coming = None
-        return coming.result()
+        self._pending_read = None
+        return pending.result()
 
     async def aclose(self) -> None:
         """Interrupt the turn, unless it has ended."""
         if self._charge:
             self._charge.cancel()
-        if self._coming:
-            self._coming.cancel()
-            await asyncio.gather(self._coming, return_exceptions=True)
+        if self._pending_read:
+            self._pending_read.cancel()
+            await asyncio.gather(self._pending_read, return_exceptions=True)
         await self._updates.aclose()
 
     async def _read(self) -> TurnUpdate | None:

@@ -37,10 +37,11 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnvironment:
-    """What a host provides to its agents of any kind; setup scripts and checks run under the same `profile`.
+    """What a host provides to its agents of any kind; setup scripts and checks run in the same sandbox `profile`.
 
-    `path` are folders with programs, searched before those of the system. `egress` are the hosts that a strict sandbox
-    can reach in addition to the model. `disk_mib` is the disk quota of a run, 0 for none.
+    `path` are folders with programs, searched before those of the system. `upstreams` are the models that the proxy
+    serves. `egress` are the hosts that a strict sandbox can reach in addition to the model. `may_commit` is whether
+    agents may commit on the branch of their run. `disk_mib` is the disk quota of a run in MiB, 0 for no quota.
     """
 
     profile: SandboxProfile
@@ -56,17 +57,17 @@ class AgentEnvironment:
     @property
     def git_policy(self) -> GitPolicy:
         """Return how git runs on the checkouts of these agents."""
-        return GitPolicy.under(self.profile, may_commit=self.may_commit)
+        return GitPolicy.for_profile(self.profile, may_commit=self.may_commit)
 
     def tool_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables with which programs are found, with a person's own ones if the profile allows it."""
-        shown = {}
+        """Return PATH and, if the profile allows it, the variables of the toolchains that the user has installed."""
+        toolchains = {}
         folders = [*self.path]
         if self.profile in {SandboxProfile.DEV, SandboxProfile.OFF}:
-            shown = toolchain_environment(user_home())
+            toolchains = toolchain_environment(user_home())
             folders += toolchain_programs(user_home())
         path = [*map(str, folders), environment.get("PATH", os.defpath)]
-        return {**shown, "PATH": os.pathsep.join(path)}
+        return {**toolchains, "PATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Workplace:
         return {**self.environment, **IDENTITY, **ports, **places, **proxy}
 
     def sandbox(self, model_proxy: ModelProxy | None = None, egress: Path | None = None) -> Sandbox:
-        """Return the sandbox of agents and checks; `model_proxy` leads to the model, `egress` to hosts by name."""
+        """Return the sandbox of agents and checks; `egress` is the socket of the proxy to allowed hosts."""
         sandbox = build_agent_sandbox(
             self.agent_environment.profile,
             space=self.space,
@@ -127,7 +128,7 @@ class Workplace:
         return DiskQuota(partial(self.folders.folders_of_run, self.workflow_id), mib) if mib else None
 
     async def set_up_checkouts(self) -> None:
-        """Set up checkouts that are not set up yet."""
+        """Set up the checkouts that are not set up yet."""
         async with AsyncExitStack() as stack:
             sandbox = self.sandbox(egress=await self.open_egress(stack))
             for tree in self.checkouts:
@@ -151,14 +152,14 @@ class Workplace:
     def _setup_folder(self) -> Path:
         return self.folders.run(self.workflow_id) / "outfit"
 
-    def meter(self) -> Meter | None:
-        """Return a meter for the cost of an agent, if its model is reached through the proxy."""
+    def create_meter(self) -> Meter | None:
+        """Create a meter for the cost of an agent, if its model is reached through the proxy."""
         return Meter() if self.agent_environment.upstreams else None
 
     async def open_model_proxy(
         self, soldier_id: str, tools: AgentTools | None, stack: AsyncExitStack, meter: Meter | None = None
     ) -> ModelProxy | None:
-        """Open the proxy to the model and the tools until the stack is closed, if the agent has either."""
+        """Open the proxy to the model and the tools if the agent has a model or tools; `stack` closes the proxy."""
         if not self.agent_environment.upstreams and tools is None:
             return None
         model_proxy = ModelProxy(
@@ -171,7 +172,7 @@ class Workplace:
         return await stack.enter_async_context(model_proxy)
 
     async def open_egress(self, stack: AsyncExitStack) -> Path | None:
-        """Open the proxy to hosts by name until the stack is closed, if hosts are allowed."""
+        """Open the proxy to the allowed hosts, if there are any, and return its socket; `stack` closes the proxy."""
         if self._egress is None:
             return None
         log = self.folders.egress_log(self.workflow_id)

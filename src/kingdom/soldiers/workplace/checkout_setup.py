@@ -1,8 +1,8 @@
 """Set up a fresh checkout: copy files that git ignores, run a setup script, and assign ports.
 
-A checkout is set up once, before its first agent. The settings may name a setup command for the repository; otherwise
-`.kingdom/setup.sh` in the checkout is used. It runs in the sandbox of agents, within a time limit, and its output is
-kept.
+A checkout is set up once, before its first agent. The setup script is the command that the settings contain for the
+repository, or else `.kingdom/setup.sh` in the checkout. The script runs in the sandbox of agents, within a time limit,
+and its output is kept.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ PORTS_PER_RUN = 10
 PORT_VARIABLE = "KINGDOM_PORT_BASE"
 SETUP_LIMIT = timedelta(minutes=10)
 _SCRIPT = Path(".kingdom", "setup.sh")
-# Below the range from which the kernel assigns ports.
+# These ports are below the range from which the kernel assigns ports.
 _PORT_FIRST, _PORT_END = 12_000, 32_760
-_PORTS = "ports"
-_SHOWN = 2000
+_PORT_FILE = "ports"
+_SHOWN_BYTES = 2000
 
 
 class CheckoutSetupFailed(ProgramFailed):
@@ -41,7 +41,10 @@ class CheckoutSetupFailed(ProgramFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutSetup:
-    """How checkouts are set up: files from `files`/{git}, and a setup command by repository id."""
+    """How checkouts are set up.
+
+    `files` has one folder per repository id, with the ignored files to copy. `setup` has commands by repository id.
+    """
 
     files: Path | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
@@ -58,10 +61,10 @@ async def set_up_checkout(
     sandbox: Sandbox | None = None,
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> None:
-    """Copy `ignored` files into a checkout and run its setup script, unless that is done; raises CheckoutSetupFailed.
+    """Copy ignored files into a checkout and run its setup script, unless the checkout is set up already.
 
-    `folder` keeps the marker `{tree}.done`, the names of copied `.env` files in `{tree}.env-files`, and the output of
-    the script in `{tree}.log`.
+    Raises CheckoutSetupFailed. `ignored` keeps those of the given paths that git ignores. `folder` contains the marker
+    `{tree}.done`, the names of copied `.env` files in `{tree}.env-files`, and the output of the script in `{tree}.log`.
     """
     done = folder / f"{tree.id}.done"
     if _is_done(done):
@@ -69,7 +72,7 @@ async def set_up_checkout(
     try:
         await _copy(tree, checkout_setup, folder, ignored)
         redaction = redaction.with_secrets(copied_secrets(tree, checkout_setup, folder=folder))
-        await _set_up(tree, checkout_setup, folder / f"{tree.id}.log", environment, sandbox, redaction)
+        await _run_setup_script(tree, checkout_setup, folder / f"{tree.id}.log", environment, sandbox, redaction)
     except CheckoutSetupFailed:
         raise
     except ProgramFailed as error:
@@ -86,23 +89,27 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
 
 
 def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
-    """Return the first of a run's ten ports; a run keeps them until it has not used them for very long."""
-    claim = folders.run(workflow_id) / _PORTS
-    if (own := _read_claim(claim)) is not None:
-        claim.touch()
+    """Return the first of a run's ten ports.
+
+    A run keeps its ports. If none are free, a run gets the ports that another run has not used for the longest time.
+    """
+    file = folders.run(workflow_id) / _PORT_FILE
+    if (own := _read_port_base(file)) is not None:
+        file.touch()
         return own
-    others = {base: other for other in folders.runs.glob(f"*/{_PORTS}") if (base := _read_claim(other)) is not None}
+    found = ((_read_port_base(other), other) for other in folders.runs.glob(f"*/{_PORT_FILE}"))
+    others = {base: other for base, other in found if base is not None}
     free = (base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in others)
     if (base := next(free, None)) is None:
         # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
         base, oldest = min(others.items(), key=lambda item: _last_used_at(item[1]))
         oldest.unlink(missing_ok=True)
-    write_atomically(claim, f"{base}\n")
+    write_atomically(file, f"{base}\n")
     return base
 
 
 async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: IgnoredFilter) -> None:
-    """Copy files, and first record which contain secrets: a later attempt finds them in the checkout already."""
+    """Copy ignored files. The names of `.env` files are recorded first, so their secrets are known if a copy fails."""
     source = checkout_setup.files / tree.git_id if checkout_setup.files else None
     if source and source.is_dir():
         requested = await asyncio.to_thread(_env_files, source, tree.path)
@@ -114,11 +121,11 @@ async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path,
 
 
 def _env_files(source: Path, checkout: Path) -> set[str]:
-    """Return the `.env` files of a folder that a checkout requests, whether they are copied yet or not."""
+    """Return the names of the `.env` files in `source` that a checkout requests."""
     patterns = read_patterns(checkout)
     names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
     last_matches = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
-    # Other names are not copied, because git prints them in quotes.
+    # Names that are not printable are never copied, because git prints them in quotes.
     return {str(name) for name, last in last_matches.items() if last and last.included and str(name).isprintable()}
 
 
@@ -127,11 +134,11 @@ def _env_files_record(tree: CheckoutSpec, folder: Path) -> Path:
 
 
 def _recorded_env_files(tree: CheckoutSpec, folder: Path) -> set[str]:
-    note = _env_files_record(tree, folder)
-    return set(note.read_text().splitlines()) if note.exists() else set()
+    record = _env_files_record(tree, folder)
+    return set(record.read_text().splitlines()) if record.exists() else set()
 
 
-async def _set_up(
+async def _run_setup_script(
     tree: CheckoutSpec,
     checkout_setup: CheckoutSetup,
     log: Path,
@@ -140,9 +147,9 @@ async def _set_up(
     redaction: Redaction,
 ) -> None:
     command = checkout_setup.setup.get(tree.git_id)
-    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).is_there():
+    if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).exists():
         return
-    # The shell tests inside the sandbox whether the script exists, because there a link cannot lead outside.
+    # The shell in the sandbox tests whether the script exists: there a symbolic link cannot lead to files outside.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()
@@ -165,14 +172,14 @@ async def _set_up(
 
 
 def _is_done(done: Path) -> bool:
-    """Return whether a marker exists, after creating its folder."""
+    """Create the folder of a marker, and return whether the marker exists."""
     done.parent.mkdir(parents=True, exist_ok=True)
     return done.exists()
 
 
 def _tail(log: Path) -> str:
     with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _SHOWN))
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _SHOWN_BYTES))
         return file.read().decode(errors="replace").strip()
 
 
@@ -185,15 +192,15 @@ def _variables(file: Path) -> dict[str, str]:
     return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
 
-def _last_used_at(claim: Path) -> float:
+def _last_used_at(port_file: Path) -> float:
     try:
-        return claim.stat().st_mtime
+        return port_file.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _read_claim(claim: Path) -> int | None:
+def _read_port_base(port_file: Path) -> int | None:
     try:
-        return int(claim.read_text())
+        return int(port_file.read_text())
     except (OSError, ValueError):
         return None

@@ -17,7 +17,7 @@ class HostFolders:
     runs/{workflow}/trees/{tree}           the checkouts of a run
     workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, and its instructions
     runs/{workflow}/reports/               every version of every report
-    logs/sessions/{soldier}.json, .err     transcripts
+    logs/sessions/{soldier}.json, .err     the transcript and the standard error of an agent
     logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run requested
     """
 
@@ -38,7 +38,7 @@ class HostFolders:
             folder.chmod(0o700)
 
     def instance(self) -> str:
-        """Return the id that distinguishes this directory from other hosts with the same name; created once."""
+        """Return the id that distinguishes this host from others with the same name; it is created once."""
         file = self.directory / "host.id"
         if not file.exists():
             file.write_text(secrets.token_hex(8))
@@ -49,7 +49,7 @@ class HostFolders:
         return self.runs / workflow_id
 
     async def remove_run(self, workflow_id: str) -> None:
-        """Remove everything of a run on this host unless it still has a checkout; its reports are in the store."""
+        """Remove all folders of a run on this host, unless it still has a checkout; the store keeps its reports."""
         run = self.run(workflow_id)
         with suppress(OSError):
             if any((run / "trees").glob("*")):
@@ -57,7 +57,8 @@ class HostFolders:
             for space in self._work_spaces_of(workflow_id):
                 space.chmod(0o700)
                 space.rename(run / space.name)
-            # Rename first, so a new start finds no half-removed folder; leftovers are found later as an unknown run.
+            # Rename the folder first, so that a new start of the run finds no half-removed folder. If the removal does
+            # not finish, the periodic cleanup removes the renamed folder later, because it belongs to no run.
             aside = run.rename(run.with_name(f"{workflow_id.partition('.')[0]}.{secrets.token_hex(4)}"))
             await asyncio.to_thread(remove_tree, aside)
 

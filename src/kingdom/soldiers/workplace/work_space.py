@@ -38,42 +38,43 @@ Reports of earlier steps are in `reports/` and are read-only:
 def lay_out_work_space(
     space: Path, run: Path, work: Work, trees: Iterable[CheckoutSpec], reports: Mapping[str, str]
 ) -> None:
-    """Create or update the folder: links, instructions, and report files that this host lacks.
+    """Create or update the folder with its links and instructions, and write report files that this host lacks.
 
-    Anything the agent put in their place is moved aside, as `{name}.found-1`.
+    `run` is the folder of the run, and `reports` are texts by their path in it. If the agent put something else in
+    place of a link or file, that is renamed to `{name}.found-1`.
     """
     repositories = _link_names(trees)
-    reading: dict[str, Path] = {}
+    report_links: dict[str, Path] = {}
     for path, text in reports.items():
         file = run / path
         if not file.exists():
             write_atomically(file, text)
-        reading[f"{_REPORTS}/{file.name}"] = file
+        report_links[f"{_REPORTS}/{file.name}"] = file
     space.parent.mkdir(parents=True, exist_ok=True)
     AgentFile(space.parent, space.name).make_folder()
     AgentFile(space, _REPORTS).make_folder()
-    for name, target in {**repositories, **reading}.items():
+    for name, target in {**repositories, **report_links}.items():
         AgentFile(space, name).link_to(target)
     task = {"task_id": work.id, "result_path": str(space / RESULT_FILE)}
-    texts = {_GUIDE: _instructions(work, repositories, reading), _TASK: json.dumps(task, indent=2) + "\n"}
+    texts = {_GUIDE: _instructions(work, repositories, report_links), _TASK: json.dumps(task, indent=2) + "\n"}
     for name, text in texts.items():
         AgentFile(space, name).write(text)
 
 
 def remove_work_space(space: Path) -> None:
-    """Remove the folder of an undone Work without following its links."""
+    """Remove the folder of a Work that a rollback undoes, without following its links."""
     with suppress(OSError):
         remove_tree(space)
 
 
 def _link_names(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
-    """Return each checkout by the name of its repository, with its branch if there are several of one repository."""
+    """Return the checkouts by link name: the repository id, with the branch if several checkouts share the id."""
     all_trees = list(trees)
     taken = {_REPORTS, _GUIDE, _TASK, RESULT_FILE}
     found: dict[str, Path] = {}
     for tree in all_trees:
-        twins = sum(other.git_id == tree.git_id for other in all_trees) > 1
-        name = f"{tree.git_id}@{tree.base_branch.replace('/', '-')}" if twins else tree.git_id
+        is_shared_id = sum(other.git_id == tree.git_id for other in all_trees) > 1
+        name = f"{tree.git_id}@{tree.base_branch.replace('/', '-')}" if is_shared_id else tree.git_id
         while name in taken:
             name = f"{name}-repository"
         taken.add(name)

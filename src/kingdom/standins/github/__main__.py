@@ -1,4 +1,4 @@
-"""The GitHub stand-in as a program."""
+"""Run the stand-in for GitHub: `python -m kingdom.standins.github --state FILE [--port N]`."""
 
 from kingdom.standins.github.application import build_github
 from kingdom.standins.server import run_as_program

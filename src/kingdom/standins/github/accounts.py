@@ -10,8 +10,8 @@ ROUTES = web.RouteTableDef()
 
 
 @ROUTES.get("/user")
-async def show_us(request: web.Request) -> web.Response:
-    """Answer with the user of the client."""
+async def show_our_user(request: web.Request) -> web.Response:
+    """Answer with our user."""
     state = request.app[STATE_FILE].state
     return web.json_response(GithubBodies(state, base_of(request)).user(state["login"]))
 
@@ -31,7 +31,7 @@ async def show_repository(request: web.Request) -> web.Response:
 
 @ROUTES.get("/rate_limit")
 async def show_limits(request: web.Request) -> web.Response:
-    """Answer with the rate limits. This request does not count."""
+    """Answer with the rate limits. This request does not count toward the limits."""
     limits = limits_of(request.app[STATE_FILE])
     core = {name: limits[name] for name in ("limit", "used", "reset")}
     core["remaining"] = limits["limit"] - limits["used"]

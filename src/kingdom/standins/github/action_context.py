@@ -13,7 +13,10 @@ from kingdom.standins.state_file import StateFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionContext:
-    """A user acts at a time. `reason` overrides the reason of our user's notification."""
+    """The user `by` acts at the time `at`. `base` is the server's address in links.
+
+    `reason` replaces the usual reason of our user's notification.
+    """
 
     application: web.Application
     base: str
@@ -39,7 +42,7 @@ def our_context(request: web.Request) -> ActionContext:
 
 
 def find_issue(state: dict[str, Any], repository: str, number: int | str, *, pull: bool = False) -> dict[str, Any]:
-    """Return an issue or a pull request; with `pull` only a pull request."""
+    """Return an issue or a pull request. With `pull`, an issue that is no pull request counts as missing."""
     found: dict[str, Any] | None = state["issues"].get(repository, {}).get(str(number))
     if found is None or (pull and not found["pull"]):
         raise not_found()

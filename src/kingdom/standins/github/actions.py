@@ -1,4 +1,4 @@
-"""Actions of users. Each changes the state, notifies our user if it concerns them, and queues webhooks."""
+"""Actions of users. Each action changes the state, notifies our user if necessary, and queues webhooks."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ from kingdom.standins.github.webhooks import queue_webhooks
 from kingdom.standins.state_file import StateFile
 
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
-_STATES = {"APPROVE": "APPROVED", "REQUEST_CHANGES": "CHANGES_REQUESTED", "COMMENT": "COMMENTED"}
+_REVIEW_STATES = {"APPROVE": "APPROVED", "REQUEST_CHANGES": "CHANGES_REQUESTED", "COMMENT": "COMMENTED"}
 
 
 def add_repository(context: ActionContext, name: str, *, private: bool = False, default_branch: str = "main") -> None:
@@ -25,7 +25,7 @@ def open_issue(
     context: ActionContext, repository: str, *, title: str, body: str | None, labels: list[str], assignees: list[str]
 ) -> dict[str, Any]:
     """Open an issue."""
-    issue = _add(context, repository, title=title, body=body, labels=labels, pull=None)
+    issue = _add_issue(context, repository, title=title, body=body, labels=labels, pull=None)
     _notify_us(context, issue, body)
     _queue_webhook(context, issue, "opened")
     if assignees:
@@ -45,7 +45,7 @@ def open_pull_request(
     sha: str | None = None,
     files: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Open a pull request. Only one can be open for the same two branches."""
+    """Open a pull request. Two branches can have only one open pull request."""
     first, _, second = head.partition(":")
     owner, ref = (first, second) if second else (repository.partition("/")[0], first)
     for other in context.state_file.state["issues"][repository].values():
@@ -66,7 +66,7 @@ def open_pull_request(
         "merged_by": None,
         "merge_commit_sha": None,
     }
-    stored = _add(context, repository, title=title, body=body, labels=[], pull=pull)
+    stored = _add_issue(context, repository, title=title, body=body, labels=[], pull=pull)
     _notify_us(context, stored, body)
     _queue_webhook(context, stored, "opened")
     return stored
@@ -138,18 +138,18 @@ def draft_review(
 def submit_review(context: ActionContext, pull: dict[str, Any], review: dict[str, Any], verdict: ReviewEvent) -> None:
     """Submit a review with its verdict, and remove its author from the requested reviewers."""
     if review["user"] == pull["user"] and verdict != "COMMENT":
-        doing = "approve" if verdict == "APPROVE" else "request changes on"
-        raise GithubRefusal(422, "Unprocessable Entity", f"Can not {doing} your own pull request")
+        action = "approve" if verdict == "APPROVE" else "request changes on"
+        raise GithubRefusal(422, "Unprocessable Entity", f"Can not {action} your own pull request")
     bodies = context.bodies
-    line_comments = [each for each in bodies.of(pull, "review_comments") if each["review_id"] == review["id"]]
+    line_comments = [each for each in bodies.parts_of(pull, "review_comments") if each["review_id"] == review["id"]]
     if verdict != "APPROVE" and not review["body"] and not line_comments:
         raise GithubRefusal(422, "Unprocessable Entity", "Body can't be blank")
-    review.update(state=_STATES[verdict], submitted_at=context.at)
+    review.update(state=_REVIEW_STATES[verdict], submitted_at=context.at)
     requested = pull["pull"]["requested_reviewers"]
     requested[:] = [each for each in requested if each != review["user"]]
     _touch(context, pull)
     _notify_us(context, pull, review["body"], *(each["body"] for each in line_comments), latest=None)
-    # Webhooks have the state of a review in lower case.
+    # GitHub writes the state of a review in lower case in webhooks.
     review_body = {**bodies.review(review), "state": review["state"].lower()}
     payload = {"review": review_body, "pull_request": bodies.pull_request(pull)}
     queue_webhooks(context, "pull_request_review", "submitted", pull["repository"], payload)
@@ -216,7 +216,7 @@ def label(context: ActionContext, issue: dict[str, Any], names: list[str]) -> No
         _queue_webhook(context, issue, "labeled", label=context.bodies.label(issue["repository"], name))
 
 
-def _add(
+def _add_issue(
     context: ActionContext,
     repository: str,
     *,
@@ -242,7 +242,7 @@ def _add(
         "labels": list(labels),
         "assignees": [],
         "pull": pull,
-        # The default reason of notifications for our user.
+        # The reason of notifications to our user if an action has no other reason.
         "part": "author" if context.by == context.state_file.state["login"] else None,
     }
     context.state_file.state["issues"][repository][str(number)] = stored
@@ -250,6 +250,7 @@ def _add(
 
 
 def _new_reference(context: ActionContext, issue: dict[str, Any]) -> dict[str, Any]:
+    """Return a new id, the issue, and the author of a comment or review."""
     place = {"repository": issue["repository"], "number": issue["number"]}
     return {"id": context.state_file.next_number("id"), **place, "user": context.by}
 
@@ -266,9 +267,10 @@ def _notify_us(
     part: str = "comment",
     latest: str | None = "",
 ) -> None:
-    """Update the notification thread of our user, unless they acted themselves or are not concerned.
+    """Update the notification thread of our user, unless our user acted or has no reason to be notified.
 
-    If our user acted, `part` is the reason of later notifications. An empty `latest` keeps the latest comment.
+    `because` is the reason of this notification. If our user acted, `part` is the reason of later notifications. An
+    empty `latest` keeps the link to the latest comment.
     """
     state = context.state_file.state
     if context.by == state["login"]:
@@ -276,8 +278,8 @@ def _notify_us(
         return
     place = f"{issue['repository']}#{issue['number']}"
     thread = state["threads"].get(place)
-    named = re.compile(rf"(?<![\w/])@{re.escape(state['login'])}(?![\w-])", re.IGNORECASE)
-    mentioned = any(named.search(each or "") for each in texts)
+    mention = re.compile(rf"(?<![\w/])@{re.escape(state['login'])}(?![\w-])", re.IGNORECASE)
+    mentioned = any(mention.search(each or "") for each in texts)
     reason = context.reason or because or ("mention" if mentioned else None)
     reason = reason or (thread and thread["reason"]) or issue["part"]
     if reason is None:

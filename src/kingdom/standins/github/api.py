@@ -50,7 +50,7 @@ def invalid(resource: str, code: str, **about: str) -> GithubRefusal:
 
 
 def format_time(at: datetime | None = None) -> str:
-    """Format a time as GitHub does, in seconds; by default now."""
+    """Format a time, by default now, as GitHub does: without fractions of a second."""
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -65,7 +65,7 @@ def base_of(request: web.Request) -> str:
 
 
 def repository_of(request: web.Request) -> str:
-    """Return the full name of the repository in the path; raises GithubRefusal if it does not exist."""
+    """Return the full name of the repository in the path. Raise GithubRefusal if it does not exist."""
     name = f"{request.match_info['owner']}/{request.match_info['name']}"
     if name not in request.app[STATE_FILE].state["repositories"]:
         raise not_found()
@@ -73,7 +73,7 @@ def repository_of(request: web.Request) -> str:
 
 
 async def body_of(request: web.Request, kind: type[_T]) -> _T:
-    """Decode the body of a request; raises GithubRefusal if it is invalid."""
+    """Decode the body of a request. Raise GithubRefusal if it is invalid."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.ValidationError as wrong:
@@ -83,7 +83,7 @@ async def body_of(request: web.Request, kind: type[_T]) -> _T:
 
 
 def since_of(request: web.Request, name: str = "since") -> str:
-    """Return a time of the query, or an empty string."""
+    """Return a time in the query of the URL, or an empty string."""
     given = request.query.get(name, "")
     try:
         # An unquoted plus in a query arrives as a space.
@@ -134,7 +134,7 @@ async def answer_like_github(request: web.Request, handler: Handler) -> web.Stre
     if isinstance(answer, web.Response):
         answer = _apply_conditional_request(request, answer)
     limits = state_file.state["limits"]
-    # This stays in memory until the next change, so a poll does not write the file.
+    # The counter is written with the next change of the state, so a poll does not write the file.
     if answer.status not in (304, 401, 429) and limits["used"] < limits["limit"] and request.path != "/rate_limit":
         limits["used"] += 1
     answer.headers.update(_limit_headers(limits))

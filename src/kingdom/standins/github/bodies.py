@@ -77,14 +77,14 @@ class GithubBodies:
             "repository_url": f"{self.base}/repos/{stored['repository']}",
             "labels_url": f"{url}/labels{{/name}}",
             "events_url": f"{url}/events",
-            "comments": len(self.of(stored, "comments")),
+            "comments": len(self.parts_of(stored, "comments")),
             "closed_by": stored["closed_by"] and self.user(stored["closed_by"]),
             "state_reason": stored["state_reason"],
             **({"pull_request": pull, "draft": stored["pull"]["draft"]} if stored["pull"] else {}),
         }
 
     def pull_request(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """Return a pull request as in a list."""
+        """Return a pull request in the short form that GitHub uses in lists."""
         pull, name = stored["pull"], stored["repository"]
         url, issue_url = self._url(stored, "pulls"), self._url(stored, "issues")
         page = f"{self.base}/{name}/pull/{stored['number']}"
@@ -121,8 +121,8 @@ class GithubBodies:
             "mergeable_state": "unknown" if stored["state"] == "closed" else "clean",
             "rebaseable": None,
             "merged_by": pull["merged_by"] and self.user(pull["merged_by"]),
-            "comments": len(self.of(stored, "comments")),
-            "review_comments": len(self.of(stored, "review_comments")),
+            "comments": len(self.parts_of(stored, "comments")),
+            "review_comments": len(self.parts_of(stored, "review_comments")),
             "maintainer_can_modify": False,
             "commits": pull["commits"],
             "additions": sum(each["additions"] for each in pull["files"]),
@@ -239,7 +239,7 @@ class GithubBodies:
             "description": None,
         }
 
-    def of(self, issue: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    def parts_of(self, issue: dict[str, Any], kind: str) -> list[dict[str, Any]]:
         """Return the comments, reviews or review comments of an issue or a pull request, oldest first."""
         place = (issue["repository"], issue["number"])
         return [each for each in self.state[kind] if (each["repository"], each["number"]) == place]

@@ -19,7 +19,10 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class GithubAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An action in a repository. `reason` overrides the notification reason, and `at` the time."""
+    """An action of the user `by` in a repository. The default of `at` is now.
+
+    `reason` replaces the usual reason of our user's notification.
+    """
 
     repository: str
     by: str = "octocat"
@@ -85,7 +88,7 @@ class Assign(IssueAction, kw_only=True):
 
 
 class WriteComment(IssueAction, kw_only=True):
-    """Write a comment. An @ mentions a user."""
+    """Write a comment. `@login` in the body mentions a user."""
 
     body: str
 
@@ -130,7 +133,7 @@ class SecondaryRateLimit(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RateLimitChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """New rate limits; omitted ones stay."""
+    """New rate limits. Omitted values stay unchanged."""
 
     limit: int | None = None
     remaining: int | None = None

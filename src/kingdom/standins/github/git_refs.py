@@ -23,8 +23,8 @@ class _NewRef(msgspec.Struct):
     sha: str = ""
 
 
-def ref_of(state: dict[str, Any], repository: str, ref: str) -> str | None:
-    """Return the commit of a ref, if it exists."""
+def commit_of_ref(state: dict[str, Any], repository: str, ref: str) -> str | None:
+    """Return the commit of a ref, or None if the ref does not exist."""
     sha: str | None = state.get("refs", {}).get(repository, {}).get(ref)
     return sha
 
@@ -37,7 +37,7 @@ async def create_ref(request: web.Request) -> web.Response:
         raise GithubRefusal(422, "Reference name must start with 'refs/' and have at least two slashes.")
     if not _SHA.fullmatch(asked.sha):
         raise GithubRefusal(422, "The sha parameter must be exactly 40 characters and contain only [0-9a-f].")
-    if ref_of(request.app[STATE_FILE].state, name, asked.ref):
+    if commit_of_ref(request.app[STATE_FILE].state, name, asked.ref):
         raise GithubRefusal(422, "Reference already exists")
     if asked.sha == _NO_COMMIT:
         raise GithubRefusal(422, "Object does not exist")
@@ -51,7 +51,7 @@ async def create_ref(request: web.Request) -> web.Response:
 async def show_ref(request: web.Request) -> web.Response:
     """Answer with a ref."""
     name, ref = repository_of(request), f"refs/{request.match_info['ref']}"
-    sha = ref_of(request.app[STATE_FILE].state, name, ref)
+    sha = commit_of_ref(request.app[STATE_FILE].state, name, ref)
     if sha is None:
         raise not_found()
     return web.json_response(_body(request, name, ref, sha))

@@ -71,7 +71,7 @@ async def create_issue(request: web.Request) -> web.Response:
         raise invalid("Issue", "missing_field", field="title")
     context = our_context(request)
     with context.state_file.change("POST issue", repository=name, title=asked.title, body=asked.body):
-        # GitHub still accepts the older field.
+        # GitHub still accepts the older field `assignee`.
         assignees = asked.assignees or ([asked.assignee] if asked.assignee else [])
         issue = actions.open_issue(
             context, name, title=asked.title, body=asked.body, labels=asked.labels, assignees=assignees
@@ -89,7 +89,7 @@ async def show_issue(request: web.Request) -> web.Response:
 @ROUTES.patch(_ISSUE)
 async def edit_issue(request: web.Request) -> web.Response:
     """Change title, text or state of an issue."""
-    context = await change(request, "PATCH issue", pull=False)
+    context = await change_issue(request, "PATCH issue", pull=False)
     return web.json_response(context.bodies.issue(issue_of(request)))
 
 
@@ -97,7 +97,7 @@ async def edit_issue(request: web.Request) -> web.Response:
 async def list_comments(request: web.Request) -> web.Response:
     """Answer with the comments on an issue or a pull request, oldest first."""
     bodies, since = GithubBodies(request.app[STATE_FILE].state, base_of(request)), since_of(request)
-    shown = [each for each in bodies.of(issue_of(request), "comments") if each["updated_at"] >= since]
+    shown = [each for each in bodies.parts_of(issue_of(request), "comments") if each["updated_at"] >= since]
     return page_of(request, shown, bodies.comment)
 
 
@@ -159,11 +159,11 @@ def issue_of(request: web.Request, *, pull: bool = False) -> dict[str, Any]:
 def sort(request: web.Request, issues: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return issues or pull requests in the requested order, by default newest first."""
     by = {"updated": "updated_at"}.get(request.query.get("sort", ""), "created_at")
-    late_first = request.query.get("direction", "desc") != "asc"
-    return sorted(issues, key=lambda issue: (issue[by], issue["number"]), reverse=late_first)
+    newest_first = request.query.get("direction", "desc") != "asc"
+    return sorted(issues, key=lambda issue: (issue[by], issue["number"]), reverse=newest_first)
 
 
-async def change(request: web.Request, call: str, *, pull: bool) -> ActionContext:
+async def change_issue(request: web.Request, call: str, *, pull: bool) -> ActionContext:
     """Change title, text or state of an issue or a pull request."""
     asked = await body_of(request, _Change)
     context, issue = our_context(request), issue_of(request, pull=pull)

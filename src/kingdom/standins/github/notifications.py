@@ -21,7 +21,7 @@ class _ReadUntil(msgspec.Struct):
 
 @ROUTES.get("/notifications")
 async def list_threads(request: web.Request) -> web.Response:
-    """Answer with the threads, newest first; read threads only with `all`."""
+    """Answer with the unread threads, newest first. The parameter `all` adds the threads that were read."""
     state = request.app[STATE_FILE].state
     since, before = since_of(request), since_of(request, "before")
     shown = [
@@ -44,7 +44,7 @@ async def list_threads(request: web.Request) -> web.Response:
 
 @ROUTES.put("/notifications")
 async def mark_all_read(request: web.Request) -> web.Response:
-    """Mark every thread as read, except those updated later."""
+    """Mark every thread as read, except threads that were updated after `last_read_at`."""
     until = format_time((await body_of(request, _ReadUntil)).last_read_at)
     with request.app[STATE_FILE].change("PUT notifications", until=until) as state:
         for thread in state["threads"].values():

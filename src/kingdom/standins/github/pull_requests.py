@@ -9,8 +9,8 @@ from kingdom.standins.github import actions
 from kingdom.standins.github.action_context import our_context
 from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
 from kingdom.standins.github.bodies import GithubBodies
-from kingdom.standins.github.git_refs import ref_of
-from kingdom.standins.github.issues import change, issue_of, sort
+from kingdom.standins.github.git_refs import commit_of_ref
+from kingdom.standins.github.issues import change_issue, issue_of, sort
 from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
@@ -77,7 +77,7 @@ async def create_pull_request(request: web.Request) -> web.Response:
         if not getattr(asked, field):
             raise invalid("PullRequest", "missing_field", field=field)
     context, details = our_context(request), msgspec.structs.asdict(asked)
-    sha = ref_of(context.state_file.state, name, f"refs/heads/{asked.head}")
+    sha = commit_of_ref(context.state_file.state, name, f"refs/heads/{asked.head}")
     with context.state_file.change("POST pull request", repository=name, **details):
         stored = actions.open_pull_request(context, name, sha=sha, **details)
     return web.json_response(context.bodies.whole_pull_request(stored), status=201)
@@ -93,7 +93,7 @@ async def show_pull_request(request: web.Request) -> web.Response:
 @ROUTES.patch(_PULL)
 async def edit_pull_request(request: web.Request) -> web.Response:
     """Change title, text or state of a pull request."""
-    context = await change(request, "PATCH pull request", pull=True)
+    context = await change_issue(request, "PATCH pull request", pull=True)
     return web.json_response(context.bodies.whole_pull_request(issue_of(request)))
 
 
@@ -141,17 +141,17 @@ async def withdraw_reviewers(request: web.Request) -> web.Response:
 
 @ROUTES.get(_PULL + "/reviews")
 async def list_reviews(request: web.Request) -> web.Response:
-    """Answer with the reviews of a pull request, oldest first; pending ones only of our user."""
+    """Answer with the reviews of a pull request, oldest first. Hide pending reviews of other users."""
     state = request.app[STATE_FILE].state
     bodies = GithubBodies(state, base_of(request))
-    stored = bodies.of(issue_of(request, pull=True), "reviews")
+    stored = bodies.parts_of(issue_of(request, pull=True), "reviews")
     shown = [each for each in stored if each["state"] != "PENDING" or each["user"] == state["login"]]
     return page_of(request, shown, bodies.review)
 
 
 @ROUTES.post(_PULL + "/reviews")
 async def create_review(request: web.Request) -> web.Response:
-    """Create a review. Without an event it stays pending."""
+    """Create a review. Without an event, the review stays pending."""
     asked, stored, context = await body_of(request, _NewReview), issue_of(request, pull=True), our_context(request)
     details = {"repository": stored["repository"], "number": stored["number"], "event": asked.event, "body": asked.body}
     line_comments = [msgspec.structs.asdict(each) for each in asked.comments]
@@ -187,7 +187,7 @@ async def submit_review(request: web.Request) -> web.Response:
 async def list_comments_of_review(request: web.Request) -> web.Response:
     """Answer with the line comments of a review."""
     review, bodies = _review_of(request), GithubBodies(request.app[STATE_FILE].state, base_of(request))
-    stored = bodies.of(issue_of(request, pull=True), "review_comments")
+    stored = bodies.parts_of(issue_of(request, pull=True), "review_comments")
     return page_of(request, [each for each in stored if each["review_id"] == review["id"]], bodies.review_comment)
 
 
@@ -196,15 +196,15 @@ async def list_review_comments(request: web.Request) -> web.Response:
     """Answer with the line comments of all submitted reviews, oldest first."""
     bodies, since = GithubBodies(request.app[STATE_FILE].state, base_of(request)), since_of(request)
     pull = issue_of(request, pull=True)
-    hidden = {each["id"] for each in bodies.of(pull, "reviews") if each["state"] == "PENDING"}
-    stored = bodies.of(pull, "review_comments")
+    hidden = {each["id"] for each in bodies.parts_of(pull, "reviews") if each["state"] == "PENDING"}
+    stored = bodies.parts_of(pull, "review_comments")
     shown = [each for each in stored if each["review_id"] not in hidden and each["created_at"] >= since]
     return page_of(request, shown, bodies.review_comment)
 
 
 def _review_of(request: web.Request) -> dict[str, Any]:
     bodies = GithubBodies(request.app[STATE_FILE].state, base_of(request))
-    for stored in bodies.of(issue_of(request, pull=True), "reviews"):
+    for stored in bodies.parts_of(issue_of(request, pull=True), "reviews"):
         if stored["id"] == int(request.match_info["id"]):
             return stored
     raise not_found()

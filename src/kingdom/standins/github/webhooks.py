@@ -43,7 +43,7 @@ class _NewWebhook(msgspec.Struct):
 def add_hook(
     context: ActionContext, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
 ) -> dict[str, Any]:
-    """Register a webhook for one repository or for all, and send it a ping."""
+    """Register a webhook for one repository or for all repositories, and send it a ping."""
     stored = {
         "id": context.state_file.next_number("id"),
         "repository": repository,
@@ -60,7 +60,7 @@ def add_hook(
 
 
 def queue_webhooks(context: ActionContext, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
-    """Queue an event for every webhook that subscribes to it. Call it inside a change."""
+    """Queue an event for every webhook that subscribes to it. Call it inside `StateFile.change`."""
     # All deliveries of an event have the same identifier.
     guid = str(uuid.uuid4())
     for hook in context.state_file.state["hooks"]:
@@ -72,7 +72,7 @@ def queue_webhooks(context: ActionContext, event: str, action: str, repository: 
 def start_sender(application: web.Application) -> None:
     """Send queued deliveries while the application runs."""
     application[_WAKE] = asyncio.Event()
-    application.cleanup_ctx.append(_sending)
+    application.cleanup_ctx.append(_run_sender)
 
 
 @ROUTES.get(_HOOKS)
@@ -163,7 +163,7 @@ def _enqueue(
     context.application[_WAKE].set()
 
 
-async def _sending(application: web.Application) -> AsyncIterator[None]:
+async def _run_sender(application: web.Application) -> AsyncIterator[None]:
     sender = asyncio.create_task(_send_all(application))
     yield
     sender.cancel()
@@ -180,7 +180,7 @@ async def _send_all(application: web.Application) -> None:
                 waiting = state_file.state["outbox"][0]
                 await asyncio.sleep(waiting["delay"])
                 result = await _send(session, state_file.state, waiting["delivery"])
-                # Removed only after sending, so a killed server sends it again.
+                # The delivery is removed only after it was sent, so a server that is killed here sends it again.
                 with state_file.change() as state:
                     del state["outbox"][0]
                     for delivery in state["deliveries"]:

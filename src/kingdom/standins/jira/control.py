@@ -12,14 +12,14 @@ from kingdom.standins.jira.rest_api import ACCOUNT, JiraRefusal, find_ticket
 from kingdom.standins.jira.tickets import ISSUE_TYPES, STATUSES, add_comment, change_ticket, create_ticket, ensure_user
 from kingdom.standins.server import CONTROL, STATE_FILE
 
-A_PERSON = "712020:a-person"
+DEFAULT_PERSON = "712020:a-person"
 
 Asked = TypeVar("Asked")
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class JiraUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A user with a name. Other users are named by their account id."""
+    """A user with a display name. All other users show their account id as their name."""
 
     account_id: str
     display_name: str
@@ -27,7 +27,7 @@ class JiraUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
-    """A ticket that a person opens; the assignee "me" is the account of the client."""
+    """A ticket that a person opens. The assignee "me" is the account of the client."""
 
     project: str
     summary: str
@@ -36,18 +36,18 @@ class NewTicket(msgspec.Struct, forbid_unknown_fields=True):
     status: str = "To Do"
     assignee: str | None = None
     labels: list[str] = []
-    by: str = A_PERSON
+    by: str = DEFAULT_PERSON
     at: Moment | None = None
 
 
 class TicketChange(msgspec.Struct, forbid_unknown_fields=True):
-    """Changed fields of a ticket; omitted fields stay."""
+    """Changed fields of a ticket. Omitted fields stay unchanged."""
 
     summary: str | msgspec.UnsetType = msgspec.UNSET
     status: str | msgspec.UnsetType = msgspec.UNSET
     assignee: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[str] | msgspec.UnsetType = msgspec.UNSET
-    by: str = A_PERSON
+    by: str = DEFAULT_PERSON
     at: Moment | None = None
 
 
@@ -55,12 +55,12 @@ class NewTicketComment(msgspec.Struct, forbid_unknown_fields=True):
     """A comment of a person on a ticket."""
 
     body: str
-    by: str = A_PERSON
+    by: str = DEFAULT_PERSON
     at: Moment | None = None
 
 
 class SearchLag(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether the search index stops updating, as Jira's sometimes does."""
+    """With `lags`, the search index is no longer updated, as sometimes happens in Jira."""
 
     lags: bool
 
@@ -126,7 +126,7 @@ async def _decode(request: web.Request, kind: type[Asked]) -> Asked:
 
 
 def _check_fields(request: web.Request, asked: NewTicket | TicketChange) -> tuple[datetime, dict[str, Any]]:
-    """Return the time and the given fields; refuses unknown statuses and issue types."""
+    """Return the time and the given fields. Refuse unknown statuses and issue types."""
     fields = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
     for name, known in (("status", STATUSES), ("issuetype", ISSUE_TYPES)):
         if name in fields and fields[name] not in known:

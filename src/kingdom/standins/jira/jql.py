@@ -36,7 +36,7 @@ class JqlOrder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JqlCondition:
-    """One field and its required value; for `updated` the earliest time."""
+    """One field and its required value. For the field `updated`, the value is the earliest time."""
 
     field: str
     value: str

@@ -60,7 +60,7 @@ class TransitionId(msgspec.Struct):
 
 
 class TransitionRequest(msgspec.Struct):
-    """A request to move a ticket."""
+    """A request to move a ticket to another status."""
 
     transition: TransitionId | None = None
     fields: dict[str, Any] = {}
@@ -224,7 +224,7 @@ async def _transitions(request: web.Request) -> web.Response:
 
 
 async def _do_transition(request: web.Request) -> web.Response:
-    """Move a ticket. A transition without a screen refuses fields and ignores a comment."""
+    """Move a ticket to another status. Like a Jira transition without a screen, refuse fields and ignore a comment."""
     body = await _body(request, TransitionRequest)
     ticket = _requested_ticket(request)
     wanted = str(body.transition.id) if body.transition else ""
@@ -247,7 +247,7 @@ async def _assign(request: web.Request) -> web.Response:
     if body.account_id is msgspec.UNSET:
         raise JiraRefusal(400, "'accountId' must be the only user identifying query parameter in GDPR strict mode.")
     state_file, me = request.app[STATE_FILE], request.app[ACCOUNT].id
-    # -1 means the default assignee, and projects here have none.
+    # In Jira, -1 means the default assignee of the project. Projects of the stand-in have no default assignee.
     account = None if body.account_id in (-1, "-1") else body.account_id
     if account is not None and account not in state_file.state["users"]:
         raise JiraRefusal(400, assignee=f"User '{account}' does not exist.")
@@ -287,8 +287,8 @@ def _page_range(request: web.Request) -> tuple[int, int]:
     return max(0, start), max(0, min(limit, PAGE))
 
 
-def _number(request: web.Request, name: str, usual: int) -> int:
-    text = request.query.get(name, str(usual))
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
     try:
         return int(text)
     except ValueError:

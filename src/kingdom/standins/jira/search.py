@@ -19,7 +19,7 @@ class PageToken(msgspec.Struct, frozen=True):
 
 
 class SearchRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of a search; `reconcile_issues` are ids of tickets that must be up to date."""
+    """The parameters of a search. `reconcile_issues` are ids of tickets that must be up to date."""
 
     jql: str | None = None
     next_page_token: str | None = None
@@ -32,10 +32,10 @@ class SearchRequest(msgspec.Struct, frozen=True, rename="camel"):
 def find_page(
     state: dict[str, Any], asked: SearchRequest, *, me: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return a page of tickets, and the token of the next page unless this is the last one.
+    """Return a page of tickets, and the token of the next page, or None on the last page.
 
     A token contains a sort key and not a count, so a ticket that changes between two pages is found at its new place.
-    A lagging search finds tickets by their earlier values and shows their current ones.
+    A lagging search finds tickets by their old values, but shows their current values.
     """
     query = parse_jql(asked.jql or "", me=me, now=datetime.now(UTC))
     _refuse_unknown_values(query, state)
@@ -44,7 +44,7 @@ def find_page(
         for ticket in _indexed_tickets(state, asked.reconcile_issues)
         if all(condition.matches(ticket) for condition in query.conditions)
     ]
-    # Two stable sorts: the id decides between equal values, the newest first.
+    # Sorting is stable, so tickets with equal values stay in the order of their ids, the newest first.
     tickets.sort(key=lambda ticket: int(ticket["id"]), reverse=True)
     tickets.sort(key=lambda ticket: _sort_value(ticket, query.order.field), reverse=query.order.descending)
     if asked.next_page_token:
@@ -52,13 +52,13 @@ def find_page(
         tickets = [ticket for ticket in tickets if _is_after(ticket, last, query.order)]
     page = tickets[:limit]
     shown = [state["tickets"][ticket["key"]] for ticket in page]
-    return shown, _token(page[-1], query.order) if len(tickets) > limit else None
+    return shown, _make_token(page[-1], query.order) if len(tickets) > limit else None
 
 
-def _indexed_tickets(state: dict[str, Any], current: Sequence[int]) -> list[dict[str, Any]]:
+def _indexed_tickets(state: dict[str, Any], reconciled_ids: Sequence[int]) -> list[dict[str, Any]]:
     if state["indexed"] is None:
         return list(state["tickets"].values())
-    fresh = {key: ticket for key, ticket in state["tickets"].items() if int(ticket["id"]) in current}
+    fresh = {key: ticket for key, ticket in state["tickets"].items() if int(ticket["id"]) in reconciled_ids}
     return list({**state["indexed"], **fresh}.values())
 
 
@@ -88,7 +88,7 @@ def _is_after(ticket: dict[str, Any], last: list[Any], order: JqlOrder) -> bool:
     return bool(number < last_number)
 
 
-def _token(last: dict[str, Any], order: JqlOrder) -> str:
+def _make_token(last: dict[str, Any], order: JqlOrder) -> str:
     token = PageToken(order, [_sort_value(last, order.field), int(last["id"])])
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode()
 

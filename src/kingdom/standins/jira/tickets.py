@@ -17,7 +17,7 @@ STATUSES = {
     "In Review": {"id": "10001", "category": "indeterminate"},
     "Done": {"id": "10002", "category": "done"},
 }
-# As in Jira's simple workflow, every status is reachable from every other.
+# As in Jira's simple workflow, each status can be reached from every other status.
 TRANSITIONS = {"11": "To Do", "21": "In Progress", "31": "In Review", "41": "Done"}
 ISSUE_TYPES = {"Epic": "10000", "Task": "10001", "Bug": "10002", "Story": "10003"}
 
@@ -29,12 +29,12 @@ def format_time(moment: datetime) -> str:
 
 
 def empty_state() -> dict[str, Any]:
-    """Return the state of a Jira without tickets; `indexed` has the tickets that a lagging search knows."""
+    """Return the state of a Jira without tickets. `indexed` has the tickets that a lagging search knows."""
     return {"projects": {}, "users": {}, "tickets": {}, "indexed": None}
 
 
 def ensure_user(state_file: StateFile, account: str, name: str = "", email: str = "") -> str:
-    """Add a user unless it exists; a user without a name is named by the account id."""
+    """Add a user unless it exists. The default name is the account id. A given name replaces the old one."""
     if name or account not in state_file.state["users"]:
         state_file.state["users"][account] = {"displayName": name or account, "emailAddress": email}
     return account
@@ -80,7 +80,7 @@ def change_ticket(state_file: StateFile, ticket: dict[str, Any], at: datetime, *
 def add_comment(
     state_file: StateFile, ticket: dict[str, Any], at: datetime, *, by: str, body: str | dict[str, Any]
 ) -> dict[str, Any]:
-    """Add a comment to a ticket; plain text becomes a document."""
+    """Add a comment to a ticket. Plain text becomes a document."""
     written = {
         "id": str(10000 + state_file.next_number("comment")),
         "author": ensure_user(state_file, by),

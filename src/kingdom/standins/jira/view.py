@@ -34,7 +34,7 @@ class JiraView:
     version: str
 
     def issue(self, ticket: dict[str, Any], fields: Sequence[str], expand: Sequence[str] = ()) -> dict[str, Any]:
-        """Return a ticket with the requested fields; with no field but the id, only that."""
+        """Return a ticket with the requested fields. If only the id is requested, return only the id."""
         if set(fields) <= {"id"}:
             return {"id": ticket["id"]}
         shown: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""`python -m kingdom.standins.slack --state FILE [--port N]`."""
+"""Run the stand-in for Slack: `python -m kingdom.standins.slack --state FILE [--port N]`."""
 
 from kingdom.standins.server import run_as_program
 from kingdom.standins.slack.application import build_slack

@@ -14,6 +14,7 @@ from kingdom.standins.slack.socket_mode import SENDER
 from kingdom.standins.slack.workspace import SlackRefusal, find_channel, next_ts
 from kingdom.standins.state_file import StateFile
 
+# Slack accepts five answers to one response_url.
 _ANSWERS_MAX = 5
 _CHANNEL_NAMES = {"im": "directmessage", "group": "privategroup", "mpim": "mpdm"}
 
@@ -26,7 +27,7 @@ def click_payload(
     user: dict[str, Any],
     action_id: str,
 ) -> dict[str, Any]:
-    """Return the payload for the app when a person clicks a button. Call it inside a change."""
+    """Return the payload for the app when a person clicks a button. Call it inside `StateFile.change`."""
     container = {"type": "message", "message_ts": message["ts"], "channel_id": channel["id"], "is_ephemeral": False}
     if "thread_ts" in message:
         container["thread_ts"] = message["thread_ts"]
@@ -53,7 +54,7 @@ def click_payload(
 
 
 async def answer_click(request: web.Request) -> web.Response:
-    """Handle a post of the app to a response_url: replace or delete the message, or add one."""
+    """Handle the app's answer to a response_url: replace or delete the message, or post another message."""
     state_file = request.app[STATE_FILE]
     address = state_file.state["response_urls"].get(request.match_info["secret"])
     if address is None or address["answers"] >= _ANSWERS_MAX:

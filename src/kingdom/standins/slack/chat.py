@@ -28,13 +28,14 @@ from kingdom.standins.slack.workspace import (
 )
 from kingdom.standins.state_file import StateFile
 
+# Slack's rate limit of each channel.
 _SECONDS_PER_MESSAGE = 1.0
 # The time of the last message per channel.
 LAST_POSTS = web.AppKey("last_posts", dict[str, float])
 
 
 def post_message(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Post a message to a channel, named by id or name, or to a person."""
+    """Post a message to a channel, which is given by its id or name, or to a person."""
     state_file = request.app[STATE_FILE]
     channel = _resolve_channel(state_file, arguments.get("channel", ""))
     content = read_content(arguments)
@@ -134,5 +135,10 @@ def _change_reaction(call: str, request: web.Request, arguments: dict[str, Any])
 
 
 def _call_details(content: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    looks = {name: arguments.get(name) for name in ("unfurl_links", "unfurl_media")}
-    return {"text": content.get("text"), "blocks": content.get("blocks"), "metadata": content.get("metadata"), **looks}
+    unfurling = {name: arguments.get(name) for name in ("unfurl_links", "unfurl_media")}
+    return {
+        "text": content.get("text"),
+        "blocks": content.get("blocks"),
+        "metadata": content.get("metadata"),
+        **unfurling,
+    }

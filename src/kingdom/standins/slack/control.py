@@ -35,7 +35,7 @@ class NewSlackUser(msgspec.Struct):
 
 
 class NewChannel(msgspec.Struct):
-    """A channel and its members; the app is a member by default."""
+    """A channel and its members. The app is a member by default."""
 
     name: str
     private: bool = False
@@ -44,7 +44,7 @@ class NewChannel(msgspec.Struct):
 
 
 class Membership(msgspec.Struct):
-    """A user, or the app by its user id, enters or leaves a channel."""
+    """A user enters or leaves a channel. The app also has a user id."""
 
     channel: str
     user: str
@@ -52,7 +52,7 @@ class Membership(msgspec.Struct):
 
 
 class NewMessage(msgspec.Struct):
-    """A message of a person: in a channel, in a thread, or without a channel to the app."""
+    """A message of a person in a channel or thread. Without a channel, it is a direct message to the app."""
 
     user: str
     text: str
@@ -71,14 +71,14 @@ class Click(msgspec.Struct):
 
 
 class Disconnection(msgspec.Struct):
-    """The end of all sockets: after a warning and a grace period, or at once without a reason."""
+    """All sockets are closed after a warning and a grace period. If `reason` is None, they are closed at once."""
 
     reason: Literal["refresh_requested", "warning"] | None = "refresh_requested"
     grace_seconds: float = 1.0
 
 
 class SlackSettingsChange(msgspec.Struct, omit_defaults=True):
-    """New settings of the server; omitted ones stay."""
+    """New settings of the server. Omitted settings stay unchanged."""
 
     rate_limit: bool | None = None
     ack_seconds: float | None = None
@@ -102,7 +102,7 @@ async def create_channel(request: web.Request, body: NewChannel) -> dict[str, An
 
 
 async def change_membership(request: web.Request, body: Membership) -> dict[str, Any]:
-    """Add a user to a channel, or remove one."""
+    """Add a user to a channel, or remove a user from it."""
     state_file = request.app[STATE_FILE]
     with state_file.change():
         channel = _channel(state_file, body.channel)
@@ -129,7 +129,7 @@ async def write_message(request: web.Request, body: NewMessage) -> dict[str, Any
 
 
 async def click_button(request: web.Request, body: Click) -> dict[str, Any]:
-    """Click a button as a person, and return whether the app acknowledged it. Slack does not repeat clicks."""
+    """Click a button as a person, and return whether the app acknowledged the click. Clicks are sent only once."""
     state_file = request.app[STATE_FILE]
     base_url = f"{request.scheme}://{request.host}"
     with state_file.change():
@@ -140,12 +140,12 @@ async def click_button(request: web.Request, body: Click) -> dict[str, Any]:
         )
         number = queue_envelope(state_file, request.app[FAULTS], "interactive", "block_actions", payload)
     request.app[SENDER].wake()
-    acknowledged = await request.app[SENDER].is_acknowledged(number)
+    acknowledged = await request.app[SENDER].wait_for_acknowledgement(number)
     return {"acknowledged": acknowledged, "trigger_id": payload["trigger_id"], "response_url": payload["response_url"]}
 
 
 async def disconnect(request: web.Request, body: Disconnection) -> dict[str, Any]:
-    """End all sockets."""
+    """Close all sockets."""
     return {"disconnected": await request.app[SENDER].disconnect(body.reason, body.grace_seconds)}
 
 

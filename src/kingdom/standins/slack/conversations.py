@@ -30,19 +30,19 @@ def get_history(request: web.Request, arguments: dict[str, Any]) -> dict[str, An
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     wanted = [message for message in history(state_file, channel) if _is_between(message, arguments)]
-    return _messages(wanted, arguments)
+    return _message_page(wanted, arguments)
 
 
 def get_replies(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a thread, oldest first. Its first message is always included."""
+    """Return the messages of a thread, oldest first. The first message is always included."""
     state_file = request.app[STATE_FILE]
     channel = joined_channel(state_file, arguments.get("channel", ""))
     parent, *replies = thread(state_file, channel, arguments.get("ts", ""))
-    return _messages([parent, *(reply for reply in replies if _is_between(reply, arguments))], arguments)
+    return _message_page([parent, *(reply for reply in replies if _is_between(reply, arguments))], arguments)
 
 
 def open_conversation(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Open a conversation with people, or return the open one."""
+    """Open a conversation with people, or return the conversation that is already open."""
     state_file = request.app[STATE_FILE]
     already = {"no_op": True, "already_open": True}
     if arguments.get("channel"):
@@ -69,7 +69,7 @@ def get_channel(request: web.Request, arguments: dict[str, Any]) -> dict[str, An
 
 
 def list_channels(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Describe the visible channels of the requested kinds, public ones by default."""
+    """Describe the visible channels of the requested kinds. The default kind is public channels."""
     state_file = request.app[STATE_FILE]
     asked = arguments.get("types") or "public_channel"
     types = asked if isinstance(asked, list) else asked.replace(" ", "").split(",")
@@ -102,7 +102,7 @@ def list_users(request: web.Request, arguments: dict[str, Any]) -> dict[str, Any
     return {"members": page, "response_metadata": {"next_cursor": cursor}}
 
 
-def _messages(wanted: list[dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
+def _message_page(wanted: list[dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
     page, cursor = _page(wanted, lambda message: str(message["ts"]), arguments)
     if not _flag(arguments, "include_all_metadata"):
         page = [{key: value for key, value in message.items() if key != "metadata"} for message in page]
@@ -128,7 +128,7 @@ def _moment(arguments: dict[str, Any], name: str) -> Decimal | None:
 def _page(
     items: list[dict[str, Any]], key: Callable[[dict[str, Any]], str], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the items from a cursor on, and the cursor of the next page."""
+    """Return the page of items that starts at the cursor, and the cursor of the next page."""
     try:
         limit = min(int(arguments.get("limit") or _PAGE), _PAGE_MAX)
     except ValueError as broken:
@@ -140,8 +140,8 @@ def _page(
             start = keys.index(base64.b64decode(arguments["cursor"], validate=True).decode().removeprefix("next:"))
         except (ValueError, binascii.Error) as broken:
             raise SlackRefusal("invalid_cursor") from broken
-    behind = items[start + limit :]
-    cursor = base64.b64encode(f"next:{key(behind[0])}".encode()).decode() if behind else ""
+    rest = items[start + limit :]
+    cursor = base64.b64encode(f"next:{key(rest[0])}".encode()).decode() if rest else ""
     return items[start : start + limit], cursor
 
 

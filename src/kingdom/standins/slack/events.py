@@ -13,7 +13,7 @@ from kingdom.standins.state_file import StateFile
 def queue_message_event(
     state_file: StateFile, faults: FaultQueue, channel: dict[str, Any], message: dict[str, Any]
 ) -> None:
-    """Queue the event of a new message if the app is in the channel. Call it inside a change."""
+    """Queue the event of a new message if the app is in the channel. Call it inside `StateFile.change`."""
     if not app_is_in(state_file, channel):
         return
     content = {key: value for key, value in message.items() if key != "metadata"}
@@ -45,7 +45,7 @@ def queue_change_event(
     before: dict[str, Any],
     after: dict[str, Any] | None,
 ) -> None:
-    """Queue the event of a changed message, or of a deleted one if `after` is None. Call it inside a change."""
+    """Queue the event of a change. If `after` is None, the message is deleted. Call it inside `StateFile.change`."""
     subtype = "message_changed" if after else "message_deleted"
     event = {
         "type": "message",
@@ -64,7 +64,7 @@ def queue_change_event(
 def queue_envelope(
     state_file: StateFile, faults: FaultQueue, envelope_type: str, name: str, payload: dict[str, Any]
 ) -> int:
-    """Store an envelope until it is acknowledged, and return its number. Call it inside a change."""
+    """Store an envelope until it is acknowledged, and return its number. Call it inside `StateFile.change`."""
     fault = faults.take("PUSH", name)
     held = fault is not None and fault.kind == "reorder"
     number = state_file.next_number("envelope")
@@ -77,13 +77,14 @@ def queue_envelope(
     }
     fresh = [envelope]
     if fault is not None and fault.kind == "repeat":
-        # The second envelope looks as if the acknowledgement of the first was late.
+        # The second envelope looks like a retry because the first envelope was not acknowledged in time.
         attempts = 1 if envelope_type == "events_api" else 0
         fresh.append({**envelope, "number": state_file.next_number("envelope"), "attempts": attempts})
     pending = state_file.state["pending"]
-    in_time = [each for each in pending if not each["held"]]
-    late = [{**each, "held": held} for each in pending if each["held"]]
-    state_file.state["pending"] = [*in_time, *fresh, *late]
+    others = [each for each in pending if not each["held"]]
+    # A held envelope is sent after the next envelope that is not held.
+    held_back = [{**each, "held": held} for each in pending if each["held"]]
+    state_file.state["pending"] = [*others, *fresh, *held_back]
     return number
 
 

@@ -18,7 +18,7 @@ _TEXT_MAX = 40_000
 
 
 def read_content(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a message after Slack's checks. In a form, blocks and metadata are JSON text."""
+    """Check the content of a message as Slack does, and return it. In a form, blocks and metadata are JSON text."""
     content = {name: _decoded(name, arguments[name]) for name in _CONTENT if arguments.get(name) is not None}
     if not content.get("text") and not content.get("blocks") and not content.get("attachments"):
         raise SlackRefusal("no_text")
@@ -39,7 +39,7 @@ def post(
     content: dict[str, Any],
     thread_ts: str | None = None,
 ) -> dict[str, Any]:
-    """Add a message to a channel or to one of its threads. Call it inside a change."""
+    """Add a message to a channel or to one of its threads. Call it inside `StateFile.change`."""
     message = {"type": "message", **author, "team": state_file.state["team"]["id"], "text": "", **content}
     if thread_ts:
         parent = thread_parent(state_file, channel, thread_ts)
@@ -74,7 +74,7 @@ def find_message(state_file: StateFile, channel: dict[str, Any], ts: str) -> dic
 
 
 def thread_parent(state_file: StateFile, channel: dict[str, Any], ts: str) -> dict[str, Any]:
-    """Return the first message of a thread, given any message of it."""
+    """Return the first message of a thread. `ts` is the timestamp of any of its messages."""
     try:
         message = find_message(state_file, channel, ts)
         return find_message(state_file, channel, message.get("thread_ts", ts))
@@ -83,14 +83,14 @@ def thread_parent(state_file: StateFile, channel: dict[str, Any], ts: str) -> di
 
 
 def history(state_file: StateFile, channel: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the descriptions of the messages of a channel without replies, newest first."""
+    """Return the messages of a channel without replies, newest first."""
     replies = _replies_by_parent(state_file, channel)
     content = state_file.state["messages"][channel["id"]]
     return [_describe(message, replies) for message in reversed(content) if "thread_ts" not in message]
 
 
 def thread(state_file: StateFile, channel: dict[str, Any], ts: str) -> list[dict[str, Any]]:
-    """Return the descriptions of the messages of a thread, oldest first."""
+    """Return the messages of a thread, oldest first."""
     parent = thread_parent(state_file, channel, ts)
     replies = _replies_by_parent(state_file, channel)
     return [_describe(message, replies) for message in (parent, *replies[parent["ts"]])]

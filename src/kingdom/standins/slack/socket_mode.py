@@ -1,4 +1,4 @@
-"""Socket Mode: send every envelope to one connection, and repeat it until it is acknowledged."""
+"""Socket Mode: send every envelope to one connection, and send it again until it is acknowledged."""
 
 import asyncio
 import hashlib
@@ -31,9 +31,12 @@ class EnvelopeSender:
 
     def __init__(self, state_file: StateFile) -> None:
         self._state_file = state_file
+        # The connections that get envelopes, the next one first. A connection that is being closed is only in `_open`.
         self._active: list[_Connection] = []
         self._open: set[_Connection] = set()
+        # The envelope number and the connection of each envelope id that was sent.
         self._sent: dict[str, tuple[int, _Connection]] = {}
+        # When an envelope without an acknowledgement is sent again.
         self._due: dict[int, float] = {}
         self._awaited: dict[int, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
@@ -50,7 +53,7 @@ class EnvelopeSender:
     async def run(self) -> None:
         """Send due envelopes until cancelled."""
         with self._state_file.change() as state:
-            # Slack does not repeat clicks, so clicks before a crash are lost.
+            # Slack sends a click only once, so the clicks before a crash are lost.
             state["pending"] = [each for each in state["pending"] if each["type"] != "interactive"]
         while True:
             self._changed.clear()
@@ -69,10 +72,10 @@ class EnvelopeSender:
                 if message.type == WSMsgType.TEXT:
                     self._acknowledge(message.data)
         finally:
-            self._remove(connection)
+            self._remove_connection(connection)
 
-    async def is_acknowledged(self, number: int) -> bool:
-        """Wait for the acknowledgement of an envelope that is sent once, and drop it after the timeout."""
+    async def wait_for_acknowledgement(self, number: int) -> bool:
+        """Return whether an envelope is acknowledged before the timeout. The envelope is not sent again."""
         self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._state_file.state["settings"]["ack_seconds"]):
@@ -86,7 +89,7 @@ class EnvelopeSender:
             self._remove_pending(number)
 
     async def disconnect(self, reason: str | None, grace_seconds: float) -> int:
-        """Close all connections after a warning and a grace period, or at once without a reason."""
+        """Close all connections after a warning and a grace period. If `reason` is None, close them at once."""
         leaving, self._active = self._active, []
         for connection in leaving:
             if reason is not None:
@@ -113,7 +116,7 @@ class EnvelopeSender:
         envelope = self._pending(number)
         if envelope is None or not self._active or not self._is_due(envelope):
             return
-        # Only missing acknowledgements count as failures, not lost connections.
+        # A missing acknowledgement counts as a failure. A lost connection does not count.
         if number in self._due and envelope["attempts"] > self._state_file.state["settings"]["retries"]:
             self._drop(envelope)
             return
@@ -131,7 +134,7 @@ class EnvelopeSender:
         try:
             await connection.socket.send_json({**sent, "accepts_response_payload": False})
         except ConnectionError:
-            self._remove(connection)
+            self._remove_connection(connection)
 
     def _is_due(self, envelope: dict[str, Any]) -> bool:
         if envelope["held"] or (envelope["type"] == "interactive" and envelope["attempts"]):
@@ -169,7 +172,7 @@ class EnvelopeSender:
             state["dropped"].append(envelope["payload"])
             self._remove_pending(envelope["number"])
 
-    def _remove(self, connection: _Connection) -> None:
+    def _remove_connection(self, connection: _Connection) -> None:
         if connection in self._active:
             self._active.remove(connection)
         self._open.discard(connection)
@@ -193,7 +196,7 @@ def ticket(app_token: str) -> str:
 
 
 async def connect(request: web.Request) -> web.StreamResponse:
-    """Open a connection, send the hello message, and serve it."""
+    """Open a connection, send the hello message, and serve the connection."""
     socket = web.WebSocketResponse()
     await socket.prepare(request)
     sender = request.app[SENDER]

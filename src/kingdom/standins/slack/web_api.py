@@ -36,7 +36,7 @@ async def call(request: web.Request) -> web.Response:
 
 @web.middleware
 async def answer_like_slack(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give refusals the body and the headers that Slack uses."""
+    """Replace the body and the headers of an error with those that Slack uses."""
     answer = await handler(request)
     if answer.status < web.HTTPBadRequest.status_code or not request.path.startswith(PREFIX):
         return answer

@@ -38,21 +38,21 @@ def empty_workspace() -> dict[str, Any]:
 
 
 def next_ts(state_file: StateFile) -> str:
-    """Return a unique message timestamp. Call it inside a change."""
+    """Return a unique message timestamp. Call it inside `StateFile.change`."""
     ts = max(time.time_ns() // 1000, state_file.state["last_ts"] + 1)
     state_file.state["last_ts"] = ts
     return f"{ts // _MICROSECONDS}.{ts % _MICROSECONDS:06d}"
 
 
 def add_user(state_file: StateFile, name: str, real_name: str = "") -> dict[str, Any]:
-    """Add a person to the workspace. Call it inside a change."""
+    """Add a person to the workspace. Call it inside `StateFile.change`."""
     user_id = f"U{state_file.next_number('user'):09d}"
     state_file.state["users"][user_id] = _person(user_id, name, real_name or name.title(), is_bot=False)
     return dict(state_file.state["users"][user_id])
 
 
 def add_channel(state_file: StateFile, name: str, kind: str, members: Sequence[str]) -> dict[str, Any]:
-    """Create a channel. Call it inside a change."""
+    """Create a channel. Call it inside `StateFile.change`."""
     for member in members:
         find_user(state_file, member)
     letter = {"im": "D", "mpim": "G"}.get(kind, "C")
@@ -85,7 +85,7 @@ def find_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
 
 
 def visible_channel(state_file: StateFile, channel_id: str) -> dict[str, Any]:
-    """Return a channel that the app can see; private channels are visible only to members."""
+    """Return a channel that the app can see. Private channels are visible only to members."""
     channel = find_channel(state_file, channel_id)
     if channel["kind"] != "channel" and not app_is_in(state_file, channel):
         raise SlackRefusal("channel_not_found")
@@ -108,7 +108,7 @@ def find_channel_by_name(state_file: StateFile, name: str) -> dict[str, Any] | N
 
 
 def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any] | None:
-    """Return the open conversation of the app with people, if any."""
+    """Return the open conversation of the app with people, or None."""
     members = {state_file.state["app"]["user_id"], *users}
     for channel in state_file.state["channels"].values():
         if channel["kind"] in ("im", "mpim") and set(channel["members"]) == members:
@@ -118,7 +118,7 @@ def find_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str
 
 
 def ensure_direct_channel(state_file: StateFile, users: Sequence[str]) -> dict[str, Any]:
-    """Return the conversation of the app with people, opening it if needed. Call it inside a change."""
+    """Return the conversation of the app with people, opening it if needed. Call it inside `StateFile.change`."""
     kind = "im" if len(users) == 1 else "mpim"
     return find_direct_channel(state_file, users) or add_channel(
         state_file, "", kind, [state_file.state["app"]["user_id"], *users]
@@ -131,7 +131,7 @@ def app_is_in(state_file: StateFile, channel: dict[str, Any]) -> bool:
 
 
 def describe_channel(state_file: StateFile, channel: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel as the Web API describes it."""
+    """Return a channel in the form of the Web API."""
     kind = channel["kind"]
     shown = {
         "id": channel["id"],

@@ -1,1 +1,1 @@
-"""The checks, one module per promise. Each check reads the evidence and yields violations."""
+"""The checks, one module for each promise of the bus. Each check reads the evidence and yields violations."""

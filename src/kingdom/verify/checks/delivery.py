@@ -1,4 +1,4 @@
-"""Published events arrive: all of a transaction or none, and every reaction takes effect once."""
+"""Check that all events of a transaction arrive or none, and that every reaction takes effect once."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from kingdom.verify.evidence import SECOND_NS, CopyId, Evidence
 from kingdom.verify.health import MachineHealth
 from kingdom.verify.violation import Violation, ViolationKind
 
+# The clocks of the store and of the machine may drift apart by this much.
 _CLOCK_DRIFT_NS = SECOND_NS // 20
 
 
 def lost_events(evidence: Evidence) -> Iterator[Violation]:
-    """Find confirmed events that are missing, or that are done without any effect."""
+    """Find published events that are not in the store, or that are DONE without any effect."""
     traced = {(facts["stream"], facts["event"]) for facts in evidence.applied}
     for event_id in sorted(evidence.committed):
         for stream in evidence.described[event_id]["streams"]:
@@ -45,7 +46,7 @@ def torn_transactions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def delivered_after_rollback(evidence: Evidence) -> Iterator[Violation]:
-    """Find events that were not published, or whose transaction was rolled back."""
+    """Find events that are in the store although they were not published or their transaction was rolled back."""
     rolled_back = {event for facts in evidence.facts_of("rolled_back") for event in facts["events"]}
     for event_id in sorted({event.event_id for event in evidence.events} - evidence.described.keys()):
         yield Violation(ViolationKind.ROLLED_BACK, event_id, "in the store, but not published")
@@ -73,7 +74,7 @@ def repeated_reactions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def duplicate_ids(evidence: Evidence) -> Iterator[Violation]:
-    """Find ids that a stream has twice, and positions that two events share."""
+    """Find events that a stream has twice, and positions that two events have."""
     places: dict[CopyId, set[int]] = defaultdict(set)
     owners: dict[int, set[CopyId]] = defaultdict(set)
     stored = [(event.stream, event.event_id, event.position) for event in evidence.events]
@@ -113,7 +114,7 @@ def early_deliveries(evidence: Evidence) -> Iterator[Violation]:
 
 
 def contested_keys(evidence: Evidence) -> Iterator[Violation]:
-    """Find dedup keys that several reactions asked for, unless exactly one of them got the key."""
+    """Find contested dedup keys that were not won by exactly one reaction."""
     winners: dict[str, list[str]] = defaultdict(list)
     for facts in evidence.applied:
         if "contest" in facts:
@@ -126,6 +127,7 @@ def contested_keys(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _tallies(evidence: Evidence) -> Iterator[tuple[str, int, int]]:
+    """Yield each tally with the number of its reactions in the log and the count in its record."""
     traces = Counter(facts["tally"] for facts in evidence.applied if "tally" in facts)
     for tally in sorted(traces.keys() | evidence.tallies.keys()):
         yield tally, traces[tally], evidence.tallies.get(tally, 0)

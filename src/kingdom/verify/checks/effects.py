@@ -1,4 +1,4 @@
-"""Outside calls happen once, as far as their target can guarantee that."""
+"""Check that calls are executed once, as far as their target can guarantee that."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def repeated_calls(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _sender_was_stopped(evidence: Evidence, health: MachineHealth, call: str) -> bool:
-    """Return whether the target only guarantees a time, and a sender of this call was stopped while sending."""
+    """Return whether a call may be repeated, because it uses `Idempotency.TIME` and one of its senders was stopped."""
     event = evidence.accepted[call][0]["event"]
     if evidence.described[event]["idempotency"] != "time":
         return False
@@ -39,7 +39,7 @@ def unsafe_resends(evidence: Evidence) -> Iterator[Violation]:
 
 
 def unclosed_calls(evidence: Evidence) -> Iterator[Violation]:
-    """Find accepted calls that were not closed exactly once, by an event or by proof."""
+    """Find accepted calls that were not closed exactly once, either by an event or by their own handler."""
     closed: dict[str, int] = defaultdict(int)
     for facts in evidence.applied:
         if "closes" in facts:

@@ -1,4 +1,4 @@
-"""Every event ends in its expected status, and every process ends when asked to."""
+"""Check that every event ends in its expected status, and that every process ends only when it is asked to."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.violation import Violation, ViolationKind
 
-# A normal end, a kill, or a SIGTERM before the process could handle it.
+# The exit codes of a normal end, of a kill, and of a SIGTERM that came before the process could handle it.
 _ENDED_AS_EXPECTED = frozenset({0, -9, -15})
 
 
 def wrong_ends(evidence: Evidence) -> Iterator[Violation]:
-    """Find events that are still open, or DEAD or not DEAD against expectation."""
+    """Find events that have not ended, and events that ended in an unexpected status."""
     for stored in evidence.events:
         where = f"{stored.stream} position {stored.position}"
         if stored.status in ("PENDING", "PROCESSING"):
@@ -31,10 +31,10 @@ def broken_invariants(evidence: Evidence) -> Iterator[Violation]:
     """Find broken invariants of the store, and processes that ended unexpectedly."""
     for invariant, times in Counter(facts["invariant"] for facts in evidence.facts_of("broken")).items():
         yield Violation(ViolationKind.INVARIANT, invariant, f"seen {times} times")
-    at_work = {entry.process for entry in evidence.entries("ready")}
+    ready = {entry.process for entry in evidence.entries("ready")}
     for facts in evidence.facts_of("exited"):
-        gave_up = facts["code"] == 0 and not facts.get("asked", True) and facts["process"] in at_work
-        if gave_up or facts["code"] not in _ENDED_AS_EXPECTED:
+        ended_early = facts["code"] == 0 and not facts.get("asked", True) and facts["process"] in ready
+        if ended_early or facts["code"] not in _ENDED_AS_EXPECTED:
             yield Violation(ViolationKind.PROCESS, facts["process"], f"ended by itself with code {facts['code']}")
     for facts in evidence.facts_of("did_not_end"):
         yield Violation(ViolationKind.PROCESS, facts["process"], "did not end when it was asked to")

@@ -1,4 +1,4 @@
-"""No retention removes a record too early, and a reader of the log gets every entry."""
+"""Check that the retention removes no record too early, and that a reader of the log gets every entry once."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 
 def removed_records(evidence: Evidence) -> Iterator[Violation]:
-    """Find records that were removed before they were over."""
+    """Find records that were removed although their state is not final."""
     for facts in evidence.applied:
         if facts.get("state") == "kept" and evidence.records.get(facts["record"]) != "kept":
             yield Violation(ViolationKind.REMOVED, facts["record"], "written by an applied reaction, but removed")
 
 
 def log_reading_errors(evidence: Evidence) -> Iterator[Violation]:
-    """Compare what a reader got by cursor with the final log."""
+    """Find entries that a reader of the log missed, or got twice or in the wrong order."""
     if evidence.read is None:
         return
     written = [(facts["stream"], facts["event"], facts["token"]) for facts in evidence.applied]

@@ -1,4 +1,4 @@
-"""Operator requests take effect, and stay in effect."""
+"""Check that the requests of an operator take effect, and stay in effect."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def run_after_end(evidence: Evidence) -> Iterator[Violation]:
 
 
 def claims_while_paused(evidence: Evidence) -> Iterator[Violation]:
-    """Find claims that started after a pause was confirmed and ended before a resume."""
+    """Find claims on a stream between the confirmation of its pause and the request to resume it."""
     since: dict[str, int] = {}
     for entry in evidence.entries("paused", "resuming", "claimed"):
         stream = entry.facts["stream"]

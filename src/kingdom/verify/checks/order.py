@@ -1,4 +1,4 @@
-"""Events of one key keep their order: the order of publishing, and that of their positions."""
+"""Check that the events of a key are handled in the order of their publishing and of their positions."""
 
 import math
 from collections import defaultdict
@@ -10,7 +10,10 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 
 class _Publication(NamedTuple):
-    """The transaction in which an event was published, its number there, and the times by the host's clock."""
+    """The publishing of an event. `transaction` identifies its transaction, and `number` is its place there.
+
+    `began` and `confirmed` are the times before and after the transaction.
+    """
 
     transaction: int
     number: int
@@ -19,18 +22,18 @@ class _Publication(NamedTuple):
 
 
 def order_violations(evidence: Evidence) -> Iterator[Violation]:
-    """Compare the order of transactions in the log and of calls at the target with both orders."""
+    """Find events of one key that were applied or called in another order than they were published or stored."""
     publications = _publications(evidence)
     applied = [(facts["stream"], facts["event"]) for facts in evidence.applied]
     called = [(times[0]["stream"], times[0]["event"]) for times in evidence.accepted.values()]
     for verb, copies in (("applied", applied), ("called", called)):
         for key, events in _group_by_key(evidence, copies).items():
-            yield from _by_position(evidence, verb, key, events)
-            yield from _by_publishing(publications, verb, key, events)
+            yield from _check_positions(evidence, verb, key, events)
+            yield from _check_publishing(publications, verb, key, events)
 
 
 def overtaken_dead_events(evidence: Evidence) -> Iterator[Violation]:
-    """Find handlers that ran behind a DEAD event that blocks its key, before an operator resolved it."""
+    """Find handlers that ran while their key was blocked, before an operator resolved the DEAD event."""
     decided: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("redriving", "discarding", "cancelling"):
         decided[entry.facts["event"]].append(entry.at)
@@ -55,13 +58,13 @@ def overtaken_dead_events(evidence: Evidence) -> Iterator[Violation]:
 def _group_by_key(evidence: Evidence, copies: Sequence[CopyId]) -> dict[CopyId, list[str]]:
     by_key: dict[CopyId, list[str]] = defaultdict(list)
     for stream, event in copies:
-        # If a dead event does not block its key, a redrive runs it after later events.
+        # If a dead event does not block its key, later events may run before its redrive. Such events are left out.
         if event not in evidence.first_redriven or evidence.streams[stream].on_dead == "block":
             by_key[evidence.ordering_key(stream, event)].append(event)
     return {key: events for key, events in by_key.items() if len(events) > 1}
 
 
-def _by_position(evidence: Evidence, verb: str, key: CopyId, events: Sequence[str]) -> Iterator[Violation]:
+def _check_positions(evidence: Evidence, verb: str, key: CopyId, events: Sequence[str]) -> Iterator[Violation]:
     furthest = 0
     for event in events:
         stored = evidence.stored.get((key[0], event))
@@ -72,12 +75,12 @@ def _by_position(evidence: Evidence, verb: str, key: CopyId, events: Sequence[st
         furthest = max(position, furthest)
 
 
-def _by_publishing(
+def _check_publishing(
     publications: dict[str, _Publication], verb: str, key: CopyId, events: Sequence[str]
 ) -> Iterator[Violation]:
     """Find events that ran after an event that was published later.
 
-    This does not use the positions, because a store that reverses the order would also reverse those.
+    This does not use the positions, because a store that reverses the order would also reverse the positions.
     """
     latest = -math.inf
     numbers: dict[int, int] = {}
@@ -96,7 +99,7 @@ def _by_publishing(
 
 
 def _publications(evidence: Evidence) -> dict[str, _Publication]:
-    """Return the first publication of each event. Follow-ups are compared only within their transaction."""
+    """Return the first publication of each event. The order of follow-ups is checked only within a transaction."""
     confirmed = {entry.facts["events"][0]: entry.at for entry in evidence.entries("published") if entry.facts["events"]}
     publications: dict[str, _Publication] = {}
     for number, entry in enumerate(evidence.entries("publishing")):

@@ -1,4 +1,4 @@
-"""One holder at a time: a stale worker changes nothing, and no two workers handle one key together."""
+"""Check that a stale worker changes nothing, and that no two workers handle one key at the same time."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _FINAL = frozenset({"done", "dead"})
 
 @dataclass(slots=True)
 class _Handling:
-    """One run of a handler. It ends with the handler, or with the last entry of its process."""
+    """One run of a handler. If the process died before the handler ended, `ended` is the last entry of the process."""
 
     key: CopyId
     event: str
@@ -26,8 +26,8 @@ class _Handling:
 def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
     """Find settlements under an old token.
 
-    A final settlement ends all claims, so any newer claim proves that it was stale. Another settlement may be followed
-    by newer claims, so it is stale only if such a claim came before it.
+    After a final settlement an event is never claimed again, so any newer claim proves that the settlement was stale.
+    After other settlements the event is claimed again, so they are stale only if the newer claim came before them.
     """
     for facts in evidence.facts_of("settled"):
         for position, outcome in facts["outcomes"].items():
@@ -46,13 +46,13 @@ def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_after_redrive(evidence: Evidence, claim: Claim) -> bool:
-    """Return whether an operator redrove the event before this claim."""
+    """Return whether the operator redrove the event before this claim."""
     asked = evidence.first_redriven.get(claim.event)
     return asked is not None and asked < claim.at
 
 
 def live_leases_lost(evidence: Evidence) -> Iterator[Violation]:
-    """Find events that another worker got while the lease of a living holder was valid."""
+    """Find events that another worker got although the lease of a living holder was valid."""
     for former, later in lost_claims(evidence):
         lived = evidence.last_seen[former.process] > later.at
         if lived and evidence.lease_is_valid(former.stream, former.token, later.at):
@@ -61,7 +61,7 @@ def live_leases_lost(evidence: Evidence) -> Iterator[Violation]:
 
 
 def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
-    """Return each claim that was not settled before the next claim of the same event, with that next claim."""
+    """Return each claim that was not settled before the next claim of the same event, together with the next claim."""
     for claims in evidence.claims_of.values():
         for former, later in pairwise(claims):
             began = evidence.settling_began.get((former.position, former.token))
@@ -73,9 +73,9 @@ def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
 def overlapping_handlers(evidence: Evidence) -> Iterator[Violation]:
     """Find handlers of one key that ran at the same time although the first lease was valid.
 
-    A process stopped for longer than its lease may overlap with its successor. Its writes are refused then.
+    A process that is stopped for longer than its lease may overlap with the next holder, since its writes are refused.
     """
-    given = {(claim.token, claim.stream, claim.event): claim.at for claim in evidence.claims}
+    claimed_at = {(claim.token, claim.stream, claim.event): claim.at for claim in evidence.claims}
     by_key: dict[CopyId, list[_Handling]] = defaultdict(list)
     for handling in _handlings(evidence):
         by_key[handling.key].append(handling)
@@ -83,7 +83,7 @@ def overlapping_handlers(evidence: Evidence) -> Iterator[Violation]:
         running: list[_Handling] = []
         for handling in handlings:
             running = [other for other in running if other.ended > handling.began]
-            at = given.get((handling.token, key[0], handling.event), handling.began)
+            at = claimed_at.get((handling.token, key[0], handling.event), handling.began)
             for other in running:
                 if other.token == handling.token or evidence.lease_is_valid(key[0], other.token, at):
                     detail = f"{handling.event} ran in {handling.process} while {other.event} ran in {other.process}"

@@ -1,4 +1,4 @@
-"""References to repositories and MCP servers, and the merge of Workflow and Work references."""
+"""References of Workflows and Works to repositories and MCP servers."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -40,13 +40,16 @@ Ref = TypeVar("Ref", GitRef, McpServerRef)
 
 
 def merge_refs(workflow: Iterable[Ref], work: Iterable[Ref]) -> tuple[Ref, ...]:
-    """Merge the references of a Workflow and one of its Works. A reference of the Work wins."""
+    """Merge the references of a Workflow and one of its Works.
+
+    If both refer to the same resource, the reference of the Work is used.
+    """
     merged = {ref.target: ref for ref in workflow} | {ref.target: ref for ref in work}
     return tuple(merged.values())
 
 
 def added_and_removed(before: Iterable[Ref], after: Iterable[Ref]) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-    """Return the references that only the second list has, and those that only the first list has."""
+    """Return the added references, which only `after` has, and the removed references, which only `before` has."""
     old, new = tuple(before), tuple(after)
     return tuple(ref for ref in new if ref not in old), tuple(ref for ref in old if ref not in new)
 

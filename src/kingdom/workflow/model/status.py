@@ -1,4 +1,4 @@
-"""Statuses and status machines as tables. Error messages, documentation and tests are derived from them."""
+"""Statuses and status machines as tables. Error messages, documentation and tests use these tables."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -108,7 +108,10 @@ class WorkTreeStatus(StrEnum):
 
 
 class StatusMachine(Generic[S]):
-    """The states of one kind of part, and the allowed transitions."""
+    """The states of one kind of object, and the allowed transitions.
+
+    `transitions` maps a state to the names of the states that can follow, separated by spaces.
+    """
 
     def __init__(self, name: str, states: type[S], transitions: Mapping[S, str]) -> None:
         self.name = name
@@ -119,7 +122,7 @@ class StatusMachine(Generic[S]):
 
     @property
     def final(self) -> frozenset[S]:
-        """Return the states without a following state."""
+        """Return the states that no other state can follow."""
         return frozenset(state for state, following in self.transitions.items() if not following)
 
     def check(self, part_id: str, state: S, to: S) -> None:
@@ -219,6 +222,7 @@ WORK_TREE = StatusMachine(
 MACHINES: tuple[StatusMachine[Any], ...] = (WORKFLOW, WORK, AGENT, QUERY, REPORT, VERIFICATION, CHECKPOINT, WORK_TREE)
 
 _NOT_FINAL = WORKFLOW.states - WORKFLOW.final
+# Each operation on a Workflow, and the statuses that allow it.
 OPERATIONS: Mapping[str, frozenset[WorkflowStatus]] = {
     "place": _NOT_FINAL,
     "prepare": frozenset({WorkflowStatus.CREATED}),

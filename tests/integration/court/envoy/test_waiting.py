@@ -38,7 +38,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
         root, _, reminder, warning = await scene.said()
     assert reminder["thread_ts"] == warning["thread_ts"] == root["ts"]
     assert "waited for a day: Merge it?" in reminder["text"]
-    assert "Nobody has answered for 8 days" in warning["text"]
+    assert "No answer for 8 days" in warning["text"]
     assert "then the answer is 'no'" in warning["text"]
 
 
@@ -49,7 +49,7 @@ async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_
         await envoy.remind()
         await envoy.remind()
     [said] = await reminders(scene)
-    assert said.startswith("Nobody has answered for 9 days")
+    assert said.startswith("No answer for 9 days")
 
 
 async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
@@ -61,7 +61,7 @@ async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
     assert (await scene.the_ask()).status == "open"
 
 
-@pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "Nobody answered")])
+@pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "No answer in time")])
 async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
     async with scene.envoy(hears=False):
         await scene.begin()

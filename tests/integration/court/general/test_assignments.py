@@ -186,7 +186,7 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
     await lifecycle.resume(court.bus, waiting.workflow_id, Continue(reply="left"), actor="anna")
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     ignored = await court.until_event(await court.answer(waiting.id, "right"), EventStatus.COMPLETED)
-    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was already answered by somebody")
+    assert (ignored.outcome, ignored.reason) == ("ignored", "the question was already answered by a person")
     go.touch()
     await court.until_event(event_id, EventStatus.COMPLETED)
     assert await court.held() == {}

@@ -22,7 +22,7 @@ from kingdom.court.records import save
 from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
 from kingdom.log_output import configure_logs
 from kingdom.realm import Realm
-from kingdom.roles import declared
+from kingdom.roles import declare_application
 from kingdom.roles.context import RoleContext
 from kingdom.roles.general import build
 from kingdom.settings import Settings
@@ -40,7 +40,7 @@ OURS = ("acme/*",)
 
 @pytest.fixture
 async def bus(backend: BackendUnderTest) -> AsyncIterator[Bus]:
-    application = declared(Realm())
+    application = declare_application(Realm())
     async with backend.open(application.topology, application.kinds) as bus:
         yield bus
 

@@ -28,7 +28,7 @@ from kingdom.court.package import Package
 from kingdom.court.questions import HumanQuestion, load_question, save_question
 from kingdom.court.quota import QUOTAS, Quota, read_quota
 from kingdom.court.records import CURRENT, load, receive_event, save
-from kingdom.court.streams import TOPOLOGY, assignment_rested
+from kingdom.court.streams import TOPOLOGY, slot_release_due
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 from kingdom.workflow.records import run_transaction
 from tests.contract.backends import BackendUnderTest
@@ -88,7 +88,7 @@ class Scene:
             record, assignment = await load(transaction, Assignment, assignment_id)
             rested = msgspec.structs.replace(assignment, status=status, reason=reason, cost_usd=cost_usd)
             await save(transaction, rested, record)
-            await transaction.publish(assignment_rested(assignment_id))
+            await transaction.publish(slot_release_due(assignment_id))
         await self.settle()
 
     async def complete(self, assignment_id: str, **more: Any) -> None:

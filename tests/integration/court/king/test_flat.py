@@ -14,10 +14,10 @@ import pytest
 from bench.explain import ExplainedBus
 from kingdom.bus import Transaction
 from kingdom.court.documents import ExternalEvent, Priority, Route
-from kingdom.court.king.admission import admit, release_absent
+from kingdom.court.king.admission import admit, release_returned_generals
 from kingdom.court.king.admission_rules import rank_text
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.release import release_assignment, release_forgotten
+from kingdom.court.king.release import release_assignment, release_inactive
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.waiting_queue import WaitingEntry, release_held
 from kingdom.court.quota import WANTED, Quota
@@ -87,8 +87,8 @@ async def cost(bus: ExplainedBus, act: Callable[[Transaction], Awaitable[Any]]) 
 
 async def look_around(transaction: Transaction) -> None:
     await release_held(transaction, NOON, 50)
-    await release_absent(transaction, TERMS)
-    await release_forgotten(transaction, NOON, TERMS)
+    await release_returned_generals(transaction, TERMS)
+    await release_inactive(transaction, NOON, TERMS)
     await admit(transaction, NOON, TERMS)
 
 

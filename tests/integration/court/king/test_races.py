@@ -13,7 +13,7 @@ from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.timers import run_timers_once
 from kingdom.court.quota import QUOTAS, read_quota
 from kingdom.court.records import ASSIGNMENTS, load, receive_event, save
-from kingdom.court.streams import ASSIGNMENT_GIVEN, TOPOLOGY, AssignmentGiven, assignment_rested
+from kingdom.court.streams import ASSIGNMENT_GIVEN, TOPOLOGY, AssignmentGiven, slot_release_due
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import EVERY_KIND, Scene, another_king, at_work, opened
 from tests.integration.soldiers.host_barriers import Barrier
@@ -132,7 +132,7 @@ async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend:
         await save(
             transaction, msgspec.structs.replace(assignment, status=AssignmentStatus.COMPLETED, cost_usd=0.5), record
         )
-        await transaction.publish(assignment_rested(assignment.id))
+        await transaction.publish(slot_release_due(assignment.id))
 
     general = Dispatcher()
     general.reaction(ASSIGNMENT_GIVEN)(complete)

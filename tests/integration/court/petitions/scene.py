@@ -127,7 +127,7 @@ class Scene:
         run: Workflow = RUN,
         root: Assignment | None = None,
         name: str = "",
-        absent: Collection[str] = (),
+        unused_systems: Collection[str] = (),
     ) -> Petition:
         """Let an agent ask for something."""
         async with self.bus.transaction() as transaction:
@@ -148,7 +148,7 @@ class Scene:
                 ),
                 at=utc_now(),
                 channel="dev",
-                absent=absent,
+                unused_systems=unused_systems,
             )
 
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:

@@ -114,9 +114,9 @@ async def test_what_nobody_approves_in_time_is_refused(scene: Scene, *, king_fir
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, later) == 1
     refused = await scene.now(asked)
-    assert (refused.state, refused.reason) == (REFUSED, "nobody approved it in time")
+    assert (refused.state, refused.reason) == (REFUSED, "no approval in time")
     assert await scene.question(asked) is QuestionStatus.EXPIRED
-    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=False, reason="nobody approved it in time")
+    assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=False, reason="no approval in time")
     again = await scene.comment(policy=policy)
     assert (again.state, await scene.question(again)) == (REQUESTED, QuestionStatus.OPEN)
 

@@ -94,10 +94,10 @@ async def test_a_pull_request_for_what_is_no_repository_is_refused_with_its_reas
 
 
 async def test_what_goes_to_a_system_that_the_realm_does_not_have_is_refused_at_once(scene: Scene) -> None:
-    asked = await scene.ask("jira.comment", {"body": "Hm."}, absent=("jira",))
+    asked = await scene.ask("jira.comment", {"body": "Hm."}, unused_systems=("jira",))
     reason = "this realm does not use jira: set sentinel.jira in kingdom.yaml"
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
-    assert (await scene.comment(absent=("jira",))).state is PetitionState.GRANTED
+    assert (await scene.comment(unused_systems=("jira",))).state is PetitionState.GRANTED
 
 
 async def test_what_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: Run) -> None:

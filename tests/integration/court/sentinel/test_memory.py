@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from kingdom.bus import RecordQuery
 from kingdom.court.records import CURRENT, ENDED
 from kingdom.court.sentinel.deduplication import SubjectHistory
-from kingdom.court.sentinel.records import KnownTicket, forget_old, recall, remember
+from kingdom.court.sentinel.records import KnownTicket, end_old_records, recall, remember
 from tests.integration.court.sentinel.scene import Watch
 
 TICKET = KnownTicket(key="QP-1", status="To Do", known_until=datetime(2026, 2, 7, 10, tzinfo=UTC))
@@ -28,16 +28,16 @@ async def states(watch: Watch) -> dict[str, str]:
 async def test_what_nothing_happens_to_is_forgotten_after_its_time(watch: Watch) -> None:
     await remembered(watch)
     now = datetime.now(UTC)
-    assert await forget_old(watch.bus, now + timedelta(days=29)) == 0
-    assert await forget_old(watch.bus, now + timedelta(days=31)) == 1
+    assert await end_old_records(watch.bus, now + timedelta(days=29)) == 0
+    assert await end_old_records(watch.bus, now + timedelta(days=31)) == 1
     assert await states(watch) == {"acme/app#7": ENDED, "QP-1": CURRENT}
-    assert await forget_old(watch.bus, now + timedelta(days=366)) == 1
+    assert await end_old_records(watch.bus, now + timedelta(days=366)) == 1
     assert await states(watch) == {"acme/app#7": ENDED, "QP-1": ENDED}
 
 
 async def test_what_was_forgotten_is_met_anew(watch: Watch) -> None:
     await remembered(watch)
-    await forget_old(watch.bus, datetime.now(UTC) + timedelta(days=400))
+    await end_old_records(watch.bus, datetime.now(UTC) + timedelta(days=400))
     async with watch.bus.transaction() as transaction:
         assert (await recall(transaction, KnownTicket, "QP-1"))[1] is None
     await remembered(watch)

@@ -128,11 +128,13 @@ def test_a_dispatch_that_is_read_before_its_detection_counts() -> None:
 def test_people_are_told_whether_the_king_who_lets_events_wait_is_alive() -> None:
     watch, _ = watched(detected(START))
     now, waiting = after(minutes=31), ["evt-github-1"]
-    (alert,) = msgspec.convert(msgspec.to_builtins(watch), AnomalyState).undispatched(waiting, now, SETTINGS, None)
+    (alert,) = msgspec.convert(msgspec.to_builtins(watch), AnomalyState).alert_undispatched(
+        waiting, now, SETTINGS, None
+    )
     assert ("31 minutes" in alert.text, "The King runs" in alert.text) == (True, True)
-    (alert,) = watch.undispatched(waiting, now, SETTINGS, timedelta(seconds=500))
+    (alert,) = watch.alert_undispatched(waiting, now, SETTINGS, timedelta(seconds=500))
     assert ("500 seconds" in alert.text, "The King runs" in alert.text) == (True, False)
-    assert watch.undispatched(waiting, now + LATER, SETTINGS, timedelta(seconds=530)) == []
+    assert watch.alert_undispatched(waiting, now + LATER, SETTINGS, timedelta(seconds=530)) == []
 
 
 def test_what_waits_no_more_is_forgotten() -> None:

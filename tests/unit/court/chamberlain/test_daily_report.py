@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from kingdom.court.chamberlain.daily_report import as_text, days_to_report, report_of
+from kingdom.court.chamberlain.daily_report import days_to_report, report_of, report_text
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from tests.unit.court.chamberlain.entries import START, completed, created, failed, needs_human, spawned, timed_out
@@ -36,7 +36,7 @@ def test_the_document_has_the_documented_shape() -> None:
 
 
 def test_the_text_says_the_same_to_people() -> None:
-    assert as_text(report_of(SEVENTH, of_a_day())) == (
+    assert report_text(report_of(SEVENTH, of_a_day())) == (
         "Daily report for 2026-02-07\n"
         "Assignments: 15 created, 12 completed, 2 failed, 1 needed a person\n"
         "Soldiers: 14 started, 1 exceeded their time limit\n"
@@ -45,7 +45,7 @@ def test_the_text_says_the_same_to_people() -> None:
 
 
 def test_a_day_without_anything_is_reported_too() -> None:
-    assert as_text(report_of(SEVENTH, DayStatistics())).endswith("Soldiers: 0 started, 0 exceeded their time limit")
+    assert report_text(report_of(SEVENTH, DayStatistics())).endswith("Soldiers: 0 started, 0 exceeded their time limit")
 
 
 @pytest.mark.parametrize(

@@ -143,11 +143,11 @@ def test_a_question_knows_its_answer_who_gave_it_and_how_long_that_took() -> Non
 
 
 def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
-    ledger = Ledger.open("petition:p", "github", {}, "worker").sent(1, after(12))
-    ledger = ledger.answered(Unknown("no connection"), Idempotency.TIME)
-    again = ledger.taken_over(2, Idempotency.TIME)
+    ledger = Ledger.open("petition:p", "github", {}, "worker").record_sent(1, after(12))
+    ledger = ledger.record_result(Unknown("no connection"), Idempotency.TIME)
+    again = ledger.prepare_resend(2, Idempotency.TIME)
     assert again
-    done = again.sent(2, after(40)).answered(Acked(), Idempotency.TIME)
+    done = again.record_sent(2, after(40)).record_result(Acked(), Idempotency.TIME)
     petition = Petition(
         id="p",
         root=TASK,
@@ -233,10 +233,10 @@ def test_a_question_that_was_answered_at_the_run_itself_is_no_open_one() -> None
 def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
     ledger = Ledger.open("petition:p", "github", {}, "worker")
     for fence in range(1, 31):
-        ledger = ledger.sent(fence, after(fence)).answered(Throttled(None), Idempotency.TIME)
-    done = ledger.sent(31, after(31)).answered(Acked(), Idempotency.TIME)
+        ledger = ledger.record_sent(fence, after(fence)).record_result(Throttled(None), Idempotency.TIME)
+    done = ledger.record_sent(31, after(31)).record_result(Acked(), Idempotency.TIME)
     timeline = build_timeline(material(begun(), petitions=[], ledgers={"p": done}))
-    assert "10 of 31 calls to github are not stored: neither first nor newest" in timeline.missing
+    assert "10 of 31 calls to github are not stored, only the first and the newest are" in timeline.missing
 
 
 def test_an_event_that_waits_says_for_whom_and_for_what() -> None:
@@ -284,7 +284,7 @@ def test_what_happened_to_the_roles_is_told_only_as_long_as_it_went_on() -> None
     told = material(log)
     for seconds in (100, 700):
         log.says(seconds, "recovery.session_restarted", "chamberlain", target="king", pid=1)
-    timeline = build_timeline(replace(told, around=log.about("recovery.session_restarted")))
+    timeline = build_timeline(replace(told, role_entries=log.about("recovery.session_restarted")))
     assert [moment.at for moment in timeline.moments if moment.kind is MomentKind.CRASH] == [after(100)]
 
 

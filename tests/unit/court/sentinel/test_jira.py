@@ -117,7 +117,7 @@ def test_what_we_did_ourselves_or_what_does_not_matter_is_remembered_and_no_even
     ticket, event = news(document, KNOWN, *said)
     assert event is None
     assert ticket.known_until > KNOWN.known_until
-    assert not parse_issue(document).is_news_to(ticket)
+    assert not parse_issue(document).has_changed_since(ticket)
 
 
 def test_a_ticket_that_we_opened_and_nobody_else_touched_is_our_own() -> None:

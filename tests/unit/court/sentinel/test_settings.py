@@ -33,5 +33,5 @@ def test_strangers_are_heard_by_default_but_not_where_github_is_not_watched() ->
     ],
 )
 def test_repositories_are_where_the_api_belongs_to(api: str, host: str) -> None:
-    assert watching(api_url=api).forge == host
-    assert SentinelSettings().forge == "github.com"
+    assert watching(api_url=api).repository_host == host
+    assert SentinelSettings().repository_host == "github.com"

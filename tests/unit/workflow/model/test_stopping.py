@@ -127,7 +127,7 @@ def test_pausing_twice_changes_nothing() -> None:
     run = querying()
     run.do(pause)
     assert run.do(pause) == []
-    assert run.ignored == "this was already requested: somebody paused it"
+    assert run.ignored == "this was already requested: a person paused it"
     assert run.commanded() == ["SendQuery", "StopAgent"]
 
 

@@ -1,7 +1,7 @@
 """The index of events in the memory of one process.
 
-A process reads a stream from its directories once and applies every later journal entry to the index. So no claim ever
-lists a directory.
+A process reads the directories of a stream once, and then applies every later journal entry to the index. Therefore no
+claim lists a directory.
 """
 
 from bisect import bisect_left
@@ -24,13 +24,17 @@ from kingdom.backends.files.journal.entry import (
 )
 
 Loader = Callable[[str], Iterable[EventRow]]
-# The heap of due times keeps outdated items until they reach its top. Above this share it is rebuilt.
-_STALE_SHARE = 4
-_HEAP_MIN = 1000
+# The heap of due times keeps outdated items until they reach its top. It is rebuilt when it has more items than this
+# multiple of the pending events, and more than the minimum.
+_HEAP_MAX_RATIO = 4
+_HEAP_MIN_ITEMS = 1000
 
 
 class KeyQueue:
-    """The open events of one key in order. Only the head has a due time."""
+    """The positions of the open events of one key. Only the event at `head` has a due time.
+
+    `in_flight` counts the events under a lease, and `blocked_by` is the dead letter that blocks the key.
+    """
 
     __slots__ = ("blocked_by", "head", "in_flight", "open")
 
@@ -51,7 +55,7 @@ class StreamIndex:
         self.queues: dict[str, KeyQueue] = {}
         self.counts: Counter[str] = Counter()
         self.dead: set[int] = set()
-        # Events whose file was unreadable when the stream was loaded, so that their key is not known.
+        # Events whose file was unreadable when the stream was loaded. Their keys are not known.
         self.unreadable: set[int] = set()
         self._due: list[tuple[float, int]] = []
 
@@ -89,26 +93,26 @@ class StreamIndex:
             self._update_queue(old.key, old, None)
 
     def pop_due(self, now: float, limit: int) -> list[EventRow]:
-        """Remove and return the due events by time and position. The caller puts back those that it does not claim."""
+        """Take the due events from the heap, ordered by time and position. The caller puts unclaimed events back."""
         heap, last = self._due, None
         found: list[EventRow] = []
         while heap and heap[0][0] <= now and len(found) < limit:
             due, position = heappop(heap)
             row = self.rows.get(position)
-            # The event may have changed since, and the heap may contain it twice.
+            # Skip outdated items: the event may have changed, and the heap may contain it twice.
             if row is not None and row.due == due and row.status == PENDING and position != last:
                 found.append(row)
                 last = position
         return found
 
     def _prune(self) -> None:
-        """Rebuild the heap when most of it is outdated. A process that only publishes would never pop those items."""
-        if len(self._due) > max(_HEAP_MIN, _STALE_SHARE * self.counts[PENDING]):
+        """Rebuild the heap if most of its items are outdated, because a process that only publishes never pops them."""
+        if len(self._due) > max(_HEAP_MIN_ITEMS, _HEAP_MAX_RATIO * self.counts[PENDING]):
             self._due = [(r.due, r.position) for r in self.rows.values() if r.status == PENDING and r.due is not None]
             heapify(self._due)
 
     def put_back(self, rows: Iterable[EventRow]) -> None:
-        """Put back popped rows that have not changed since."""
+        """Put rows from `pop_due` back, except rows that have changed meanwhile."""
         for row in rows:
             if row.due is not None and self.rows.get(row.position) is row:
                 heappush(self._due, (row.due, row.position))
@@ -119,8 +123,8 @@ class StreamIndex:
         self.put_back(found)
         return found[0] if found else None
 
-    def run_from(self, head: EventRow, limit: int, now: float) -> list[EventRow]:
-        """Return the head of a queue with the followers that can run directly after it."""
+    def head_with_followers(self, head: EventRow, limit: int, now: float) -> list[EventRow]:
+        """Return the head of a queue and the events behind it that the same claim may take."""
         if head.key is None or limit <= 1 or head.crash_count:
             return [head]
         queue = self.queues[head.key]
@@ -134,7 +138,7 @@ class StreamIndex:
         return run
 
     def next_head(self, key: str) -> EventRow | None:
-        """Return the new head of a queue without one: the first event in flight, or else the first open event."""
+        """Return the next head of a queue that has no head: the first event in flight, else the first open event."""
         queue = self.queues.get(key)
         if queue is None or queue.head is not None or queue.blocked_by is not None or not queue.open:
             return None
@@ -169,11 +173,14 @@ class StreamIndex:
 
 
 class EventIndex:
-    """The indexes of all streams, with leases and pauses. A stream is loaded when it is first used."""
+    """The indexes of all streams, with leases and pauses. A stream is loaded when it is first used.
+
+    `in_flight` maps the token of each lease to its positions that are not settled yet.
+    """
 
     def __init__(self, load: Loader, now: float) -> None:
         self._load = load
-        # The current time, by which loaded and applied rows become due.
+        # The current time. Rows that are loaded or applied get their due times relative to it.
         self.now = now
         self._streams: dict[str, StreamIndex] = {}
         self.leases: dict[int, Lease] = {}
@@ -190,7 +197,7 @@ class EventIndex:
                 index.put(_adjust_to_clock(row, self.now))
                 if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
                     index.unreadable.add(row.position)
-            # Files do not say which event was promoted to head: that follows from their order.
+            # The files do not tell which event is the head of its key, but their order does.
             for key in list(index.queues):
                 if (head := index.next_head(key)) is not None:
                     head.due = max(min(head.created_at, self.now), head.not_before or 0)
@@ -206,7 +213,7 @@ class EventIndex:
         return index
 
     def is_loaded(self, name: str) -> bool:
-        """Return whether a stream is completely loaded, so that using it reads no file."""
+        """Return whether a stream is completely loaded. Using a loaded stream reads no file."""
         return name in self._streams and not self._streams[name].unreadable
 
     def owns(self, stream: str, position: int, token: int) -> bool:
@@ -264,7 +271,7 @@ class EventIndex:
             positions.discard(row.position)
 
     def add_lease(self, lease: Lease) -> None:
-        """Add a lease. For a known lease only the cancelled events change."""
+        """Add a lease, or replace a known lease. A replacement differs only in its cancelled events."""
         if lease.token not in self.leases:
             self.in_flight[lease.token] = set(lease.positions)
         self.leases[lease.token] = lease
@@ -276,12 +283,12 @@ class EventIndex:
 
 
 def _adjust_to_clock(row: EventRow, now: float) -> EventRow:
-    """Return a row with the same wait from now on, if the clock was set back after `due` was chosen."""
+    """Return a row whose wait starts now, if the clock was set back after its due time was chosen."""
     decided = row.created_at if row.due_set_at is None and row.error_code is None else row.due_set_at
     if row.status != PENDING or row.due is None or decided is None or decided <= now:
         return row
     wait = max(row.due - decided, 0.0)
-    # A time that the publisher chose stays.
+    # The event must still not run before the time that the publisher chose.
     return replace(row, due=min(row.due, max(now + wait, row.not_before or 0)))
 
 

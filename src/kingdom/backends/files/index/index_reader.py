@@ -62,7 +62,7 @@ def _last_log_sequence(layout: StoreLayout) -> int:
     kept = sorted(layout.rotated_logs(), key=os.path.getmtime, reverse=True)
     for path in (layout.log, *kept):
         if line := last_line(path):
-            # Skip a line without a number. Cursors also contain the journal offset, so none comes twice.
+            # A line without a number is skipped. Cursors stay unique, because they also contain the journal offset.
             with suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(line, type=_LogNumber).seq
     return 0

@@ -1,4 +1,4 @@
-"""The record kinds that a store has ever held, with their directories, so that tools can move it without the app."""
+"""The file with all record kinds that a store has ever had. Tools that have no application read it to move a store."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ _decode = msgspec.json.Decoder(_Directories).decode
 
 
 def remember_kinds(tree: FileTree, declared: dict[str, RecordKind]) -> dict[str, RecordKind]:
-    """Add the declared kinds to the known ones and return all of them. The caller holds the lock."""
+    """Add the declared kinds to the file, and return all known kinds. The caller holds the lock."""
     try:
         known = _decode(read_file(tree.layout.kinds))
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def remember_kinds(tree: FileTree, declared: dict[str, RecordKind]) -> dict[str,
 
 
 def _without_taken(known: _Directories, declared: dict[str, RecordKind]) -> _Directories:
-    """Return the known kinds without the directories of declared kinds, because a kind may have been renamed."""
+    """Return the known kinds without the directories of declared kinds. A kind may have been renamed."""
     taken = {directory for kind in declared.values() for directory in kind.directories.values()}
     left = {
         name: {state: directory for state, directory in states.items() if directory not in taken}

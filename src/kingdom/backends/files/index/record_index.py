@@ -1,4 +1,4 @@
-"""Find records: by id from their files, by state, owner or due time from an index that is built when first needed."""
+"""Find records by id in their files, and by state, owner or due time in an index that is built when first needed."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _KindIndex:
-    """The headers of one kind, and their ids in the orders that queries use."""
+    """The headers of all records of one kind, and their ids in the orders that queries use."""
 
     def __init__(self) -> None:
         self.headers: dict[str, RecordHeader] = {}
@@ -71,8 +71,9 @@ class _KindIndex:
 class RecordIndex:
     """The records of a store as this process sees them.
 
-    The directory of a file is its state, even after a person has moved it. A document without metadata counts as
-    version 1, except in a directory for dropped files. If a record has two files, the higher version counts.
+    The directory of a file decides the state of its record, because a person may have moved the file. A document
+    without metadata counts as version 1, except in a directory for dropped files. If a record has two files, the
+    higher version counts.
     """
 
     def __init__(self, tree: FileTree, kinds: Mapping[str, RecordKind]) -> None:
@@ -89,7 +90,7 @@ class RecordIndex:
         return decode_record(*found)
 
     def get_header(self, kind: str, record_id: str) -> RecordHeader | None:
-        """Return the header of a record from its file. Drop a record whose file was removed."""
+        """Return the header of a record from its file. If the file was removed, remove the record from the index."""
         found = self._find_file(kind, record_id)
         if found is not None:
             self._update_index(found[0])
@@ -121,7 +122,7 @@ class RecordIndex:
         return [c for c in self._index(kind).headers.values() if c.ended_at is not None and c.ended_at < moment]
 
     def headers(self, kind: str) -> list[RecordHeader]:
-        """Return the headers of all records of a kind by id."""
+        """Return the headers of all records of a kind, ordered by id."""
         index = self._index(kind)
         return [index.headers[record_id] for record_id in index.ids]
 
@@ -143,14 +144,14 @@ class RecordIndex:
         index = self._indexes.get(kind)
         if index is None:
             index = _KindIndex()
-            # If a record has two files, the higher version is put last.
+            # If a record has two files, the higher version comes last and replaces the lower one.
             for header in sorted(self._scan(self._kinds[kind]), key=lambda header: (header.id, header.version)):
                 index.put(header)
             self._indexes[kind] = index
         return index
 
     def _update_index(self, header: RecordHeader) -> None:
-        """Update the index after a person has moved a record."""
+        """Correct the index if a person has moved the file of a record."""
         index = self._indexes.get(header.kind)
         if index is not None and ((known := index.headers.get(header.id)) is None or known.state != header.state):
             index.put(header)
@@ -208,7 +209,7 @@ class RecordIndex:
         try:
             header = decode_header(kind.name, record_id, content)
         except msgspec.ValidationError:
-            # The metadata may be missing, but the file must be a document.
+            # A file without metadata is accepted if it is a document.
             decode_document(content)
             known = self._header_without_metadata(kind, states, record_id, status.st_mtime)
             return None if known is None else (known, content)
@@ -220,6 +221,7 @@ class RecordIndex:
     def _header_without_metadata(
         self, kind: RecordKind, states: Sequence[str], record_id: str | None, changed_at: float
     ) -> RecordHeader | None:
+        """Return the header that the index has, or a new header of version 1."""
         if record_id is None:
             return None
         index = self._indexes.get(kind.name)
@@ -227,7 +229,7 @@ class RecordIndex:
         if known is not None and known.state in states:
             return known
         if kind.adoption is not None and kind.adoption.state in states:
-            # It is a dropped file that is not adopted yet.
+            # This is a dropped file that is not adopted yet.
             return None
         return RecordHeader(
             kind=kind.name,

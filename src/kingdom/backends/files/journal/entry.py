@@ -1,4 +1,4 @@
-"""The content of a journal entry: the new state of everything that a transaction changes. Plain data."""
+"""The content of a journal entry: the new state of everything that a transaction changes."""
 
 from typing import Any
 
@@ -10,7 +10,12 @@ MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
-    """The state of one open or DEAD event. `key` is set in an ordered stream, `due` once the event may be claimed."""
+    """The state of one open or DEAD event.
+
+    `token` is the token of its last lease, and `key` is None in a stream without order. `due` is None for an event that
+    is DEAD or behind the head of its key. `not_before` is the earliest delivery time that the publisher allows.
+    `blocks` means that this DEAD event blocks its key.
+    """
 
     stream: str
     position: int
@@ -31,14 +36,14 @@ class EventRow(msgspec.Struct, array_like=True, gc=False):
     error_code: str | None = None
     error_message: str | None = None
     history: list[dict[str, Any]] | None = None
-    # When this store chose `due`. None if the event is still as published, or if a caller chose the time.
+    # When this store chose `due`. None for an event that was only published, and for a time that a caller chose.
     due_set_at: float | None = None
-    # Whether the caller chose the id, and so may publish it again.
+    # Whether the publisher chose the event id. It may then publish the same id again.
     event_id_given: bool = False
 
 
 class Lease(msgspec.Struct, rename="camel", gc=False):
-    """A lease as its file shows it. `expires` is a time on the boot clock of the boot named in `boot`."""
+    """A lease as its file shows it. `expires` is a time on the boot clock, valid only during the boot `boot`."""
 
     token: int
     worker: str
@@ -54,7 +59,7 @@ class Lease(msgspec.Struct, rename="camel", gc=False):
 
 
 class EndedEvent(msgspec.Struct, array_like=True, gc=False):
-    """An event that has ended, and its line in the archive file of that day."""
+    """An event that has ended, and its line for the archive file of `day`."""
 
     stream: str
     position: int
@@ -79,7 +84,7 @@ class RecordHeader(msgspec.Struct, array_like=True):
 
 
 class RecordWrite(msgspec.Struct, array_like=True):
-    """A record to be written, and its directory, because the process that replays it may not know its kind."""
+    """A record to write. It includes the directory, because the process that replays it may not know the kind."""
 
     header: RecordHeader
     doc: msgspec.Raw
@@ -88,7 +93,7 @@ class RecordWrite(msgspec.Struct, array_like=True):
 
 
 class LogLines(msgspec.Struct, array_like=True):
-    """Lines to append to the log, numbered from `first`. `keep_as` renames the current log file first."""
+    """Lines to append to the log, numbered from `first`. If `keep_as` is set, the current log first gets this name."""
 
     first: int
     lines: list[msgspec.Raw]
@@ -108,17 +113,22 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     """One transaction in the journal. Applying it twice has the same result as applying it once."""
 
     rows: list[EventRow] = []
+    # The body of each event whose file is written, by position. A body is the JSON of an envelope.
     bodies: dict[int, msgspec.Raw] = {}
     ended: list[EndedEvent] = []
+    # Events whose file was removed, as stream and position.
     vanished: list[tuple[str, int]] = []
     leases: list[Lease] = []
+    # The tokens of leases that have ended.
     closed: list[int] = []
     records: list[RecordWrite] = []
-    # Kind, directory and id.
+    # Removed records, as kind, directory and id.
     removed: list[tuple[str, str, str]] = []
+    # Taken dedup keys, as scope, key and expiry.
     once: list[tuple[str, str, float]] = []
     log: LogLines | None = None
     pauses: list[StreamPause] = []
+    # Streams that are no longer paused.
     resumed: list[str] = []
-    # How far the journal was synced when this entry was written. A power loss cannot remove anything before this.
+    # The offset up to which the journal was synced when this entry was written. That part survives a power loss.
     synced: int = 0

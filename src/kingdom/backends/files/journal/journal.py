@@ -1,8 +1,8 @@
 """The journal: the commit point of every transaction, and the source of recovery after a crash.
 
-Segments are append-only text files with one entry per line: checksum, offset, content. The offset of an entry counts
-the bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store
-needs no other counter.
+Segments are append-only text files. Each line is one entry: its checksum, its offset and its content. Offsets count the
+bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store needs no
+other counter.
 """
 
 import os
@@ -27,11 +27,11 @@ _log = structlog.get_logger(__name__)
 
 
 class SegmentGone(Exception):
-    """A segment that this process has not read yet is removed: the process must read the files instead."""
+    """A segment was removed before this process had read it. The process must read the files instead."""
 
 
 class Journal:
-    """The newest segment, open for appending. This process has read it up to `end`."""
+    """The newest segment, open for appending. It begins at offset `start`; this process has read it up to `end`."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class Journal:
         self._descriptor = -1
         self.start = 0
         self.end = 0
-        # After a failed sync: up to where this segment must be copied to a new file. Else 0.
+        # After a failed sync, the part of this segment before this offset must be copied to a new file. Otherwise 0.
         self.rewrite_up_to = 0
 
     @property
@@ -48,16 +48,16 @@ class Journal:
         return self.end - self.start
 
     def segments(self) -> list[int]:
-        """Return where each segment starts, oldest first."""
-        # The directory also contains torn ends, and perhaps files of people or editors.
+        """Return the start offset of each segment, oldest first."""
+        # The directory also contains incomplete entries that were cut off, and perhaps files of people or editors.
         names = filter(_SEGMENT.fullmatch, os.listdir(self._directory))
         return sorted(int(name.removesuffix(_SUFFIX)) for name in names)
 
     def open(self, start: int) -> None:
-        """Open the segment that starts here, creating it if needed."""
+        """Open the segment that begins at `start`, creating it if needed."""
         descriptor = self._disk.open_for_appending(self._path(start))
         try:
-            # Also for an existing file: the process that created it may have died before it synced the name.
+            # An existing file needs this too, because its creator may have died before it synced the name.
             self._disk.sync_directory(self._directory)
         except BaseException:
             os.close(descriptor)
@@ -72,7 +72,7 @@ class Journal:
             self._descriptor = -1
 
     def reopen(self) -> None:
-        """Open the file that now has the name of this segment."""
+        """Open the file that has replaced the file of this segment."""
         try:
             descriptor = os.open(self._path(self.start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class Journal:
         self._descriptor = descriptor
 
     def end_on_disk(self) -> int | None:
-        """Return where the newest segment ends on disk; None if another file has replaced it."""
+        """Return the end offset of the newest segment on disk; None if another file has replaced it."""
         status = os.fstat(self._descriptor)
         return self.start + status.st_size if status.st_nlink else None
 
@@ -91,14 +91,14 @@ class Journal:
         """Append an entry; if `durable`, wait until it survives a power loss."""
         content = _encoder.encode(entry)
         line = b"%08x %d %b\n" % (zlib.crc32(content), self.end, content)
-        _refuse_beyond(entry, self.end + len(line))
+        _refuse_positions_beyond(entry, self.end + len(line))
         try:
             self._disk.write(self._descriptor, line)
             if durable:
                 self.sync()
         except OSError as error:
-            # A partial entry must not count as a commit. If it cannot be cut off now, the next holder of the lock
-            # cuts it off (a torn entry) or rewrites the segment (a failed sync).
+            # A partial entry must not count as a commit, so cut it off. If that fails, the next holder of the lock
+            # cuts off an incomplete entry, and rewrites the segment after a failed sync.
             with suppress(OSError):
                 self._disk.truncate(self._path(self.start), self.end - self.start)
             raise Unavailable(f"cannot write the journal ({error.strerror}): {suggest_remedy(error)}") from error
@@ -109,12 +109,12 @@ class Journal:
         try:
             self._disk.sync_file(self._descriptor)
         except OSError:
-            # The kernel may have dropped the data that it could not write, and the next sync would not report that.
+            # The kernel may have dropped the data that it could not write. The next sync would not report this.
             self.rewrite_up_to = self.end
             raise
 
     def rewrite(self, end: int) -> None:
-        """Replace the file of this segment by a synced copy of its content up to `end`."""
+        """Replace the file of this segment by a synced copy of the content before offset `end`."""
         content, offset = self._read(0)[: end - self.start], self.start
         for line in content.splitlines(keepends=True):
             if _decode(line, offset) is None:
@@ -134,9 +134,9 @@ class Journal:
         self._disk.sync_directory(self._directory)
 
     def read_until(self, end: int) -> Iterator[tuple[int, JournalEntry]]:
-        """Yield the entries that this process has not read yet, up to `end`, where all entries are complete.
+        """Yield the unread entries before `end`. All of them are complete.
 
-        Raise SegmentGone if a segment that this process has not read is already removed.
+        Raise SegmentGone if an unread segment was already removed.
         """
         while self.end < end:
             offset = self.end
@@ -153,7 +153,7 @@ class Journal:
                 self._open_next(self.end)
 
     def _open_next(self, start: int) -> None:
-        """Open a segment that must exist. Creating it here would hide that it was removed."""
+        """Open the segment that begins at `start`, which must exist. Creating it would hide that it was removed."""
         try:
             descriptor = os.open(self._path(start), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class Journal:
         self._descriptor, self.start, self.end = descriptor, start, start
 
     def recover(self, start: int, after: int) -> Iterator[tuple[int, JournalEntry]]:
-        """Yield every complete entry after `after` of the segment that starts here, and cut off a torn end."""
+        """Yield every complete entry from offset `after` of the segment at `start`, and cut off an incomplete end."""
         if start != self.start or self._descriptor < 0:
             self.open(start)
         offset = max(after, start)
@@ -175,8 +175,8 @@ class Journal:
             yield offset, entry
             offset += len(line)
         if torn := segment[offset - first :]:
-            # Only the newest segment may be torn: each one is synced before the next one begins.
-            if start != self.segments()[-1] or _synced_in(torn, offset) > offset:
+            # Only the newest segment may be incomplete, because a segment is synced before the next one begins.
+            if start != self.segments()[-1] or _find_synced_offset(torn, offset) > offset:
                 raise self._damaged(offset)
             self._disk.create(f"{self._directory}/torn-{offset}{_SUFFIX}", torn)
             self._disk.truncate(self._path(start), offset - start)
@@ -184,13 +184,13 @@ class Journal:
         self.end = offset
 
     def remove_before(self, start: int) -> None:
-        """Remove the segments before this one. All their changes must be synced."""
+        """Remove the segments before offset `start`. The files that they changed must be synced."""
         for segment in self.segments():
             if segment < start:
                 self._disk.unlink(self._path(segment))
 
     def _read(self, start: int) -> bytes:
-        # By descriptor, because the segment may have been removed. One call may return only a part.
+        # Use the descriptor, because the segment may have been removed. One call may return only a part.
         parts = []
         while part := os.pread(self._descriptor, os.fstat(self._descriptor).st_size - start, start):
             parts.append(part)
@@ -208,15 +208,15 @@ class Journal:
         return f"{self._directory}/{start:016d}{_SUFFIX}"
 
 
-def _refuse_beyond(entry: JournalEntry, end: int) -> None:
-    """Refuse a position that a later entry could use again."""
+def _refuse_positions_beyond(entry: JournalEntry, end: int) -> None:
+    """Refuse an entry with a position beyond its own end, because a later entry could use that position again."""
     last = max((row.position for row in entry.rows), default=0)
     if last >= end:
         raise Permanent(f"event position {last} is beyond the end of its journal entry ({end}): please report this")
 
 
-def _synced_in(torn: bytes, offset: int) -> int:
-    """Return how far the journal was certainly synced, according to the complete entries after a damaged one."""
+def _find_synced_offset(torn: bytes, offset: int) -> int:
+    """Return the offset before which the journal was synced, according to the complete entries after a damaged one."""
     synced = 0
     for line in torn.splitlines(keepends=True):
         entry = _decode(line, offset)

@@ -1,4 +1,4 @@
-"""All writes to the disk, one method per operation, so that a test can interrupt or lose any of them."""
+"""All writes to the disk. Each operation is one method, so that a test can interrupt it or undo its writes."""
 
 import ctypes
 import os
@@ -9,6 +9,7 @@ _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 _WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Most files are smaller than this, so one read is enough.
 _BLOCK = 1 << 16
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -70,7 +71,7 @@ class Disk:
             except FileNotFoundError:
                 parent = os.path.dirname(path)
                 if os.path.lexists(parent):
-                    # A dangling link, or a parent in which nothing can be created.
+                    # The parent is a dangling link, or nothing can be created in it.
                     raise
                 self.make_directory(parent)
                 self.make_directory(path)
@@ -113,7 +114,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
-    # A signal or a full disk may cut a write short. On a full disk the next write fails.
+    # A write can be partial because of a signal or a full disk. On a full disk, the next write fails.
     while written < len(data):
         written += os.write(descriptor, data[written:])
 

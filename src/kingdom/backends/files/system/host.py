@@ -45,7 +45,7 @@ _REMOTE = frozenset(
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine; empty if the system does not say."""
+    """Return the id of this boot of the machine; empty if it is not available."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -53,7 +53,7 @@ def boot_id() -> str:
 
 
 def boot_clock() -> float:
-    """Return seconds on a clock that all processes share, that is never set, and that counts suspended time."""
+    """Return the seconds since boot. All processes share this clock; it is never set and counts suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -96,7 +96,7 @@ def _machine_id() -> str:
 
 
 def _filesystem(path: str) -> str:
-    """Return the type of the filesystem of a path; empty if the system does not say."""
+    """Return the type of the filesystem of a path; empty if it is not available."""
     best, kind = "", ""
     with suppress(OSError):
         for line in _MOUNTS.read_text().splitlines():

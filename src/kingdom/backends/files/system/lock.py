@@ -1,4 +1,4 @@
-"""The lock of a store: one writer at a time on one host. A holder that is stopped for long is killed."""
+"""The lock of a store, which allows one writer at a time. If a signal stops its holder, the holder is killed."""
 
 import fcntl
 import mmap
@@ -16,21 +16,23 @@ import structlog
 from kingdom.backends.files.system.processes import holders_of, is_stopped
 from kingdom.errors import Unavailable
 
-# How long to wait for a stopped holder. Leases are longer.
+# How long to wait for a stopped holder of the lock before killing it. Leases are longer than this.
 STOPPED_SECONDS = 2.0
 _CHECK_EVERY_SECONDS = 0.1
+# How long to wait for the lock before giving up.
 _PATIENCE_SECONDS = 30.0
 _FIRST_SLEEP_SECONDS = 0.0001
 _LONGEST_SLEEP_SECONDS = 0.005
-_OFFSETS = struct.Struct("<QQ")
+# The layout of the lock page: its size, its first two numbers, and where the boot id and the last holder are.
 _PAGE = 4096
+_OFFSETS = struct.Struct("<QQ")
 _BOOT_AT, _HOLDER_AT = 64, 128
 _log = structlog.get_logger(__name__)
 _open: "WeakSet[StoreLock]" = WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close the copies that a fork has made, so that a child cannot keep the lock of its dead parent."""
+    """Close all locks in a forked child. Otherwise the child would keep the lock after its parent has died."""
     for lock in list(_open):
         lock.close()
 
@@ -43,9 +45,9 @@ class StoreBusy(Exception):
 
 
 class StoreLock:
-    """A lock between processes. Its page also holds how far the journal is applied, and in which boot.
+    """A lock between processes. The page in its file also stores offsets of the journal and the boot id.
 
-    All processes map the page into memory: access costs nothing, and its content survives each of them.
+    All processes map the page into memory, so access is fast, and the content remains when a process dies.
     """
 
     def __init__(self, path: str) -> None:
@@ -66,7 +68,7 @@ class StoreLock:
 
     @contextmanager
     def held(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Hold the lock during the block. Without `wait`, raise StoreBusy if another process holds it."""
+        """Hold the lock during the block. If `wait` is false and another process holds it, raise StoreBusy."""
         self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=wait)
         try:
             yield
@@ -75,12 +77,12 @@ class StoreLock:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return the start of the newest segment, and how far the journal has been applied."""
+        """Return the start of the newest segment, and the offset up to which the journal has been applied."""
         return _OFFSETS.unpack_from(self._page, 0)
 
     @property
     def applied(self) -> int:
-        """Return how far the journal has been applied."""
+        """Return the offset up to which the journal has been applied to the files."""
         return self.offsets[1]
 
     @applied.setter
@@ -89,7 +91,7 @@ class StoreLock:
 
     @property
     def segment(self) -> int:
-        """Return the start of the newest segment."""
+        """Return the start offset of the newest segment."""
         return self.offsets[0]
 
     @segment.setter
@@ -98,7 +100,7 @@ class StoreLock:
 
     @property
     def synced(self) -> int:
-        """Return how far the journal certainly survives a power loss."""
+        """Return the offset up to which the journal is known to survive a power loss."""
         return int.from_bytes(self._page[16:24], "little")
 
     @synced.setter
@@ -107,7 +109,7 @@ class StoreLock:
 
     @property
     def rewrite_up_to(self) -> int:
-        """Return up to where the newest segment must be copied to a new file after a failed sync; else 0."""
+        """Return the offset up to which the newest segment must be copied to a new file after a failed sync; else 0."""
         return int.from_bytes(self._page[24:32], "little")
 
     @rewrite_up_to.setter
@@ -116,7 +118,7 @@ class StoreLock:
 
     @property
     def boot(self) -> str:
-        """Return the boot in which the page was written."""
+        """Return the id of the boot in which the page was written."""
         return self._page[_BOOT_AT:_HOLDER_AT].rstrip(b"\x00").decode("ascii", "replace")
 
     @boot.setter
@@ -146,7 +148,7 @@ class StoreLock:
             self._page[_HOLDER_AT : _HOLDER_AT + len(self._holder)] = self._holder
 
     def _is_same_file(self) -> bool:
-        """Return whether the path still names the locked file. Two lock files would allow two writers."""
+        """Return whether the path still leads to the locked file. Two lock files would allow two writers."""
         try:
             return os.path.samestat(os.stat(self._path), self._status)
         except FileNotFoundError:

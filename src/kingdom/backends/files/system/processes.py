@@ -1,4 +1,4 @@
-"""What one process can learn about another from /proc."""
+"""Read information about other processes from /proc."""
 
 import os
 from contextlib import suppress
@@ -7,17 +7,17 @@ from pathlib import Path
 
 
 def holders_of(lock: os.stat_result) -> list[int]:
-    """Return the other processes that hold the lock of a file; an empty list if the system does not say."""
+    """Return the other processes that hold the lock of a file. Return an empty list if /proc is not available."""
     with suppress(OSError):
         lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        # Such as "1: FLOCK ADVISORY WRITE 4711 fd:01:131074 0 EOF". A waiting process has an arrow as second field.
+        # A line is "1: FLOCK ADVISORY WRITE 4711 fd:01:131074 0 EOF". For a waiting process, the second field is "->".
         pids = {int(w[4]) for w in lines if w[1] == "FLOCK" and w[5].rpartition(":")[2] == str(lock.st_ino)}
         return [pid for pid in pids if pid > 0 and pid != os.getpid() and _has_open(pid, lock)]
     return []
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
-    """Return whether a process has this file open. A file on another filesystem may have the same inode number."""
+    """Return whether a process has this file open. The inode number alone is not unique across filesystems."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
@@ -35,7 +35,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def own_process() -> str:
-    """Return an id of this process that is unique within one boot; empty if the system does not say."""
+    """Return an id of this process that is unique within one boot. Return an empty text if /proc is not available."""
     return _process_id(os.getpid())
 
 
@@ -47,7 +47,7 @@ def _process_id(pid: int) -> str:
 
 
 def has_ended(process: str) -> bool:
-    """Return whether a process has certainly ended. Processes of another PID namespace are not visible."""
+    """Return whether a process has ended. Return False if that is unknown, as for another PID namespace."""
     pid, _, rest = process.partition(":")
     started, _, namespace = rest.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""The thread that waits for the disk and the lock, so that the event loop never does."""
+"""The thread that waits for the disk and the lock, so that the event loop does not wait."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class DiskThread:
-    """Runs one call after another, first in, first out."""
+    """Runs blocking calls in one thread, one after another in the order of their arrival."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
@@ -26,11 +26,11 @@ class DiskThread:
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:
-            # The call may commit. The caller must not continue before that is decided.
+            # The call may still commit. The caller must not continue before the call has ended.
             while not ended.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([ended])
-            # Mark the exception as retrieved: the caller only sees the cancellation.
+            # Read the exception so that asyncio does not report it. The caller only sees the cancellation.
             ended.exception()
             raise
 

@@ -1,4 +1,4 @@
-"""The index of the ids in an archive file that callers chose. A lookup reads one page, however long the archive is.
+"""The index of the event ids in an archive file. Only ids that publishers chose are in it. A lookup reads one page.
 
 The index is a hash table of pages with one digest per id. If a page is full, the table gets twice as many pages. After
 a power loss the index is rebuilt from the lines of the archive.
@@ -15,10 +15,11 @@ from kingdom.backends.files.system.disk import Disk
 from kingdom.backends.files.tree.file_formats import safe_decoder
 from kingdom.backends.files.tree.layout import archive_index_file
 
+# The sizes of a digest and of a page, in bytes.
 _DIGEST = 16
 _PAGE = 4096
 _FREE = bytes(_DIGEST)
-# The average fill of a new table, so that hardly any page is full.
+# A new table is half full on average, so that few pages are full.
 _DIGESTS_PER_NEW_PAGE = _PAGE // _DIGEST // 2
 
 
@@ -31,33 +32,33 @@ class _ArchivedId(msgspec.Struct, rename="camel"):
     event_id_given: bool = False
 
 
-_read = safe_decoder(msgspec.json.Decoder(_ArchivedId))
+_decode_line = safe_decoder(msgspec.json.Decoder(_ArchivedId))
 
 
 def contains_id(archive: str, event_id: str, disk: Disk) -> bool:
-    """Return whether an archive file contains an id. Build the index if an earlier version did not."""
-    if not (pages := _pages(archive)):
+    """Return whether an archive file contains an id. Build the index if it does not exist."""
+    if not (pages := _count_pages(archive)):
         rebuild_index(archive, disk)
-        pages = _pages(archive)
+        pages = _count_pages(archive)
     digest = _digest(event_id)
-    (page,) = _read_pages(archive, [_number(digest, pages)])
+    (page,) = _read_pages(archive, [_page_number(digest, pages)])
     return digest in page
 
 
 def add_archived_ids(archive: str, event_ids: Iterable[str], disk: Disk) -> None:
-    """Add the ids of lines that were just appended. Adding an id again changes nothing."""
-    if not (pages := _pages(archive)):
+    """Add the event ids of lines that were just appended. Adding an id twice has no further effect."""
+    if not (pages := _count_pages(archive)):
         rebuild_index(archive, disk)
         return
     if not (digests := list(map(_digest, event_ids))):
         return
     by_page: dict[int, list[bytes]] = {}
     for digest in digests:
-        by_page.setdefault(_number(digest, pages), []).append(digest)
+        by_page.setdefault(_page_number(digest, pages), []).append(digest)
     changes: dict[int, bytes] = {}
     for (number, wanted), page in zip(by_page.items(), _read_pages(archive, by_page), strict=True):
         new = b"".join(digest for digest in wanted if digest not in page)
-        used = _used(page)
+        used = _used_bytes(page)
         if used + len(new) > _PAGE:
             _write(archive, [*_digests(archive, pages), *digests], pages * 2, disk)
             return
@@ -71,7 +72,7 @@ def rebuild_index(archive: str, disk: Disk) -> None:
 
 
 def _write(archive: str, found: Iterable[bytes], pages: int, disk: Disk) -> None:
-    """Write a table with at least this number of pages."""
+    """Write a table of digests with at least `pages` pages."""
     digests = list(dict.fromkeys(found))
     while len(digests) > pages * _DIGESTS_PER_NEW_PAGE or (table := _table(digests, pages)) is None:
         pages *= 2
@@ -88,10 +89,10 @@ def _digests(archive: str, pages: int) -> Iterator[bytes]:
 
 
 def _table(digests: list[bytes], pages: int) -> bytes | None:
-    """Return digests as a table; None if one page overflows."""
+    """Return digests as a table with this number of pages; None if a page would overflow."""
     found: list[list[bytes]] = [[] for _ in range(pages)]
     for digest in digests:
-        found[_number(digest, pages)].append(digest)
+        found[_page_number(digest, pages)].append(digest)
     if max(map(len, found)) > _PAGE // _DIGEST:
         return None
     return b"".join(b"".join(page).ljust(_PAGE, b"\x00") for page in found)
@@ -100,14 +101,14 @@ def _table(digests: list[bytes], pages: int) -> bytes | None:
 def _ids_in(archive: str) -> Iterator[str]:
     with open(archive, "rb") as file:
         for line in file:
-            # Skip a line that was damaged or cut off.
+            # Skip a damaged or incomplete line.
             with suppress(msgspec.MsgspecError):
-                read = _read(line)
+                read = _decode_line(line)
                 if read.event_id_given:
                     yield read.event.event_id
 
 
-def _pages(archive: str) -> int:
+def _count_pages(archive: str) -> int:
     """Return how many pages the index has; 0 if there is no usable index."""
     try:
         pages, rest = divmod(os.stat(archive_index_file(archive)).st_size, _PAGE)
@@ -125,8 +126,8 @@ def _read_pages(archive: str, numbers: Iterable[int]) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def _used(page: bytes) -> int:
-    """Return how many bytes of a page are used. The last digest may end in zeros itself."""
+def _used_bytes(page: bytes) -> int:
+    """Return how many bytes of a page are used. Round up to whole digests, because the last digest may end in zeros."""
     free = page.find(_FREE)
     return _PAGE if free < 0 else -(-free // _DIGEST) * _DIGEST
 
@@ -135,5 +136,5 @@ def _digest(event_id: str) -> bytes:
     return blake2b(event_id.encode(), digest_size=_DIGEST).digest()
 
 
-def _number(digest: bytes, pages: int) -> int:
+def _page_number(digest: bytes, pages: int) -> int:
     return int.from_bytes(digest[:8], "little") & (pages - 1)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def safe_decoder(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
-    """Return a decoder that raises DecodeError for everything that it cannot read, also for deep nesting."""
+    """Return a decoder that also raises DecodeError for invalid Unicode and for too deep nesting."""
 
     def decode(content: bytes) -> T:
         try:
@@ -32,8 +32,9 @@ def safe_decoder(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
 
 decode_document = safe_decoder(msgspec.json.Decoder(dict[str, Any]))
 _LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
-# Documents with few brackets cannot be nested too deep. A stored document gets up to `_WRAPPING` more levels.
+# The store wraps a document in at most this many levels of nesting.
 _WRAPPING = 20
+# A document with at most this many brackets cannot be nested too deep.
 _BRACKETS = 200
 
 
@@ -43,7 +44,7 @@ class _EventError(msgspec.Struct):
 
 
 class EventMetadata(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """The state of an event as its file shows it. `attempts` counts the attempts that have ended."""
+    """The state of an event as its file shows it. `attempts` does not count an attempt that is running."""
 
     position: int
     created_at: datetime
@@ -54,7 +55,7 @@ class EventMetadata(msgspec.Struct, rename="camel", omit_defaults=True, gc=False
     due_set_at: datetime | None = None
     not_before: datetime | None = None
     crashes: int = 0
-    # The token of the last claim that has ended.
+    # The token of the last lease that has ended.
     token: int = 0
     last_attempt_at: datetime | None = None
     died_at: datetime | None = None
@@ -83,7 +84,7 @@ class _PlainEvent(
     forbid_unknown_fields=True,
     gc=False,
 ):
-    """An event without attributes, the common case, which is read and written in one step."""
+    """An event without attributes. This is the common case, and it is read and written in one fast step."""
 
     schema_version: int
     event_id: str
@@ -115,7 +116,7 @@ class _RecordFile(msgspec.Struct, rename={"metadata": STORE_KEY}):
 
 
 class ArchiveLine(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """One line of an archive file. `n` is the offset of the journal entry that ended the event."""
+    """One line of an archive file. `n` is the offset of the journal entry in which the event ended."""
 
     n: int
     position: int
@@ -141,7 +142,7 @@ _read_record = safe_decoder(msgspec.json.Decoder(_RecordFile))
 
 
 def encode_body(envelope: Envelope, stream: str) -> msgspec.Raw:
-    """Return the JSON of an envelope in one stream."""
+    """Return the JSON of the copy of an envelope in one stream."""
     if envelope.attributes:
         return msgspec.Raw(_encode({**envelope.to_wire(), "stream": stream}))
     plain = _PlainEvent(
@@ -343,7 +344,7 @@ def encode_document(doc: Mapping[str, Any]) -> msgspec.Raw:
 
 
 def refuse_deep_nesting(text: bytes) -> None:
-    """Refuse JSON that is nested so deep that it could be written but not read again."""
+    """Refuse JSON that is nested too deep to be read again."""
     if text.count(b"[") + text.count(b"{") > _BRACKETS:
         try:
             msgspec.json.decode(b"[" * _WRAPPING + text + b"]" * _WRAPPING)
@@ -353,7 +354,7 @@ def refuse_deep_nesting(text: bytes) -> None:
 
 @lru_cache(maxsize=256)
 def to_datetime(seconds: float) -> datetime:
-    """Return seconds since 1970 as a datetime, at most the latest possible one."""
+    """Return seconds since 1970 as a datetime. A time that is too late becomes the latest possible datetime."""
     return datetime.fromtimestamp(min(seconds, _LATEST), UTC)
 
 

@@ -1,4 +1,4 @@
-"""Append-only files of numbered JSON lines: the log and the archive."""
+"""Append-only files of JSON lines: the log and the archive. The field `n` of a line is called its number here."""
 
 import os
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _number = safe_decoder(msgspec.json.Decoder(_NumberedLine))
 
 
 def lines_from(file: BinaryIO, number: int, containing: bytes) -> Iterator[bytes]:
-    """Yield the complete lines with at least this number that contain a text. Numbers never decrease."""
-    file.seek(_first_with(file, number))
+    """Yield the complete lines that have at least this number and contain a text. Numbers never decrease in a file."""
+    file.seek(_find_offset(file, number))
     for line in file:
         if not line.endswith(b"\n"):
             # The line is still being written.
             return
-        # Searching for the text is much cheaper than decoding. Damaged lines are skipped.
+        # Searching for the text first is much faster than decoding every line. Damaged lines are skipped.
         if containing in line and (found := _number_or_none(line)) is not None and found >= number:
             yield line
 
@@ -57,25 +57,28 @@ def last_line(path: str) -> bytes | None:
     return None
 
 
-def size_below(path: str, number: int, *, thorough: bool) -> int:
-    """Return the size of a file up to its last complete line below a number. `thorough` reads every line."""
+def size_of_lines_below(path: str, number: int, *, thorough: bool) -> int:
+    """Return the size to which a file must be cut off, so that it ends with its last good line below this number.
+
+    `thorough` reads every line instead of searching for the number.
+    """
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; only a missing file is accepted
     except FileNotFoundError:
         return 0
     with file:
-        size = offset = 0 if thorough else _first_with(file, number)
+        size = offset = 0 if thorough else _find_offset(file, number)
         file.seek(offset)
         for line in file:
             offset += len(line)
-            # A damaged line stays if good lines follow.
+            # A damaged line does not extend the size, but a later good line does.
             if (found := _number_or_none(line)) is not None and found < number:
                 size = offset
         return size
 
 
-def _first_with(file: BinaryIO, number: int) -> int:
-    """Return an offset at or shortly before the first line with at least this number, by binary search."""
+def _find_offset(file: BinaryIO, number: int) -> int:
+    """Return the offset of the first line with at least this number, or of a line shortly before it."""
     low, high = 0, file.seek(0, os.SEEK_END)
     while high - low > _BLOCK:
         middle = (low + high) // 2

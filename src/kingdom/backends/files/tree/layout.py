@@ -1,4 +1,4 @@
-"""The directory tree: the only module that knows where each file is, and how an id becomes a file name."""
+"""The directory tree. Only this module knows where each file is, and how an id becomes a file name."""
 
 import hashlib
 import os
@@ -12,13 +12,15 @@ from kingdom.errors import Misconfigured
 
 # The directories of events by status.
 STATUS_DIRECTORIES: Mapping[str, str] = {"PENDING": "pending", "PROCESSING": "processing", "DEAD": "dead"}
-# Dedup scopes that have their own directory in the source documents.
+# Dedup scopes whose keys are in a documented directory. All other scopes are below `bus/once`.
 _SCOPE_DIRECTORIES: Mapping[str, str] = {"seen": "state/sentinel/seen"}
-# Records whose files have no suffix in the source documents.
+# Records whose documented file names have no suffix.
 _WITHOUT_SUFFIX = frozenset({"state/king/task-seq", "state/king/msg-seq"})
 _SUFFIX = ".json"
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+# The longest file name, in characters. Filesystems allow 255 bytes, and the store adds suffixes.
 _NAME_MAX = 200
+# A file name with this mark contains the hash of its id. Encoded ids never contain it.
 _HASH_MARK = "%h"
 _DAY = re.compile(r"[0-9]{8}\.jsonl")
 _INDEX = re.compile(r"[0-9]{8}")
@@ -30,14 +32,14 @@ _TEMPORARY_NAME = re.compile(r"^\.|^4913$|^sed\w{6}$|~$|\.(tmp|swp|swx|part|bak|
 def file_name(name: str) -> str:
     """Return a safe file name for an id: the id itself if possible, else with %-codes and perhaps a hash.
 
-    The result is plain ASCII without a slash. No two ids share a name, and no id can leave its directory.
+    The name is plain ASCII without a slash, so it stays in its directory. No two ids have the same name.
     """
     if not name:
         raise Misconfigured("an id must not be empty: it becomes a file name")
     if len(name) <= _NAME_MAX and _PLAIN.fullmatch(name):
         return name
     encoded = quote(name.encode("utf-8", "surrogatepass"), safe="").replace("~", "%7E")
-    # A leading dot hides a file or names a directory, and a leading dash looks like an option.
+    # A leading dot would hide the file or mean a directory (".."), and a leading dash would look like an option.
     if encoded[0] in ".-":
         encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
     if len(encoded) <= _NAME_MAX:
@@ -47,18 +49,18 @@ def file_name(name: str) -> str:
 
 
 def id_of_name(name: str) -> str | None:
-    """Return the id that a file name stands for, or None if only the content of the file says it."""
+    """Return the id for which a file name was made. Return None if the name contains only a hash of the id."""
     if _HASH_MARK in name:
         return None
     try:
         return unquote(name, errors="surrogatepass") or None
     except UnicodeDecodeError:
-        # No id is encoded like this: the file is not ours.
+        # The store never writes such a name, so another program did.
         return None
 
 
 def _reversible_name(name: str, what: str) -> str:
-    """Return a directory name from which the id can be restored."""
+    """Return a directory name without a hash, so that `id_of_name` can restore the id."""
     encoded = file_name(name)
     if _HASH_MARK in encoded:
         raise Misconfigured(f"the name of a {what} is too long for a directory: {name[:60]!r}…")
@@ -77,7 +79,7 @@ def is_temporary_name(name: str) -> bool:
 
 
 def _plain_files(directory: str, pattern: re.Pattern[str]) -> list[str]:
-    """Return the plain files whose name matches, sorted."""
+    """Return the sorted paths of the plain files whose names match the pattern."""
     try:
         with os.scandir(directory) as found:
             files = [e.path for e in found if pattern.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
@@ -87,7 +89,7 @@ def _plain_files(directory: str, pattern: re.Pattern[str]) -> list[str]:
 
 
 class StoreLayout:
-    """The paths below one root, as plain strings, because a store builds thousands of them."""
+    """The paths below the root directory of a store. They are plain strings, because building them must be fast."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -125,7 +127,7 @@ class StoreLayout:
         return f"{self.stream(stream)}/{STATUS_DIRECTORIES[status]}"
 
     def archive_file(self, stream: str, day: str) -> str:
-        """Return the archive file of the events that ended on one day, one per line."""
+        """Return the archive file of a stream for one day. Each line is an event that ended on that day."""
         return f"{self.stream(stream)}/done/{day}.jsonl"
 
     def lease(self, token: int) -> str:
@@ -137,7 +139,7 @@ class StoreLayout:
         return f"{self.pauses}/{_reversible_name(stream, 'stream')}.json"
 
     def wake_file(self, stream: str) -> str:
-        """Return the file that is touched when a stream may have work."""
+        """Return the file that is touched when a stream may have due events."""
         return f"{self.wake}/{file_name(stream)}"
 
     def key_directory(self, scope: str) -> str:
@@ -147,7 +149,7 @@ class StoreLayout:
 
     @staticmethod
     def is_empty_key(scope: str, path: str) -> bool:
-        """Return whether a key is an empty file that says everything by its name and modification time."""
+        """Return whether a dedup key is stored as an empty file, of which only name and modification time are used."""
         return scope in _SCOPE_DIRECTORIES and id_of_name(os.path.basename(path)) is not None
 
     def key_file(self, scope: str, key: str) -> str:
@@ -155,7 +157,7 @@ class StoreLayout:
         return f"{self.key_directory(scope)}/{file_name(key)}"
 
     def key_scopes(self) -> dict[str, str]:
-        """Return the directories of all dedup scopes with keys."""
+        """Return the directory of each dedup scope that has keys."""
         with os.scandir(self.once) as found:
             directories = [entry for entry in found if entry.is_dir(follow_symlinks=False)]
         own = {scope: entry.path for entry in directories if (scope := id_of_name(entry.name))}
@@ -163,19 +165,19 @@ class StoreLayout:
         return own | {scope: path for scope, path in fixed.items() if os.path.isdir(path)}
 
     def rotated_log(self, day: date, part: int = 0) -> str:
-        """Return the name of a rotated log. The log rotates when it is full and when the day is over."""
+        """Return the path of a rotated log. The log is rotated when it is too large and when the day is over."""
         return f"{self.logs}/events-{day:%Y%m%d}{f'.{part}' if part else ''}.log"
 
     def rotated_logs(self) -> list[str]:
-        """Return the rotated logs by name."""
+        """Return the rotated logs, sorted by name."""
         return _plain_files(self.logs, _ROTATED_LOG)
 
     def archive_files(self, stream: str) -> list[str]:
-        """Return the archive files of a stream by day."""
+        """Return the archive files of a stream, sorted by day."""
         return _plain_files(f"{self.stream(stream)}/done", _DAY)
 
     def archive_id_indexes(self, stream: str) -> list[str]:
-        """Return the id indexes of the archive files by day."""
+        """Return the id indexes of the archive files of a stream, sorted by day."""
         return _plain_files(f"{self.stream(stream)}/done-ids", _INDEX)
 
     def record(self, directory: str, record_id: str) -> str:

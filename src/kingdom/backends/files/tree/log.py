@@ -1,4 +1,4 @@
-"""The log: `logs/events.log` and its rotated files, read as one sequence by cursor."""
+"""The log: `logs/events.log` and its rotated files. Readers see them as one sequence."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from kingdom.backends.files.tree.json_lines import first_number, lines_from
 from kingdom.backends.files.tree.layout import StoreLayout
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 
-# The source document says so. A larger log of one day is rotated into parts.
+# The documented size at which the log is rotated, even if the day is not over.
 LOG_BYTES = 100 << 20
 _encode = msgspec.json.Encoder().encode
 
@@ -38,7 +38,7 @@ _read = safe_decoder(msgspec.json.Decoder(_LogLine))
 def build_log_lines(
     layout: StoreLayout, entries: Sequence[LogEntry], *, first: int, offset: int, now: float
 ) -> LogLines:
-    """Return entries as lines numbered from `first`, with the new name of a log that must rotate."""
+    """Return entries as lines numbered from `first`. If the current log must be rotated, include its new name."""
     lines = [
         msgspec.Raw(
             _encode(
@@ -68,9 +68,9 @@ def read_log(
     *,
     release: Callable[[], None] | None = None,
 ) -> list[LoggedEntry]:
-    """Return entries after the cursor, only those of one aggregate if `about` is its id.
+    """Return entries after the cursor. If `about` is given, return only the entries of this aggregate id.
 
-    Call `release` after opening the files. Reading may take long, and open files only grow.
+    `release` is called once the files are open, to release the lock, because reading may take long.
     """
     found: list[LoggedEntry] = []
     containing = _encode(about) if about is not None else b""
@@ -93,10 +93,10 @@ def read_log(
 
 
 def _open_from(layout: StoreLayout, number: int, opened: ExitStack) -> list[BinaryIO]:
-    """Open the files that can contain entries from this number on, oldest first."""
+    """Open the files that can contain entries with at least this number, oldest first."""
     starts = ((first_number(path), path) for path in (*layout.rotated_logs(), layout.log))
     files = sorted((start, path) for start, path in starts if start is not None)
-    # Skip a file if the next one begins before this number.
+    # Skip a file if the next file begins before this number.
     skip = sum(1 for start, _ in files[1:] if start < number)
     found: list[BinaryIO] = []
     for _, path in files[skip:]:
@@ -107,6 +107,7 @@ def _open_from(layout: StoreLayout, number: int, opened: ExitStack) -> list[Bina
 
 
 def _rotated_name(layout: StoreLayout, now: float) -> str | None:
+    """Return the new name of the current log if it must be rotated, else None."""
     try:
         status = os.stat(layout.log)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Recovery after a crash: bring the files to the state after the last journal entries."""
+"""Recovery after a crash: repeat the last journal entries, so that the files get the state that was committed."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from kingdom.backends.files.journal.entry import EndedEvent, EventRow, JournalEn
 from kingdom.backends.files.system.disk import read_file
 from kingdom.backends.files.tree.archive_ids import add_archived_ids, rebuild_index
 from kingdom.backends.files.tree.file_formats import decode_body, decode_header, decode_row, to_datetime
-from kingdom.backends.files.tree.json_lines import first_number, size_below
+from kingdom.backends.files.tree.json_lines import first_number, size_of_lines_below
 from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES
 from kingdom.backends.files.tree.tree import FileTree
 from kingdom.errors import MalformedEvent
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 class Replay:
     """The final state after some journal entries. Replaying them again has the same result.
 
-    It assumes nothing about the files: after a power loss, unsynced files may be missing, old or incomplete.
+    Nothing is assumed about the present files. After a power loss, unsynced files may be missing, old or incomplete.
     """
 
     def __init__(self, tree: FileTree, entries: Sequence[tuple[int, JournalEntry]]) -> None:
@@ -32,14 +32,14 @@ class Replay:
         self._bodies: dict[int, msgspec.Raw] = {}
         self._leases: dict[int, Lease | None] = {}
         self._records: dict[tuple[str, str], RecordWrite | None] = {}
-        # Every directory that has contained the record.
+        # Every directory in which a file of the record may be.
         self._directories: dict[tuple[str, str], set[str]] = {}
         self._pauses: dict[str, StreamPause | None] = {}
         for _, entry in entries:
             self._collect(entry)
 
     def run(self, *, thorough: bool) -> None:
-        """Write missing files, then remove old ones. `thorough` also checks every line of appended files."""
+        """Write missing files, then remove old files. `thorough` also checks every line of the log and the archives."""
         self._tree.forget_directories()
         for _, entry in self._entries:
             self._tree.write_keys(entry.once)
@@ -75,7 +75,7 @@ class Replay:
         self._pauses |= dict.fromkeys(entry.resumed)
 
     def _restore_event(self, row: EventRow, body: msgspec.Raw | None) -> None:
-        """Restore the file of an event: rewrite it if an entry contains its body, else move it."""
+        """Restore the file of an event. Rewrite it if an entry contains its body, else move it to its directory."""
         path = self._tree.event_path(row)
         elsewhere = [other for status in STATUS_DIRECTORIES if (other := self._tree.event_path(row, status)) != path]
         present = [each for each in (path, *elsewhere) if os.path.exists(each)]
@@ -90,7 +90,7 @@ class Replay:
             self._tree.disk.unlink(other)
 
     def _is_current(self, stored: RecordWrite) -> bool:
-        """Return whether the file of a record has this version. A person may have edited its document."""
+        """Return whether the file of a record has this version. It then stays, even if a person has edited it."""
         header = stored.header
         try:
             known = decode_header(header.kind, header.id, read_file(self._layout.record(stored.directory, header.id)))
@@ -99,7 +99,7 @@ class Replay:
         return known.version == header.version and to_datetime(known.updated_at) == to_datetime(header.updated_at)
 
     def _restore_lines(self, *, thorough: bool) -> None:
-        """Cut off every file of lines where the replay begins, and append its lines again."""
+        """Cut off the lines that the replayed entries may have appended, and append all of them again."""
         files = self._collect_log_lines()
         given_ids: dict[str, list[str]] = {}
         for _, entry in self._entries:
@@ -109,7 +109,7 @@ class Replay:
                 given_ids.setdefault(archive, []).extend([ended.event_id] if ended.event_id_given else [])
         for path, lines in files.items():
             self._tree.ensure_directory(os.path.dirname(path))
-            size = size_below(path, self._entries[0][0], thorough=thorough)
+            size = size_of_lines_below(path, self._entries[0][0], thorough=thorough)
             if os.path.exists(path) and os.path.getsize(path) != size:
                 self._tree.disk.truncate(path, size)
             self._tree.disk.append(path, b"".join(lines))
@@ -124,7 +124,7 @@ class Replay:
         parts = [(offset, entry.log) for offset, entry in self._entries if entry.log]
         for offset, part in parts:
             kept, begins = f"{self._layout.logs}/{part.keep_as}", first_number(self._layout.log)
-            # A log that begins later is a newer one: the old log was already renamed, and perhaps removed since.
+            # If the current log begins after this entry, the old log was already renamed, and perhaps removed later.
             if part.keep_as and begins is not None and begins < offset and not os.path.exists(kept):
                 self._tree.disk.rename(self._layout.log, kept)
         files: dict[str, list[bytes]] = {}
@@ -136,6 +136,7 @@ class Replay:
         return files
 
     def _leftovers(self) -> Iterator[str]:
+        """Yield the files that must no longer exist."""
         for (stream, position), row in self._rows.items():
             if not isinstance(row, EventRow):
                 yield from self._files_of(stream, position, row)
@@ -150,7 +151,7 @@ class Replay:
                 yield self._layout.pause(stream)
 
     def _files_of(self, stream: str, position: int, ended: EndedEvent | None) -> Iterator[str]:
-        """Yield the possible files of an event. Of a withdrawn event only the position is known."""
+        """Yield the possible paths of the file of an ended event. For a withdrawn event, only the position is known."""
         for status in STATUS_DIRECTORIES:
             directory, start = self._layout.events(stream, status), f"{position:016d}-"
             if ended is not None:
@@ -160,10 +161,10 @@ class Replay:
 
 
 def _read_edited(row: EventRow, path: str) -> msgspec.Raw | None:
-    """Return the body of an event from its file, which a person may have edited; None if it is unusable."""
+    """Return the body of an event from its file, to keep what a person has edited. Return None if it is unusable."""
     try:
         content = read_file(path)
-        # A file from before a patch is old, not edited.
+        # If the file has fewer patches than the row, it was written before the patch, and is not an edited file.
         is_old = _count_patches(decode_row(row.stream, row.status, content)) != _count_patches(row)
         return None if is_old else decode_body(row, content)[1]
     except (OSError, msgspec.MsgspecError, MalformedEvent):

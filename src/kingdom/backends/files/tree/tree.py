@@ -38,11 +38,11 @@ from kingdom.bus.record import RecordKind
 from kingdom.errors import MalformedEvent
 
 _encode = msgspec.json.Encoder().encode
-# Error numbers of a path that is no plain file, and of a file that the system cannot read.
+# Error numbers of a path that is not a plain file, and of a file that the system cannot read.
 _NOT_A_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG})
 _lease = msgspec.json.Decoder(Lease).decode
-# How long an empty key file counts, from its modification time on: the source document says 30 days.
+# The documented lifetime of an empty key file, from its modification time: 30 days.
 SEEN_SECONDS = 30 * 86_400.0
 
 
@@ -59,18 +59,19 @@ _key = msgspec.json.Decoder(_KeyFile).decode
 
 
 class FileTree:
-    """Reads and writes the files. It writes new files first, then lines, then removes: nothing is ever missing."""
+    """Reads and writes the files. It writes new files first, then appends lines, and removes old files last."""
 
     def __init__(self, layout: StoreLayout, disk: Disk) -> None:
         self.layout = layout
         self.disk = disk
+        # The directories that are known to exist.
         self._existing: set[str] = set()
         # A cache of event directories by stream and status, because every move of an event needs a path.
         self._event_directories: dict[tuple[str, str], str] = {}
         self._new = f"{layout.temporary}/new"
 
     def render(self, entry: JournalEntry) -> dict[str, bytes]:
-        """Return the new files of an entry. Content that cannot be stored must fail before the commit."""
+        """Return the path and content of each new file of an entry. Raise an error if one of them cannot be stored."""
         for raw in (*entry.bodies.values(), *(stored.doc for stored in entry.records)):
             refuse_deep_nesting(bytes(raw))
         for scope, key, _ in entry.once:
@@ -83,7 +84,7 @@ class FileTree:
         return files
 
     def apply(self, entry: JournalEntry, before: Mapping[int, EventRow | None], files: Mapping[str, bytes]) -> None:
-        """Apply an entry that was just committed. `before` holds the previous state of each event."""
+        """Apply an entry that was just committed. `before` has the previous row of each changed event."""
         for lease in entry.leases:
             self.apply_lease(lease)
         for path, content in files.items():
@@ -104,7 +105,7 @@ class FileTree:
             self.disk.unlink(path)
 
     def event_path(self, row: EventRow, status: str | None = None) -> str:
-        """Return the file of an event in its own status or in another one."""
+        """Return the path of an event file. By default it is in the directory of its own status."""
         return f"{self._directory(row.stream, status or row.status)}/{row.position:016d}-{row.event_id}.json"
 
     def _directory(self, stream: str, status: str) -> str:
@@ -114,7 +115,7 @@ class FileTree:
         return known
 
     def prepare_event_path(self, row: EventRow) -> str:
-        """Return the file of an event after creating its directory if needed."""
+        """Return the path of an event file, and create its directory if needed."""
         path = self.event_path(row)
         self.ensure_directory(self._event_directories[row.stream, row.status])
         return path
@@ -146,7 +147,7 @@ class FileTree:
         self.write(self.layout.lease(lease.token), _encode(lease) + b"\n")
 
     def apply_lease(self, lease: Lease) -> None:
-        """Write a lease of an entry. The file of a known lease keeps its expiry, because only the file is renewed."""
+        """Write a lease of an entry. An existing file keeps its expiry, because renewals are not in the journal."""
         if (known := self.read_lease(lease.token)) is not None:
             lease = msgspec.structs.replace(lease, expires=known.expires, expires_at=known.expires_at)
         self.write_lease(lease)
@@ -169,14 +170,14 @@ class FileTree:
                 self.disk.stamp(path, expires, _encode(_KeyFile(expires, key)))
 
     def ensure_directory(self, directory: str) -> str:
-        """Create a directory if needed, checking only once."""
+        """Create a directory if needed. Only the first call for a directory checks the disk."""
         if directory not in self._existing:
             self.disk.make_directory(directory)
             self._existing.add(directory)
         return directory
 
     def forget_directories(self) -> None:
-        """Forget which directories exist, because one may have been removed."""
+        """Clear the caches of directories, because a directory may have been removed."""
         self._existing.clear()
         self._event_directories.clear()
 
@@ -207,7 +208,7 @@ class FileTree:
             return False
 
     def read_key(self, scope: str, path: str) -> tuple[str, float]:
-        """Return a dedup key and its expiry. The content comes first, because copying changes the modification time."""
+        """Return a dedup key and its expiry. Prefer the content to the modification time, which copying changes."""
         if not self.layout.is_empty_key(scope, path):
             try:
                 known = _key(read_file(path))
@@ -227,11 +228,11 @@ class FileTree:
             return error
 
     def read_event(self, row: EventRow) -> tuple[Envelope, msgspec.Raw]:
-        """Return the envelope of an event, also as JSON; raise MalformedEvent or FileNotFoundError."""
+        """Return the envelope of an event and its JSON; raise MalformedEvent or FileNotFoundError."""
         return decode_body(row, _content(self.event_path(row)))
 
     def read_archive(self, stream: str, event_id: str | None = None) -> Iterator[ArchiveLine]:
-        """Yield the archived events of a stream. A search for one event skips lines that cannot be read."""
+        """Yield the archived events of a stream, or only one event. A search for one event skips damaged lines."""
         wanted = event_id.encode() if event_id else b""
         for path in self.layout.archive_files(stream):
             # Retention may remove the file at any time.
@@ -244,7 +245,7 @@ class FileTree:
                         yield ended
 
     def is_archived(self, stream: str, event_id: str) -> bool:
-        """Return whether the archive contains an id that a caller chose. The cost does not depend on its size."""
+        """Return whether the archive contains an event id that a publisher chose."""
         for path in self.layout.archive_files(stream):
             # Retention may remove the file at any time.
             with suppress(FileNotFoundError):
@@ -253,7 +254,7 @@ class FileTree:
         return False
 
     def find_record(self, kind: RecordKind, record_id: str) -> str | None:
-        """Return the file of a record in any state, or None."""
+        """Return the path of a record file in the directory of any state, or None."""
         paths = (self.layout.record(directory, record_id) for directory in self.layout.record_directories(kind))
         return next(filter(os.path.exists, paths), None)
 
@@ -304,6 +305,7 @@ def _record_file(stored: RecordWrite) -> bytes:
 
 
 def _row_of_file(stream: str, status: str, directory: str, name: str) -> EventRow | None:
+    """Return the row of an event from its file. A damaged or unreadable file gives a row with an error code."""
     position, _, event_id = name.removesuffix(".json").partition("-")
     if not _is_number(position):
         return None
@@ -319,7 +321,7 @@ def _row_of_file(stream: str, status: str, directory: str, name: str) -> EventRo
         reason = f"cannot read its file: {error}"
     except UnreadableFile as error:
         code, reason = UNREADABLE, str(error)
-    # Only the name is known. The next claim reads the file again.
+    # Only the position and the event id are known, from the file name. The next claim reads the file again.
     changed = os.lstat(f"{directory}/{name}").st_mtime
     return EventRow(
         stream=stream,
@@ -348,7 +350,7 @@ def _is_number(text: str) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """Return the content of an event file; nothing if the path is a link or a directory."""
+    """Return the content of an event file. Return no bytes if the path is a link or a directory."""
     try:
         return read_file(path)
     except OSError as error:

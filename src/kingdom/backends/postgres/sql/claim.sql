@@ -1,9 +1,9 @@
 -- name: claim
 -- Lease due events of an unordered stream: no event is in two leases, and each claim gets a token of its own.
--- A suspect comes alone.
+-- A suspect, which is an event that has lost a lease before (crash_count > 0), is leased alone.
 WITH closed_leases AS (
-  -- Close leases whose events are all settled. Each settling transaction left one event as witness: if a failover lost
-  -- a settlement, its witness is still PROCESSING, and the lease must stay for the reaper.
+  -- Delete leases whose events are all settled. One event of each settling transaction is its witness: if a failover
+  -- has lost the transaction, the witness is still PROCESSING, and the lease must stay for the reaper.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
 due AS MATERIALIZED (
@@ -13,6 +13,7 @@ due AS MATERIALIZED (
      AND next_retry_at <= statement_timestamp() AND next_retry_at >= %(watermark)s::timestamptz
      AND NOT EXISTS (SELECT FROM kingdom.outbox_pause WHERE stream = %(stream)s)
    ORDER BY next_retry_at, id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED),
+-- If the first due event is a suspect, take only this event. Otherwise take all events except suspects.
 chosen AS MATERIALIZED (
   SELECT * FROM due WHERE CASE WHEN (SELECT crash_count FROM due LIMIT 1) > 0 THEN id = (SELECT id FROM due LIMIT 1)
                                ELSE crash_count = 0 END),
@@ -23,15 +24,16 @@ new_lease AS (
 UPDATE kingdom.outbox_event event
    SET status = 'PROCESSING', lease_token = (SELECT token FROM new_lease), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- -- By ctid, which saves an index lookup per row. A locked row keeps its ctid until the statement ends.
+ -- The ctid saves an index lookup per row. A locked row keeps its ctid until the statement ends.
  WHERE event.ctid = ANY(ARRAY(SELECT place FROM chosen)) AND event.status = 'PENDING'
 RETURNING {delivery_columns};
 
 -- name: claim_ordered
--- Lease some heads of an ordered stream, each with a run of followers: no two leases hold events of one key.
--- A run ends before the first follower that is a suspect, delayed or not PENDING. A suspect head comes alone.
+-- Lease due events of an ordered stream: no two leases hold events of one key. From each of some keys, take a run,
+-- which is the first open event of the key (the head) and some events directly after it (the followers). A run ends
+-- before the first follower that is a suspect, delayed or not PENDING. A head that is a suspect is leased alone.
 WITH closed_leases AS (
-  -- As in claim.
+  -- This is the same as in claim.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
     SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'))),
 heads AS MATERIALIZED (
@@ -40,8 +42,8 @@ heads AS MATERIALIZED (
      AND next_retry_at <= statement_timestamp() AND next_retry_at >= %(watermark)s::timestamptz
      AND NOT EXISTS (SELECT FROM kingdom.outbox_pause WHERE stream = %(stream)s)
    ORDER BY next_retry_at, id LIMIT %(heads)s::int FOR UPDATE SKIP LOCKED),
--- A head that was claimed and released after the snapshot is locked in a newer row version, which the UPDATE below
--- cannot see. It waits for the next claim, and so do its followers.
+-- A head that was claimed and released after the snapshot is locked in a newer row version. The UPDATE below cannot see
+-- that version, so this head and its followers are left for the next claim.
 visible AS MATERIALIZED (
   SELECT heads.* FROM heads
    CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_event e WHERE e.ctid = heads.place LIMIT 1) seen),
@@ -49,10 +51,11 @@ chosen AS MATERIALIZED (
   SELECT * FROM visible
    WHERE CASE WHEN (SELECT crash_count FROM visible LIMIT 1) > 0 THEN id = (SELECT id FROM visible LIMIT 1)
               ELSE crash_count = 0 END),
+-- The limit is divided among the chosen keys.
 run_length AS MATERIALIZED (
   SELECT CASE WHEN coalesce(max(crash_count), 0) > 0 THEN 1
               ELSE (%(limit)s::int + count(*) - 1) / greatest(count(*), 1) END AS events FROM chosen),
--- Followers are not locked: the UPDATE below skips one that an operator changes meanwhile.
+-- Followers are not locked: the UPDATE below skips a follower that an operator has changed meanwhile.
 runs AS MATERIALIZED (
   SELECT member.id, member.place FROM chosen CROSS JOIN LATERAL (
     SELECT checked.id, checked.place FROM (
@@ -64,7 +67,7 @@ runs AS MATERIALIZED (
                 FROM kingdom.outbox_event e
                WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND e.ordered
                  AND e.processed_at IS NULL AND e.id >= chosen.id
-               -- A run of one event does not read any follower.
+               -- If a run is one event long, no follower is read.
                ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM run_length)) queued) checked
      WHERE checked.unbroken
     UNION ALL

@@ -1,24 +1,24 @@
 -- Column lists that several statements use: `{name}` in a statement stands for the fragment of that name.
 
 -- fragment: archive_columns
--- What an event keeps when it moves to the archive. Status, history and processed_at get new values there.
+-- The columns that are copied when an event moves to the archive. Status, history and processed_at are set separately.
 id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
     aggregate_type, aggregate_id, attributes, payload_json, attempt_count, max_attempts, crash_count, lease_token,
     last_attempt_at, last_error_code, last_error_message, created_at, event_id_given
 
 -- fragment: publish_columns
--- What a publisher sets, except the number of the copy (n).
+-- The columns that a publisher sets.
 event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, aggregate_type,
     aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given
 
 -- fragment: publish_types
--- The same with types, in the order of rows.py.
+-- The number of a copy within its transaction (n), and publish_columns with types, in the order of rows.py.
 n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
     trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
     attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz, event_id_given boolean
 
 -- fragment: delivery_columns
--- What a delivery consists of. PostgreSQL's infinity has no equivalent in Python, so it becomes NULL.
+-- The columns of a delivery. Python has no equivalent of an infinite time, so it becomes NULL.
 event.id, event.event_id, event.event_type, event.schema_version, event.occurred_at, event.trace_id, event.owner_id,
   event.partition_key, event.ordered, event.aggregate_type, event.aggregate_id, event.attributes, event.payload_json,
   event.attempt_count, event.max_attempts, event.crash_count, event.lease_token, event.cancel_requested,
@@ -28,7 +28,7 @@ event.id, event.event_id, event.event_type, event.schema_version, event.occurred
 kind, id, version, state, owner, due_at, doc
 
 -- fragment: dead_letter_columns
--- Without next_retry_at: an event that died behind the head of its key has an infinite one, which no driver reads.
+-- next_retry_at is left out: it is infinite if an event died behind the head of its key, and the driver cannot read it.
 id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, aggregate_type,
        aggregate_id, attributes, payload_json, attempt_count, last_error_code, last_error_message, history, created_at,
        processed_at

@@ -1,28 +1,29 @@
 -- name: hold
--- Lock a lease and return its events that are still owned. A lease is always locked before events and keys.
--- `behind` marks an event that still waits behind another of its key: a failover has lost the settlement of that one.
+-- Lock a lease, and return those of the given events that it still owns. Leases are always locked before events and
+-- keys. `behind` is true if an earlier event of the same key is still open: a failover has lost the settlement of that
+-- event.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING';
 
 -- name: fence
--- Lock the leases that a transaction settles without holding them, in one sorted pass against deadlocks.
+-- Lock the leases of events that a transaction settles without `hold`. The sorted order prevents deadlocks.
 SELECT token FROM kingdom.outbox_lease WHERE token = ANY(%(tokens)s::bigint[]) ORDER BY token FOR KEY SHARE;
 
 -- name: close_leases
--- Close leases whose events are all settled, as every claim does.
+-- Delete leases whose events are all settled, under the same condition as in claim.
 DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
   SELECT lease_token FROM kingdom.outbox_event WHERE id = ANY(%(witnesses)s::bigint[]) AND status = 'PROCESSING'));
 
 -- name: renew
--- Extend leases that still exist, and return the events that an operator has cancelled in them.
+-- Extend leases that still exist. Return them, and those of their events that an operator has cancelled.
 UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() + %(lease)s::interval, renewed_at = clock_timestamp()
  WHERE token = ANY(%(tokens)s::bigint[]) RETURNING token, cancelled;
 
 -- name: reap
--- Delete expired leases and requeue their events. Followers of a head keep waiting behind it.
--- The first loss makes an event a suspect, which then runs alone. After that, only leases of this one event count
--- against it. Nothing becomes DEAD here: the next claim decides that.
+-- Delete expired leases and requeue their events. Followers keep waiting behind the head of their key.
+-- The first lost lease makes an event a suspect (crash_count 1), and suspects are leased alone. After that, crash_count
+-- grows only if the lost lease held this event alone. No event becomes DEAD here: the next claimant decides that.
 WITH expired AS MATERIALIZED (
   SELECT token, ids FROM kingdom.outbox_lease
    WHERE token >= %(low)s AND expires_at < statement_timestamp() ORDER BY token LIMIT 20 FOR UPDATE SKIP LOCKED),
@@ -41,10 +42,10 @@ SELECT (SELECT count(*) FROM expired) AS leases, (SELECT count(*) FROM requeued)
        ARRAY(SELECT DISTINCT stream FROM requeued) AS streams;
 
 -- name: reap_orphans
--- Requeue events that are in flight without a lease, which only happens after a server lost transactions.
--- No claim takes them, so they move to the front of the due events: the first 100 of each stream contain them.
+-- Requeue events that are in flight without a lease. They exist only after a server has lost transactions. No claim
+-- takes such events, so they become the oldest due events of their stream: it is enough to look at the first 100.
 WITH RECURSIVE streams AS (
-  -- A loose index scan: one lookup per stream, however many events wait.
+  -- This is a loose index scan: it needs one lookup per stream, however many events wait.
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
   SELECT (SELECT e.stream FROM kingdom.outbox_event e WHERE e.processed_at IS NULL AND e.stream > s.stream
@@ -58,7 +59,7 @@ heads AS MATERIALIZED (
 orphans AS MATERIALIZED (
   SELECT id, lease_token FROM heads
   UNION
-  -- The rest of an orphaned run waits behind its head.
+  -- The followers of an orphaned head wait behind it, so they are not among the due events.
   SELECT follower.id, follower.lease_token FROM heads CROSS JOIN LATERAL (
     SELECT e.id, e.lease_token, e.status FROM kingdom.outbox_event e
      WHERE heads.ordered AND e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
@@ -72,11 +73,11 @@ requeued AS (
    WHERE id = ANY(ARRAY(SELECT id FROM orphans)) AND status = 'PROCESSING'
      AND lease_token = ANY(ARRAY(SELECT lease_token FROM orphans))
   RETURNING stream)
-SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NOT NULL) AS streams FROM requeued;
+SELECT count(*) AS events, array_agg(DISTINCT stream) AS streams FROM requeued;
 
 -- name: repair_clock
--- Restart the waits of events and leases after the clock was set back: nothing waits longer than it was meant to.
--- A row that was written in the future proves the change of the clock. A time that a caller chose stays.
+-- After the clock was set back, start the waits of events and leases again, so that nothing waits longer than intended.
+-- The clock was set back if a row was written in the future. A time that a caller chose (not_before) stays.
 WITH RECURSIVE streams AS (
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
@@ -87,7 +88,7 @@ late AS MATERIALIZED (
     SELECT e.id, e.updated_at FROM kingdom.outbox_event e
      WHERE e.stream = s.stream AND e.processed_at IS NULL
        AND e.next_retry_at > statement_timestamp() AND e.next_retry_at < 'infinity'
-     -- Bounded per stream: later calls find the rest.
+     -- The number per stream is limited. Later calls find the other events.
      ORDER BY e.next_retry_at, e.id LIMIT 1000) next
    WHERE next.updated_at > statement_timestamp() + interval '1 s'),
 repaired_leases AS (
@@ -106,5 +107,6 @@ SELECT count(*) AS events, array_agg(DISTINCT stream) FILTER (WHERE stream IS NO
   FROM repaired_events;
 
 -- name: lowest_lease
--- Return where the next reap starts. Tokens only grow, so without any lease it starts where the last one did.
+-- Return the token at which the next reap starts: the lowest token of a lease. If there is no lease, return the old
+-- start, because new tokens are always higher.
 SELECT coalesce(min(token), %(low)s) AS token FROM kingdom.outbox_lease WHERE token >= %(low)s;

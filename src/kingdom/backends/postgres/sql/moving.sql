@@ -1,15 +1,17 @@
 -- name: begin_snapshot
--- Read everything that follows in this transaction from one snapshot.
+-- Let all later statements of this transaction read the same snapshot.
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- name: remove_timeouts
--- Remove the time limits of the session: an export reads whole tables and may wait for a slow disk. Times are in UTC.
+-- Remove the time limits during this transaction: an export reads whole tables and may wait for a slow disk. Only a
+-- wait for a lock stays limited. Times are returned in UTC.
 SELECT set_config('idle_in_transaction_session_timeout', '0', true), set_config('statement_timeout', '0', true),
        set_config('lock_timeout', '10s', true), set_config('enable_seqscan', 'on', true),
        set_config('TimeZone', 'UTC', true);
 
 -- name: in_flight
--- Count the events in flight and their leases: an export with any would lose work.
+-- Count the events in flight and their leases. An export contains no leases, so it is refused while events are in
+-- flight.
 SELECT count(*) AS events, count(DISTINCT lease_token) AS leases FROM kingdom.outbox_event
  WHERE processed_at IS NULL AND status = 'PROCESSING';
 
@@ -25,7 +27,7 @@ SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL) AS
        (SELECT count(*) FROM kingdom.log) AS log_entries;
 
 -- name: last_numbers
--- Return the highest position and token that the store can have used.
+-- Return the highest position and token that the store can have used. A token is a number with 11 random low bits.
 SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM kingdom.outbox_event_id_seq) AS last_position,
        (SELECT CASE WHEN is_called THEN ((last_value + 1) << 11) - 1 ELSE 0 END FROM kingdom.outbox_lease_number) AS last_token;
 
@@ -97,21 +99,22 @@ COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 -- Import the log. Entries get new cursors, so a cursor of the old store has no meaning here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
 
--- name: adopt_log
--- Show log entries again that a dump brought from a server with higher transaction numbers: their transaction seems to
--- be in the future. No reader is beyond the number of this transaction, and the sequence keeps the order.
+-- name: renumber_restored_log
+-- Make hidden log entries visible after the restore of a dump. If the old server had higher transaction numbers, the
+-- transactions of its entries seem to be in the future here, and read_log does not return them. They get the number of
+-- this transaction, which no reader has passed yet, so every reader will see them. `seq` keeps their order.
 UPDATE kingdom.log SET xid = pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
 
 -- name: rebuild_keys
--- Create one key row per key with open events. If the head is not the first event, the first one was redriven behind
--- the head, and comes next (`rewind`).
+-- Create a row for each key with open events. The head is the event with a finite next_retry_at. If an open event has a
+-- lower id than the head, it was redriven while the head was in flight, and is handled after the head (`rewind`).
 INSERT INTO kingdom.outbox_key (stream, partition_key, rewind)
 SELECT stream, partition_key, CASE WHEN min(id) < min(id) FILTER (WHERE next_retry_at < 'infinity') THEN min(id) END
   FROM kingdom.outbox_event WHERE ordered AND processed_at IS NULL GROUP BY 1, 2
 ON CONFLICT (stream, partition_key) DO NOTHING;
 
 -- name: continue_numbers
--- Continue positions and tokens above all that either store has used.
+-- Make new positions and tokens higher than all that the old or the new store has used.
 SELECT setval('kingdom.outbox_event_id_seq', greatest(%(last_position)s::bigint, (SELECT max(id) FROM (
          SELECT id FROM kingdom.outbox_event UNION ALL SELECT id FROM kingdom.outbox_archive) x),
          (SELECT last_value FROM kingdom.outbox_event_id_seq))),

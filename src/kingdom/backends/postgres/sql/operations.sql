@@ -1,6 +1,6 @@
 -- name: stats
--- Return the backlog of each stream at a cost that does not grow with it: streams by a loose index scan, counts up to a
--- limit, events in flight by their leases.
+-- Return the backlog of each stream. The cost does not grow with the backlog: streams are found by a loose index scan,
+-- counts stop at a limit, and events in flight are found by their leases.
 WITH RECURSIVE open_streams AS (
   (SELECT stream FROM kingdom.outbox_event WHERE processed_at IS NULL ORDER BY stream LIMIT 1)
   UNION ALL
@@ -34,7 +34,7 @@ SELECT names.stream, p.reason AS paused, coalesce(f.n, 0) AS processing,
  ORDER BY names.stream;
 
 -- name: situations
--- Return everything that explains why an event waits, runs or has ended, in each stream.
+-- Return why an event waits, is in flight or has ended, for each stream that it is in.
 SELECT e.event_id, e.stream, e.event_type AS type, e.status, e.attempt_count AS attempt, e.max_attempts, e.crash_count,
   statement_timestamp() AS now, nullif(e.next_retry_at, 'infinity') AS due_at, e.partition_key, e.processed_at,
   e.last_error_code AS error_code, e.last_error_message AS error_message,
@@ -60,7 +60,7 @@ SELECT a.event_id, a.stream, a.event_type, a.status, a.attempt_count, a.max_atte
 ORDER BY stream;
 
 -- name: pause
--- Pause a stream, or change the reason of a pause, which keeps its beginning.
+-- Pause a stream. If it is already paused, change only the reason and the actor.
 INSERT INTO kingdom.outbox_pause AS p (stream, reason, actor) VALUES (%(stream)s, %(reason)s, %(actor)s)
 ON CONFLICT (stream) DO UPDATE SET reason = excluded.reason, actor = excluded.actor;
 
@@ -86,13 +86,13 @@ SELECT {dead_letter_columns}
    AND (%(event_id)s::uuid IS NULL OR event_id = %(event_id)s)
  ORDER BY id LIMIT %(limit)s::int;
 
--- name: dead_by_positions
--- Find dead letters by position, without a lock: key rows are always locked before event rows.
+-- name: events_by_positions
+-- Find events by position, without a lock: key rows are always locked before event rows.
 SELECT id, event_id, stream, partition_key, ordered FROM kingdom.outbox_event
- WHERE id = ANY(%(positions)s::bigint[]) AND status = 'DEAD' ORDER BY id;
+ WHERE id = ANY(%(positions)s::bigint[]) ORDER BY id;
 
 -- name: patch
--- Replace the payload of a dead letter, and keep the old one in its history.
+-- Replace the payload of a dead letter, and keep the old payload in its history.
 UPDATE kingdom.outbox_event
    SET payload_json = %(payload)s::jsonb, updated_at = now(),
        history = coalesce(history, '[]') || jsonb_build_object('what', 'patched', 'at', now(),
@@ -100,13 +100,13 @@ UPDATE kingdom.outbox_event
  WHERE event_id = %(event_id)s AND stream = %(stream)s AND status = 'DEAD' RETURNING id;
 
 -- name: lock_key
--- Lock the row of a key, creating it if needed. A new row has turn 0.
+-- Lock the row of a key, creating it if needed. The returned `turn` is 0 only if the row is new.
 INSERT INTO kingdom.outbox_key AS q (stream, partition_key) VALUES (%(stream)s, %(key)s)
 ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1 RETURNING turn, blocked_by, rewind;
 
 -- name: revive
--- Start a new round of a dead letter: attempts from zero, the old round in its history. In an ordered stream it waits
--- until it is promoted.
+-- Make a dead letter PENDING again, with zero attempts, and keep the earlier attempts in its history. In an ordered
+-- stream, the event waits until it is promoted.
 UPDATE kingdom.outbox_event
    SET status = 'PENDING', processed_at = NULL, attempt_count = 0, crash_count = 0, cancel_requested = false,
        updated_at = now(),
@@ -123,7 +123,7 @@ SELECT id FROM kingdom.outbox_event
  WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 1;
 
 -- name: demote_head
--- Let the head of a key wait again; return nothing if it runs or was claimed just now.
+-- Make the head of a key wait like its followers; return nothing if the head is in flight.
 UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
  WHERE status = 'PENDING' AND id = (
    SELECT id FROM kingdom.outbox_event
@@ -136,7 +136,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
  WHERE id = %(id)s AND next_retry_at = 'infinity';
 
 -- name: rewind
--- Remember the lowest redriven event of a key: the settlement of the run in flight continues there.
+-- Record the lowest redriven event of a key. After the run in flight is settled, the next head is searched from there.
 UPDATE kingdom.outbox_key SET rewind = least(rewind, %(id)s::bigint) WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: unblock
@@ -175,7 +175,8 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND status = 'PENDING' RETURNING next_retry_at < 'infinity' AS was_head;
 
 -- name: cancel_running
--- Ask the worker to stop, which sees it at its next renewal. The event keeps the request in case it is released before.
+-- Ask a worker to stop handling an event. The worker sees the request at its next renewal. The event keeps the request
+-- too, in case it is released before that renewal.
 WITH owner_lease AS (
   UPDATE kingdom.outbox_lease SET cancelled = array_append(array_remove(cancelled, %(id)s::bigint), %(id)s::bigint)
    WHERE token = %(token)s AND %(id)s::bigint = ANY(ids) RETURNING token)
@@ -184,7 +185,7 @@ UPDATE kingdom.outbox_event SET cancel_requested = true
 
 -- name: pins
 -- Return what keeps old row versions alive: sessions, replication slots and prepared transactions, oldest first.
--- A session whose age this role may not see is returned too.
+-- A session is also returned if this database role may not see its age.
 SELECT what, coalesce(age_seconds, 0) AS age_seconds,
        CASE WHEN age_seconds IS NULL THEN 'of unknown age: grant pg_monitor to see more' ELSE detail END AS detail FROM (
   SELECT format('session %%s of %%s', pid, usename) AS what,
@@ -212,7 +213,7 @@ DELETE FROM kingdom.once_key WHERE ctid = ANY(ARRAY(
 -- Delete a batch of old ended records, except those that open or dead events need.
 DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
-     -- An earlier version may have ended a record too early.
+     -- An earlier version of Kingdom may have set ended_at too early.
      AND doc @> %(final_when)s
      AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(doc -> %(kept_for)s::text) AS needed_by
                        JOIN kingdom.outbox_event ON event_id = needed_by::uuid)
@@ -220,16 +221,17 @@ DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   AND ended_at < now() - %(keep)s::interval RETURNING 1;
 
 -- name: lost_token
--- Return a row if the server is below a token that this process has seen: it has lost transactions.
+-- Return a row if this process has seen a higher token than the server has assigned. Then the server has lost
+-- transactions.
 SELECT last_value FROM kingdom.outbox_lease_number WHERE last_value < %(seen)s::bigint >> 11;
 
 -- name: lock_tokens
--- Let only one process raise the tokens at a time.
+-- Make sure that only one process at a time executes raise_tokens.
 SELECT pg_advisory_xact_lock(%(lock)s::bigint);
 
 -- name: raise_tokens
--- Raise tokens above the clock and above all that this process has seen. The caller holds lock_tokens.
--- 1000 more, because other processes take numbers meanwhile.
+-- Make new tokens higher than the clock and than every token that this process has seen. The caller has executed
+-- lock_tokens. The numbers jump ahead by 1000 more, because other processes take numbers at the same time.
 SELECT CASE WHEN last_value < least_number THEN setval('kingdom.outbox_lease_number', least_number + 1000) END
   FROM kingdom.outbox_lease_number CROSS JOIN (
     SELECT greatest(%(seen)s::bigint >> 11, (extract(epoch FROM clock_timestamp()) * 1024)::bigint) AS least_number) l;

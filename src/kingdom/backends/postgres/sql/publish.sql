@@ -1,5 +1,5 @@
 -- name: publish
--- Insert copies into unordered streams, and return the numbers of those that their stream already has.
+-- Insert copies into unordered streams, and return the numbers of the copies that their stream already has.
 WITH copies AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
 inserted AS (
@@ -12,18 +12,19 @@ SELECT copies.n FROM copies
  WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
 
 -- name: publish_ordered
--- Insert copies into ordered streams, and return the numbers of those that their stream already has: each key has
--- exactly one head. A new key row means a key without open events, whose first event becomes the head. All other
--- events wait at infinity.
+-- Insert copies into ordered streams, and return the numbers of the copies that their stream already has. Each key has
+-- exactly one head: if a key has no row yet, it has no open events, and its first copy becomes the head. All other
+-- copies wait with an infinite next_retry_at.
 WITH copies AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
--- Lock all key rows in one sorted pass against deadlocks, also those of the events that this transaction settles.
+-- Lock the rows of all these keys, and of the keys of the events that this transaction settles. The sorted order
+-- prevents deadlocks.
 new_keys AS (
   INSERT INTO kingdom.outbox_key AS existing (stream, partition_key)
   SELECT stream, partition_key FROM copies
   UNION SELECT * FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[])
   ORDER BY 1, 2
-  -- WHERE false: lock an existing row without writing it, so that a busy key leaves no dead row versions.
+  -- `WHERE false` locks an existing row without writing it, so that a busy key leaves no dead row versions.
   ON CONFLICT (stream, partition_key) DO UPDATE SET turn = existing.turn WHERE false
   RETURNING stream, partition_key),
 new_copies AS MATERIALIZED (
@@ -42,8 +43,9 @@ inserted AS (
 SELECT copies.n FROM copies WHERE copies.n NOT IN (SELECT n FROM new_copies);
 
 -- name: withdraw_known
--- Delete just published copies whose id has already ended in their stream: an id that a publisher chose is handled
--- once. The insert waits for a settlement of the same id, so this later statement sees the archived event.
+-- Delete new copies again if an event with the same id has already ended in their stream. An id that a publisher chose
+-- is handled once. The insert has waited for a settlement of the same id, so this later statement sees the archived
+-- event.
 WITH given AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(n int, event_id uuid, stream text)),
 known AS MATERIALIZED (
@@ -54,8 +56,8 @@ DELETE FROM kingdom.outbox_event e USING known WHERE e.event_id = known.event_id
 RETURNING known.n, e.ordered AND e.next_retry_at < 'infinity' AS was_head;
 
 -- name: promote_fronts
--- Promote the first open event of each key whose head was withdrawn. That head was new in this transaction, so the
--- other open events of the key are new as well.
+-- Make the first open event of a key its head if withdraw_known has deleted the head. That head was new in this
+-- transaction, so the other open events of the key are new as well.
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = ANY(ARRAY(
    SELECT front.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS line(stream, key) CROSS JOIN LATERAL (
@@ -64,7 +66,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
       ORDER BY e.id LIMIT 1) front));
 
 -- name: drop_idle_keys
--- Delete the key rows that a publish of duplicates has created: a key without open events has no row.
+-- Delete the key rows that publish_ordered has created only for duplicates. A key without open events has no row.
 DELETE FROM kingdom.outbox_key q
  WHERE (q.stream, q.partition_key) IN (SELECT * FROM unnest(%(streams)s::text[], %(keys)s::text[]))
    AND q.blocked_by IS NULL
@@ -72,18 +74,18 @@ DELETE FROM kingdom.outbox_key q
                      AND e.partition_key = q.partition_key AND e.ordered AND e.processed_at IS NULL);
 
 -- name: stage
--- Create the table for a large publish by COPY. Each transaction finds it empty.
+-- Create the staging table for a large publish. The table is empty at the beginning of each transaction.
 CREATE TEMPORARY TABLE IF NOT EXISTS outbox_staged (
   {publish_types})
   ON COMMIT DELETE ROWS;
 
 -- name: copy_stage
--- Fill that table.
+-- Fill the staging table.
 COPY pg_temp.outbox_staged (n, {publish_columns})
   FROM STDIN;
 
 -- name: publish_stage
--- Insert the staged copies, as publish does.
+-- Do the same as publish, with the copies in the staging table.
 WITH inserted AS (
   INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
   SELECT {publish_columns}, greatest(clock_timestamp(), not_before)

@@ -9,22 +9,22 @@ VALUES (%(kind)s, %(id)s, 1, %(state)s, %(owner)s, %(due_at)s, %(doc)s::jsonb, C
 ON CONFLICT (kind, id) DO NOTHING RETURNING version;
 
 -- name: update_record
--- Update a record at the expected version; return nothing if it has another one.
+-- Update a record if it has the expected version; return nothing if it has another version.
 UPDATE kingdom.record
    SET version = version + 1, state = %(state)s, owner = %(owner)s, due_at = %(due_at)s, doc = %(doc)s::jsonb,
        updated_at = clock_timestamp(),
-       -- The end of a record counts once, even if a final record changes again.
+       -- If a final record changes again, it keeps its first ended_at.
        ended_at = CASE WHEN %(final)s THEN coalesce(ended_at, clock_timestamp()) END
  WHERE kind = %(kind)s AND id = %(id)s AND version = %(version)s RETURNING version;
 
 -- name: get_records
--- Read several records. LATERAL makes the planner look up each one in the primary key.
+-- Read several records. LATERAL makes the planner look up each record in the primary key.
 SELECT r.* FROM unnest(%(kinds)s::text[], %(ids)s::text[]) AS wanted(kind, id)
  CROSS JOIN LATERAL (SELECT {record_columns} FROM kingdom.record r
                       WHERE r.kind = wanted.kind AND r.id = wanted.id COLLATE "C" LIMIT 1) r;
 
 -- name: insert_records
--- Insert new records in one order, which prevents deadlocks, and return those that did not exist.
+-- Insert the records that do not exist yet, and return them. The sorted order prevents deadlocks.
 INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, ended_at)
 SELECT kind, id, 1, state, owner, due_at, doc, CASE WHEN final THEN clock_timestamp() END
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
@@ -33,7 +33,8 @@ SELECT kind, id, 1, state, owner, due_at, doc, CASE WHEN final THEN clock_timest
 ON CONFLICT (kind, id) DO NOTHING RETURNING kind, id;
 
 -- name: update_records
--- Update records at their expected versions, locked in one order against deadlocks, and return the updated ones.
+-- Update the records that have the expected version, and return them. They are locked in a sorted order, which prevents
+-- deadlocks.
 WITH changes AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
     kind text, id text, version bigint, state text, owner text, due_at timestamptz, doc jsonb, final boolean)
@@ -89,8 +90,8 @@ SELECT at, type, actor, trace_id, aggregate_type, aggregate_id, data
  ORDER BY n;
 
 -- name: read_log
--- Read the log after a cursor: no entry is missing and none comes twice, because entries of transactions that could
--- still commit below the cursor are not shown yet.
+-- Read the log after a cursor. No entry is missed, and none is returned twice: an entry is returned only when all
+-- transactions with lower numbers have ended, so no entry can appear below a cursor later.
 SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log l
  WHERE (l.xid, l.seq) > (%(xid)s::text::xid8, %(seq)s::bigint) AND l.xid < pg_snapshot_xmin(pg_current_snapshot())
  -- l.xid is the number. A bare xid would be the text column of the result, where '10' comes before '9'.
@@ -105,7 +106,7 @@ SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggre
  ORDER BY l.xid, l.seq LIMIT %(limit)s::int;
 
 -- name: log_end
--- Return the cursor behind the last entry that read_log shows.
+-- Return the cursor of the last entry that read_log can return now.
 SELECT coalesce(max(last.xid), '0') AS xid, coalesce(max(last.seq), 0) AS seq
   FROM (SELECT l.xid::text AS xid, l.seq FROM kingdom.log l WHERE l.xid < pg_snapshot_xmin(pg_current_snapshot())
          ORDER BY l.xid DESC, l.seq DESC LIMIT 1) last;

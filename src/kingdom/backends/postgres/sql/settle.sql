@@ -3,8 +3,8 @@
 SHOW transaction_isolation;
 
 -- name: lock_keys
--- Lock the key rows of settled events in one sorted pass, in a transaction that publishes nothing ordered.
--- LATERAL makes the planner look up each key in the primary key.
+-- Lock the key rows of settled events. The sorted order prevents deadlocks. A transaction that also publishes ordered
+-- events uses publish_ordered instead. LATERAL makes the planner look up each key in the primary key.
 SELECT 1 FROM (SELECT stream, key FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[]) AS u(stream, key)
                 GROUP BY 1, 2 ORDER BY 1, 2) wanted
  CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_key q
@@ -23,8 +23,9 @@ archived AS (
 SELECT id FROM finished;
 
 -- name: done_ordered
--- Archive finished events of ordered streams that the lease still owns, promote the next event of each key, and return
--- the ids. An earlier statement has locked the key rows: this one needs a newer snapshot to see the next events.
+-- Archive finished events of ordered streams that the lease still owns, make the next event of each key its head, and
+-- return the ids of the finished events. The key rows were locked by an earlier statement, because only a snapshot that
+-- is taken after the lock contains all next events.
 WITH fenced_lease AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 finished AS (
   DELETE FROM kingdom.outbox_event
@@ -35,8 +36,8 @@ archived AS (
   SELECT {archive_columns}, history FROM finished),
 finished_keys AS MATERIALIZED (
   SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM finished GROUP BY 1, 2),
--- The next head of each key. Normally that is the next higher id. After a redrive (`rewind`) it is the rest of the run
--- in flight, and then the lowest event that waits.
+-- Find the next head of each key. Normally it is the event with the next higher id. After a redrive (`rewind`), it is
+-- the next event of the run in flight, or the lowest waiting event if the run has ended.
 next_heads AS MATERIALIZED (
   SELECT key_row.place, key_row.rewind IS NOT NULL AND flying.id IS NULL AS rewound,
     CASE WHEN key_row.rewind IS NULL THEN next.id ELSE coalesce(flying.id, waiting.id) END AS id
@@ -68,8 +69,8 @@ rewound_keys AS (
   UPDATE kingdom.outbox_key SET rewind = NULL
    WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL)))
 SELECT finished.id FROM finished JOIN finished_keys USING (stream, partition_key)
- -- An event that still waits behind another is not returned, so the transaction fails: the server has lost the
- -- settlement of the event before it.
+ -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
+ -- returned for the key, and the transaction fails.
  WHERE finished_keys.due < 'infinity';
 
 -- name: dead
@@ -81,15 +82,15 @@ UPDATE kingdom.outbox_event
  WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING' RETURNING id;
 
 -- name: dead_ordered
--- End an event of an ordered stream as DEAD if the lease still owns it. Policy `skip` promotes the next event of the
--- key, whose run is already released. Policy `block` stops the key and records the event that blocks it.
+-- End an event of an ordered stream as DEAD if the lease still owns it. With the policy `skip`, the next event of the
+-- key becomes the head; the rest of the run is released already. With the policy `block`, this event blocks the key.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 dead AS (
   UPDATE kingdom.outbox_event
      SET status = 'DEAD', processed_at = clock_timestamp(), updated_at = now(),
          last_error_code = %(code)s, last_error_message = %(message)s
    WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
-     -- Refuse an event that still waits behind another: the server has lost a settlement.
+     -- If an earlier event of the key is still open, the server has lost the settlement of that event: change nothing.
      AND next_retry_at < 'infinity'
   RETURNING id, stream, partition_key),
 next_heads AS MATERIALIZED (
@@ -116,25 +117,25 @@ blocked_keys AS (
 SELECT id FROM dead;
 
 -- name: reschedule
--- Requeue an event after a retry (undo 0) or a deferral (undo 1), if the lease still owns it.
+-- Requeue an event if the lease still owns it: for a retry (undo 0), or for a deferral, which is no attempt (undo 1).
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event
    -- The handler answered, so the event is no longer a suspect.
    SET status = 'PENDING', attempt_count = attempt_count - %(undo)s, crash_count = 0, updated_at = now(),
        next_retry_at = coalesce(%(until)s::timestamptz, clock_timestamp() + %(after)s::interval),
-       -- Only a time that the handler chose: repair_clock restarts a wait, but keeps a chosen time.
+       -- A time that the handler chose is kept in not_before: repair_clock starts other waits again, but not this one.
        not_before = coalesce(%(until)s::timestamptz, not_before),
        last_error_code = %(code)s, last_error_message = %(message)s
- -- Refuse an event that still waits behind another: the server has lost a settlement.
+ -- If an earlier event of the key is still open, the server has lost the settlement of that event: change nothing.
  WHERE id = %(id)s AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
    AND next_retry_at < 'infinity'
 RETURNING id;
 
 -- name: release
--- Requeue events that did not run, in their old order and without a lost attempt.
+-- Requeue events that did not run. They keep their order, and the attempt does not count.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
 UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
-       -- A claimed event was due, even if the clock was set back since.
+       -- A claimed event was due, so it stays due, even if the clock was set back since.
        next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
                             ELSE least(next_retry_at, clock_timestamp()) END
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'

@@ -17,12 +17,12 @@ SELECT event_id::text, stream, partition_key, id, status, lease_token, last_erro
 ORDER BY position;
 
 -- name: log_data
--- Return the data of all log entries of one type. Unlike read_log, it does not wait for open transactions.
+-- Return the data of all log entries of one type. Unlike read_log, this does not wait for open transactions.
 SELECT data FROM kingdom.log WHERE type = %(type)s ORDER BY xid, seq;
 
 -- name: broken_invariants
--- Describe violations in one snapshot: a key has exactly one head, which is its first open event, at most one lease,
--- and a key row as long as it has open events or is blocked.
+-- Find violations of the invariants in one snapshot. A key with open events has exactly one head, which is its first
+-- open event, and events in at most one lease. A key row exists only while its key has open events or is blocked.
 WITH queues AS MATERIALIZED (
   SELECT stream, partition_key, min(id) AS first,
          min(id) FILTER (WHERE next_retry_at < 'infinity') AS head,

@@ -1,4 +1,4 @@
-"""A running ACP agent: its messages become updates of a turn and a reliable end of it."""
+"""A running ACP agent, whose messages become the updates and the end of a turn."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,14 +37,16 @@ from kingdom.soldiers.agents.port import (
     UsageLimited,
 )
 from kingdom.soldiers.agents.program_agent import ProgramAgent
-from kingdom.soldiers.agents.recorded_turn import End
+from kingdom.soldiers.agents.recorded_turn import TurnEnd
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
 from kingdom.soldiers.sandbox.prices import Price
 
-# A loaded session replays its whole history and does not signal the end, so silence has to.
-_QUIET_SECONDS = 0.3
-_SILENT_SECONDS = 2.0
+# A loaded session first replays its whole history, and does not say when it is done. It counts as done after this long
+# without an update.
+_REPLAY_PAUSE_SECONDS = 0.3
+# How long an agent may take to exit after it has closed the connection.
+_EXIT_SECONDS = 2.0
 _log = structlog.get_logger("kingdom.soldiers")
 
 
@@ -60,13 +62,13 @@ class AcpContext:
 
 
 class AcpAgent(ProgramAgent[AcpTurn]):
-    """An agent whose process runs; it takes prompts after `wait_until_ready`, and closes `closing` at its end."""
+    """An agent whose process runs; it takes prompts after `wait_until_ready`, and closes `resources` when it ends."""
 
-    def __init__(self, program: Program, context: AcpContext, closing: AsyncExitStack) -> None:
+    def __init__(self, program: Program, context: AcpContext, resources: AsyncExitStack) -> None:
         super().__init__(program, context.session_log.history.session)
         self._ends_with_input = context.profile.ends_with_input
         self._context = context
-        self._closing = closing
+        self._resources = resources
         self._update_received = asyncio.Event()
         self._connection = connect_to_agent(
             cast("Client", _PermissionHandler(self)), AcpTransport(program, self._receive)
@@ -102,8 +104,8 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             {"type": "session", "session": self.session, "model": model, "agent": name}, durable=True
         )
 
-    async def ended(self) -> str:
-        """Wait until the process ends; return its exit code with its last output."""
+    async def wait_for_end(self) -> str:
+        """Wait until the process exits; return its exit code and, if it failed, the last part of its standard error."""
         code = await self._program.wait()
         how = self._program.describe_exit(code)
         # Agents write warnings even when they end normally.
@@ -111,7 +113,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         return f"{how}; its last words: {words}" if words else how
 
     def call_tool(self, call: Mapping[str, Any]) -> bool:
-        """Record that the agent wants to use a tool; return whether it may."""
+        """Record that the agent wants to use a tool; return whether the agent may use it."""
         turn = self._turn
         if turn is None or turn.over.is_set() or turn.interrupted or turn.budget_spent:
             return False
@@ -119,10 +121,10 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         return True
 
     async def _open_session(self) -> None:
-        launch, past = self._context.launch, self._context.session_log.history
+        launch, history = self._context.launch, self._context.session_log.history
         space, servers = str(launch.work_space), mcp_servers(launch, self._context.tools_url)
-        if not past.prompted:
-            # Most agents do not keep a session without a prompt, so a new one is opened.
+        if not history.prompted:
+            # Most agents do not keep a session without a prompt, so a new session is opened.
             new = await self._connection.new_session(cwd=space, mcp_servers=[*servers])
             self.session = new.session_id
         elif self._context.profile.loads_session:
@@ -130,7 +132,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             with suppress(TimeoutError):
                 while True:
                     self._update_received.clear()
-                    async with asyncio.timeout(_QUIET_SECONDS):
+                    async with asyncio.timeout(_REPLAY_PAUSE_SECONDS):
                         await self._update_received.wait()
         else:
             await self._connection.resume_session(cwd=space, session_id=self.session, mcp_servers=[*servers])
@@ -143,8 +145,8 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     async def _begin(self, turn: AcpTurn) -> None:
         """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
-        prompt, past = turn.prompt, self._context.session_log.history
-        question, text = past.open_question(prompt), past.text_for(prompt)
+        prompt, history = turn.prompt, self._context.session_log.history
+        question, text = history.open_question(prompt), history.text_for(prompt)
         turn.record_prompt(text)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
@@ -152,26 +154,26 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if self._context.launch.tools is not None:
-                self._context.launch.tools.begin(prompt.id, turn.petition)
+                self._context.launch.tools.begin(prompt.id, turn.emit_petition)
             self._prompt_task = asyncio.create_task(self._prompt(turn, text), name=f"prompt {prompt.id}")
 
     async def _prompt(self, turn: AcpTurn, text: str) -> None:
-        """Send a prompt, wait for its end, and decide how the turn ended."""
-        end: End
+        """Send a prompt, wait for the response, and end the turn accordingly."""
+        end: TurnEnd
         try:
             response = await self._connection.prompt(session_id=self.session, prompt=[text_block(text)])
         except RequestError as error:
             gone = bool(self._context.profile.gone_error) and self._context.profile.gone_error in _error_text(error)
             if gone:
                 await self._program.kill()
-            end = self._failed(turn, _error_text(error), gone=gone)
+            end = self._to_failure(turn, _error_text(error), gone=gone)
         except ConnectionError:
             end = AgentGone(await self._describe_end(), turn.cost_usd)
         except Exception as error:  # noqa: BLE001 - any other error of the library ends the turn
-            end = self._failed(turn, f"the agent violated the protocol: {error}")
+            end = self._to_failure(turn, f"the agent violated the protocol: {error}")
         else:
             document = response.model_dump(mode="json", by_alias=True, exclude_none=True)
-            turn.count(document)
+            turn.count_usage(document)
             end = self._conclude(turn, document["stopReason"])
         question = self._context.launch.tools.end() if self._context.launch.tools else None
         if question is not None and not turn.interrupted and not isinstance(end, AgentGone | BudgetSpent):
@@ -181,19 +183,19 @@ class AcpAgent(ProgramAgent[AcpTurn]):
     async def _describe_end(self) -> str:
         """Return how a disconnected agent ended; kill it if it still runs."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SILENT_SECONDS):
+            async with asyncio.timeout(_EXIT_SECONDS):
                 await self._program.wait()
         await self._program.kill()
-        return await self.ended()
+        return await self.wait_for_end()
 
-    def _conclude(self, turn: AcpTurn, reason: str) -> End:
+    def _conclude(self, turn: AcpTurn, reason: str) -> TurnEnd:
         if turn.failed:
-            return self._failed(turn, turn.notice or "the agent gives no reason")
+            return self._to_failure(turn, turn.notice or "the agent gives no reason")
         if reason == "end_turn":
             return TurnAnswer(turn.answer, turn.cost_usd)
-        return self._failed(turn, f"the agent stopped: {reason}")
+        return self._to_failure(turn, f"the agent stopped: {reason}")
 
-    def _failed(self, turn: AcpTurn, why: str, *, gone: bool = False) -> End:
+    def _to_failure(self, turn: AcpTurn, why: str, *, gone: bool = False) -> TurnEnd:
         cost = turn.cost_usd
         if gone:
             return AgentGone(why, cost)
@@ -221,7 +223,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     async def _clean_up_after_program(self) -> None:
         """Close everything after the program has ended, and wait for the end of its turn."""
-        why = await self.ended()
+        why = await self.wait_for_end()
         await self._connection.close()
         if self._prompt_task is not None:
             await asyncio.wait([self._prompt_task])
@@ -231,7 +233,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         except OSError as error:
             _log.warning("the end of an agent could not be recorded", pid=self.pid, error=str(error))
         finally:
-            await self._closing.aclose()
+            await self._resources.aclose()
 
 
 class _PermissionHandler:

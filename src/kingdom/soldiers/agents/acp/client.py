@@ -1,4 +1,4 @@
-"""Start agents that speak ACP as processes, and inspect their sessions without one."""
+"""Start agents that speak ACP as processes, and inspect their sessions without a process."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class AcpAgentClient(AgentClient):
-    """Runs the agent of a profile, installed by npm into `directory` or found on the PATH of agents.
+    """Runs the agent of a profile, which npm has installed into `directory` or which is on the PATH of agents.
 
-    `prices` are keyed by model name and override those of the profile.
+    `prices` are keyed by model name and override those of the profile. `contained` is whether an agent without a
+    sandbox runs in its own pid namespace; by default it does if bubblewrap is installed.
     """
 
     name = "acp"
@@ -58,9 +59,9 @@ class AcpAgentClient(AgentClient):
 
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it has opened its session."""
-        # In a thread, because the library takes long to load.
+        # The import runs in a thread, because the library takes long to load.
         agent_class, context_class = await asyncio.to_thread(_import_agent_classes)
-        past = await asyncio.to_thread(load_history, launch, AcpHistory, "")
+        history = await asyncio.to_thread(load_history, launch, AcpHistory, "")
         price = self.profile.price(launch.model or self.profile.model, self._prices)
         url = model_url(launch, self.profile.url)
         invocation = await asyncio.to_thread(prepare_acp_invocation, self.profile, launch, price, url, self._directory)
@@ -71,7 +72,7 @@ class AcpAgentClient(AgentClient):
                 profile=self.profile,
                 launch=launch,
                 price=price,
-                session_log=SessionLog(launch, past),
+                session_log=SessionLog(launch, history),
                 tools_url=await _tools_url(launch, stack),
             )
             program = await self._start(invocation, launch)
@@ -79,7 +80,7 @@ class AcpAgentClient(AgentClient):
         return await return_when_ready(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look up the prompt in our transcript, which is the only record of its end."""
+        """Look up the prompt in Kingdom's transcript, which is the only record of its end."""
         return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id)
 
     async def _start(self, invocation: AcpInvocation, launch: Launch) -> Program:
@@ -101,12 +102,12 @@ def _import_agent_classes() -> "tuple[type[AcpAgent], type[AcpContext]]":
 
 
 async def _tools_url(launch: Launch, stack: AsyncExitStack) -> str:
-    """Return the address of Kingdom's tools: the model proxy of the sandbox, or one that is opened here."""
+    """Return the address of Kingdom's tools: the proxy of the sandbox, or else a new proxy that `stack` closes."""
     if launch.tools is None:
         return ""
     if launch.sandbox is not None:
         return f"{launch.sandbox.url}/voice"
-    # Not in HOME, because the path of a socket must be short.
+    # The socket is not in HOME, because its path must be short.
     folder = stack.enter_context(TemporaryDirectory(prefix="kingdom-voice-"))
     proxy = await stack.enter_async_context(
         ModelProxy(Path(folder, "gate"), (), on_tool_call=partial(answer_tool_call, launch.tools))

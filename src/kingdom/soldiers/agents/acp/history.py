@@ -1,4 +1,4 @@
-"""The history of a session according to our transcript."""
+"""The history of an ACP session according to Kingdom's transcript."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,17 @@ _SIGNS_OF_WORK = frozenset({"said", "tool", "output", "spent", "petition", "aske
 
 @dataclass
 class AcpUnfinishedPrompt(session_log.UnfinishedPrompt):
-    """The latest prompt of a session while it has no answer; `has_begun` is set once the agent shows work on it."""
+    """The latest prompt of a session while it has no answer; `has_begun` is set once the agent has worked on it."""
 
     has_begun: bool = False
 
 
 @dataclass
 class AcpHistory(SessionHistory[AcpUnfinishedPrompt]):
-    """The state of a session; `cost_usd` is the cost of the whole session according to the agent."""
+    """The state of a session.
+
+    `prompted` is set once the session has a prompt. `cost_usd` is the cost of the whole session according to the agent.
+    """
 
     prompted: bool = False
     cost_usd: float = 0.0
@@ -31,7 +34,7 @@ class AcpHistory(SessionHistory[AcpUnfinishedPrompt]):
         self.cost_usd = entry.get("sessionUsd", self.cost_usd)
         match entry:
             case {"type": "prompt", "text": str(text)}:
-                self._learn_prompt(text, entry)
+                self._apply_prompt(text, entry)
         if self.unfinished and entry.get("type") in _SIGNS_OF_WORK:
             self.unfinished.has_begun = True
 
@@ -46,11 +49,11 @@ class AcpHistory(SessionHistory[AcpUnfinishedPrompt]):
             else f"{CONTINUE_PROMPT}\n\nThis is what you were asked:\n\n{before.asked}"
         )
 
-    def _learn_prompt(self, text: str, entry: Mapping[str, Any]) -> None:
+    def _apply_prompt(self, text: str, entry: Mapping[str, Any]) -> None:
         before, reply = self.unfinished, entry.get("reply", "")
         self.prompted = True
         if before is None or not (entry.get("continues") or reply):
             self.unfinished = AcpUnfinishedPrompt(text, reply)
         elif reply:
-            # The agent knows the question, so only the reply has to be sent again if it gets lost.
+            # The agent knows its question, so only the reply has to be sent again if the reply gets lost.
             self.unfinished = AcpUnfinishedPrompt(reply, reply)

@@ -16,8 +16,9 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox
 
 _AGENTS = ".kingdom-agents"
 # The model name is written into settings files, so it must not contain syntax.
-_NAME = re.compile(r"[\w./:@+\[\]-]+")
-_BEGINNING = 8
+_MODEL_NAME = re.compile(r"[\w./:@+\[\]-]+")
+# The length of the part of a session's id that file names contain.
+_SESSION_PREFIX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ def prepare_acp_invocation(
 ) -> AcpInvocation:
     """Write the files of an agent and return how to start it; raises Misconfigured or ProgramFailed."""
     model = launch.model or profile.model
-    if not _NAME.fullmatch(model):
+    if not _MODEL_NAME.fullmatch(model):
         raise Misconfigured(f"{model!r} is not a valid model name: write it without spaces and quotes")
     home = launch.environment.get("HOME")
     if not home:
@@ -55,13 +56,13 @@ def prepare_acp_invocation(
     environment = {name: Template(value).substitute(texts) for name, value in profile.environment.items()}
     environment |= launch.environment
     environment["PATH"] = search_path(environment.get("PATH", ""), directory)
-    program, shown = find_program(profile, environment["PATH"]), launch.sandbox
+    program, sandbox = find_program(profile, environment["PATH"]), launch.sandbox
     for name, text in profile.files.items():
         AgentFile(Path(home), f"{folder.relative_to(home)}/{name}").write(Template(text).substitute(texts))
     return AcpInvocation(
         argv=(str(program), *(Template(argument).substitute(texts) for argument in profile.arguments)),
         environment=environment,
-        sandbox=shown and replace(shown, readable=(*shown.readable, *folders_of_program(program))),
+        sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *folders_of_program(program))),
         folder=folder,
     )
 
@@ -70,20 +71,20 @@ def move_session_files_aside(profile: AcpProfile, invocation: AcpInvocation, ses
     """Rename the files of a session so that loading it does not overwrite them."""
     if not profile.conflicting_files:
         return
-    pattern = Template(profile.conflicting_files).substitute(session=session[:_BEGINNING])
+    pattern = Template(profile.conflicting_files).substitute(session=session[:_SESSION_PREFIX])
     home = invocation.folder.parents[1]
     found = find_files(home, f"{invocation.folder.relative_to(home)}/{pattern}")
     if not found:
         return
-    # Only the longest file has the conversation; the others are left from earlier loads.
+    # Only the longest file has the whole conversation; the others are leftovers of earlier loads.
     *others, longest = (each.file for each in sorted(found, key=lambda each: each.size))
     for file in others:
         file.remove()
-    longest.rename(f"session-2000-01-01T00-00-{session[:_BEGINNING]}{longest.path.suffix}")
+    longest.rename(f"session-2000-01-01T00-00-{session[:_SESSION_PREFIX]}{longest.path.suffix}")
 
 
 def search_path(path: str, directory: Path | None) -> str:
-    """Return the search path of programs: first the folder where npm has installed agents, if there is one."""
+    """Return the search path of programs, which begins with the folder of agents that npm has installed, if any."""
     return f"{directory / 'node_modules' / '.bin'}:{path}" if directory else path
 
 

@@ -1,4 +1,4 @@
-"""The profile of an ACP agent: everything in which agents differ, as data."""
+"""The profile of an ACP agent: how it differs from other agents, as data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kingdom.soldiers.sandbox.vendors import Vendor
 class CostSource(StrEnum):
     """Where an agent reports the usage of a turn."""
 
-    # Tokens: those of each model response during the turn, those of the turn at its end.
+    # The tokens of each model response during the turn, and the tokens of the whole turn at its end.
     USAGE = "usage"
     # The tokens of the turn at its end, in an extension of the protocol.
     QUOTA = "quota"
@@ -25,7 +25,8 @@ class AcpProfile:
 
     `arguments`, `environment` and `files` are templates: $folder is the private folder of the agent, $url the address
     of the model, $model its name, $instructions the system prompt, and $input, $cache_read, $output are its price.
-    `files` are written below the folder before each start. `prices` are keyed by model name.
+    `files` are written below the folder before each start. `model` and `url` are defaults, and `prices` are keyed by
+    model name.
     """
 
     name: str
@@ -43,19 +44,19 @@ class AcpProfile:
     session_mode: str = ""
     # Whether a session is continued by loading it, which replays its history.
     loads_session: bool = False
-    # Files of a session that loading would overwrite, with $session for the beginning of its id.
+    # Files that loading a session would overwrite; $session is the beginning of the session's id.
     conflicting_files: str = ""
     # Whether the agent ends when its input is closed.
     ends_with_input: bool = True
-    # Whether text without a message id is a notice of the adapter and not of the agent.
+    # Whether a text without a message id comes from the adapter and not from the agent.
     has_notices: bool = False
     # Whether the id of a tool call begins with the name of the tool.
     tool_name_in_call_id: bool = False
-    # A part of the error message that means that the agent has ended although its adapter still runs.
+    # A text in error messages that means that the agent has ended, although its adapter still runs.
     gone_error: str = ""
-    # The path to a value in session updates, and the value that means that the turn failed.
+    # The path to a value in session updates. The last element is the value that means that the turn failed.
     failure_marker: tuple[str, ...] = ()
 
-    def price(self, model: str, own: Mapping[str, Price]) -> Price:
+    def price(self, model: str, overrides: Mapping[str, Price]) -> Price:
         """Return the price of a model; unknown models have the highest known price, so a budget is never exceeded."""
-        return price_of(model, self.prices, own)
+        return price_of(model, self.prices, overrides)

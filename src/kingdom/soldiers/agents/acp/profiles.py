@@ -57,7 +57,7 @@ GEMINI = AcpProfile(
         "GEMINI_API_KEY": "none",
         "GOOGLE_GEMINI_BASE_URL": "$url",
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
-        # Otherwise it starts itself again as a child, which would survive the kill of its parent.
+        # Without this variable gemini starts itself again as a child process, which survives if its parent is killed.
         "GEMINI_CLI_NO_RELAUNCH": "true",
         "GEMINI_TELEMETRY_ENABLED": "false",
     },
@@ -76,7 +76,8 @@ GEMINI = AcpProfile(
     prices=prices.GEMINI.models,
     cost_source=CostSource.QUOTA,
     loads_session=True,
-    # File names contain the minute, so loading a session in its first minute would overwrite its file.
+    # The name of a session's file contains the minute, so gemini would overwrite the file if it loaded the session
+    # within the first minute.
     conflicting_files=".gemini/tmp/*/chats/session-*-$session.jsonl",
     ends_with_input=False,
     tool_name_in_call_id=True,
@@ -105,7 +106,7 @@ OPENCODE = AcpProfile(
         "OPENCODE_PURE": "1",
     },
     files={
-        # Without a context size it reports no cost.
+        # opencode reports no cost unless the context size is set.
         "config/opencode/opencode.json": """\
 {
   "autoupdate": false,
@@ -127,7 +128,7 @@ OPENCODE = AcpProfile(
 }
 """,
         "config/opencode/AGENTS.md": "$instructions",
-        # Marks its plugin package as installed; otherwise it is downloaded at every start.
+        # These two files mark the plugin package as installed; otherwise opencode downloads it at every start.
         "config/opencode/package-lock.json": '{"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}\n',
         "config/opencode/node_modules/.package-lock.json": "{}\n",
     },

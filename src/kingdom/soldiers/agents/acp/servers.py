@@ -1,4 +1,4 @@
-"""The MCP servers of an agent in the types of ACP, including Kingdom's own."""
+"""The MCP servers of an agent in the types of ACP, including the server of Kingdom's tools."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 
 def mcp_servers(launch: Launch, tools_url: str) -> list[AcpServer]:
-    """Return the MCP servers of a launch and Kingdom's own at `tools_url`, whose name is reserved."""
+    """Return the MCP servers of a launch and the server of the tools at `tools_url`, which has a reserved name."""
     servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER_NAME]
     return [*servers, *_tool_server(tools_url)]
 

@@ -1,4 +1,4 @@
-"""The transport between the ACP library and a program that Kingdom has started and ends itself."""
+"""The transport between the ACP library and the program of an agent, which Kingdom starts and ends itself."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class AcpTransport:
         return await anext(self._messages, None)
 
     async def close(self) -> None:
-        """Do nothing, because the agent ends the program itself."""
+        """Do nothing, because Kingdom ends the program itself."""
 
     async def _read(self) -> AsyncGenerator[dict[str, Any], None]:
         async for line in self._program.lines():

@@ -7,12 +7,12 @@ from typing import Any
 from kingdom.soldiers.agents.acp.history import AcpHistory
 from kingdom.soldiers.agents.acp.profile import AcpProfile, CostSource
 from kingdom.soldiers.agents.port import AgentFailed, AgentMessage, CostUpdate, Prompt, ToolUse
-from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn, describe_tool_use
+from kingdom.soldiers.agents.recorded_turn import RecordedTurn, TurnEnd, describe_tool_use
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.sandbox.prices import Price, Tokens
 
 _OUTPUT_MAX = 2000
-# Fields that name the target of a tool call, and fields that are irrelevant for comparing calls.
+# Fields that say what a tool call acts on, and fields that do not matter when calls are compared.
 _TARGET_FIELDS = ("command", "filePath", "file_path", "path", "title")
 _IRRELEVANT_FIELDS = ("cwd", "description")
 
@@ -20,7 +20,8 @@ _IRRELEVANT_FIELDS = ("cwd", "description")
 class AcpTurn(RecordedTurn):
     """The turn of one prompt.
 
-    `answer` is the text since the latest tool call, `notice` the latest notice of the adapter.
+    `answer` is the agent's text since its latest tool call. `notice` is the latest notice of the adapter, and `failed`
+    is set once the adapter reports that the turn failed.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class AcpTurn(RecordedTurn):
         self.failed = False
         self.notice = ""
         self.answer = ""
-        self._past = session_log.history
+        self._history = session_log.history
         self._profile = profile
         self._price = price
         self._work_space = work_space
@@ -70,7 +71,7 @@ class AcpTurn(RecordedTurn):
         self.answer = ""
         self.emit(ToolUse(self._tool_name(call), _detail(call, self._work_space)), call=call["toolCallId"])
 
-    def count(self, response: Mapping[str, Any]) -> None:
+    def count_usage(self, response: Mapping[str, Any]) -> None:
         """Count the usage in the final response of a turn."""
         match self._profile.cost_source, response:
             case CostSource.USAGE, {"usage": dict(usage)}:
@@ -78,7 +79,8 @@ class AcpTurn(RecordedTurn):
                 output = usage.get("outputTokens") or 0
                 self._tokens = Tokens(input=max(0, prompt - cached), cache_read=cached, output=output)
             case CostSource.USAGE, _:
-                # Without a final usage the turn failed, and the usage counted before was reported repeatedly.
+                # A response without usage means that the turn failed. The usage that was counted during the turn is
+                # dropped, because the agent has reported it repeatedly.
                 self._tokens = Tokens()
             case CostSource.QUOTA, {"_meta": {"quota": {"token_count": dict(usage)}}}:
                 self._tokens = Tokens(input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0)
@@ -86,9 +88,9 @@ class AcpTurn(RecordedTurn):
             self._spend(self._price.cost(self._tokens))
             self.cost_usd = self._price.cost(self._tokens)
 
-    def end(self, end: End) -> None:
+    def end(self, end: TurnEnd) -> None:
         """Record the end of the turn and report it."""
-        spent: dict[str, Any] = {"sessionUsd": self._past.cost_usd}
+        spent: dict[str, Any] = {"sessionUsd": self._history.cost_usd}
         if self._tokens is not None:
             spent |= {"inputTokens": self._tokens.prompt, "outputTokens": self._tokens.output}
             spent |= {"cacheReadTokens": self._tokens.cache_read}
@@ -96,7 +98,7 @@ class AcpTurn(RecordedTurn):
             self._finish_message()
             self._record_end(end, spent)
         except OSError as error:
-            # An end that is not recorded would be lost, so the turn fails.
+            # An end that is not in the transcript could not be found later, so the turn fails.
             end = AgentFailed(f"the transcript cannot be written: {error}", self.cost_usd)
         self._emit_end(end)
 
@@ -119,7 +121,7 @@ class AcpTurn(RecordedTurn):
     def _receive_tool(self, update: Mapping[str, Any]) -> None:
         status = update.get("status")
         if status == "pending":
-            # Its arguments are not known yet, so its title is its name.
+            # The arguments of a pending call are not known yet, and its title is still the name of the tool.
             self._names[update["toolCallId"]] = str(update.get("title") or "")
             return
         self.call_tool(update)
@@ -144,7 +146,7 @@ class AcpTurn(RecordedTurn):
             case CostSource.SESSION, {"cost": {"amount": int() | float() as session_usd}}:
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
             case CostSource.USAGE, {"used": int(used)}:
-                # Input and output are reported separately only at the end.
+                # Until the end of the turn the agent reports one total, which is charged as input.
                 self._spend(round(self.cost_usd + self._price.cost(Tokens(input=used)), 9))
 
     def _spend(self, cost_usd: float, **fields: Any) -> None:
@@ -160,11 +162,11 @@ def _value_at(document: Any, *path: str) -> Any:
 
 
 def _detail(call: Mapping[str, Any], work_space: Path) -> str:
-    """Return a short text for the arguments of a tool call, such as a path, with a checksum of the rest."""
-    used_with = call.get("rawInput")
-    if not isinstance(used_with, dict) or not used_with:
-        used_with = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    return describe_tool_use(used_with, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS)
+    """Return a short form of the arguments of a tool call; a call without arguments is described by its title."""
+    arguments = call.get("rawInput")
+    if not isinstance(arguments, dict) or not arguments:
+        arguments = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
+    return describe_tool_use(arguments, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

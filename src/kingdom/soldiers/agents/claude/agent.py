@@ -1,4 +1,4 @@
-"""A running Claude Code agent: its messages become updates of a turn and a reliable end of it."""
+"""A running Claude Code agent, whose messages become the updates and the end of a turn."""
 
 import asyncio
 import uuid
@@ -33,8 +33,9 @@ from kingdom.soldiers.agents.program_agent import ProgramAgent
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.processes.program import Program
 
+# How long Claude Code may take to connect to the MCP servers.
 _MCP_SECONDS = 30.0
-# Claude Code writes its session file within a tenth of a second.
+# How long to wait for an entry in the session file. Claude Code usually writes it within a tenth of a second.
 _SESSION_FILE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 
@@ -58,7 +59,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             await self._client.connect()
         except Exception as error:
             await self._program.kill()
-            raise AgentGone(f"Claude Code failed to start: {await self.ended()}") from error
+            raise AgentGone(f"Claude Code failed to start: {await self.wait_for_end()}") from error
         self._transport.is_initialized = True
         await self._connect_servers()
         await self._count_cost()
@@ -75,7 +76,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
                 "PreToolUse": [HookMatcher(hooks=[self._before_tool])],
                 "PostToolUse": [HookMatcher(matcher=ASK_HUMAN, hooks=[self._after_question])],
             },
-            # Prompts contain foreign text, so slash commands and file references in them must not be expanded.
+            # Prompts contain untrusted text, so slash commands and file references in them must not be expanded.
             verbatim_prompts=True,
         )
 
@@ -83,7 +84,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         servers = mcp_server_configs(self._launch)
         if not servers:
             return
-        answer = await self._transport.request("mcp_set_servers", within=_MCP_SECONDS, servers=servers)
+        answer = await self._transport.request("mcp_set_servers", limit_seconds=_MCP_SECONDS, servers=servers)
         errors = {"all servers": "no answer"} if answer is None else answer.get("errors") or {}
         if errors:
             await self._program.kill()
@@ -95,14 +96,14 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
 
     async def _begin(self, turn: ClaudeTurn) -> None:
         """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
-        prompt, past, launch = turn.prompt, self._session_log.history, self._launch
+        prompt, history, launch = turn.prompt, self._session_log.history, self._launch
         turn.before_usd = self._session_usd
-        question = past.open_question(prompt)
-        if question is not None and past.unfinished is not None:
-            text, prompt_uuid = past.unfinished.sent, past.unfinished.uuid
+        question = history.open_question(prompt)
+        if question is not None and history.unfinished is not None:
+            text, prompt_uuid = history.unfinished.sent, history.unfinished.uuid
         else:
             session_file = await asyncio.to_thread(find_session_file, launch.environment, self.session)
-            text, prompt_uuid = await asyncio.to_thread(past.text_for, prompt, session_file), str(uuid.uuid4())
+            text, prompt_uuid = await asyncio.to_thread(history.text_for, prompt, session_file), str(uuid.uuid4())
         turn.record_prompt(text, uuid=prompt_uuid)
         if turn.interrupted:
             turn.end(AgentFailed(INTERRUPTED))
@@ -110,7 +111,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             turn.end(TurnQuestion(question.text, question.choices, 0.0))
         else:
             if launch.tools is not None:
-                launch.tools.begin(prompt.id, turn.petition)
+                launch.tools.begin(prompt.id, turn.emit_petition)
             await self._client.query(_prompt_message(text, prompt_uuid))
 
     async def _ask_for_end(self) -> None:
@@ -128,15 +129,15 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         if turn is None or turn.over.is_set():
             return _deny("there is no prompt at the moment")
         await self._count_cost(turn)
-        # Subagents have their own session files.
+        # The calls of subagents are in other session files.
         if call and not used.get("agent_id"):
-            await self._until_recorded(call)
+            await self._wait_until_recorded(call)
         if turn.budget_spent:
             return _deny("the budget is spent")
         return _deny(INTERRUPTED) if turn.interrupted else {}
 
-    async def _until_recorded(self, call: str) -> None:
-        """Wait until the session file contains a tool call, so a resumed agent knows about it."""
+    async def _wait_until_recorded(self, call: str) -> None:
+        """Wait until the session file contains a tool call, so that a resumed agent knows about the call."""
         tail = self._session_file_tail
         with suppress(TimeoutError):
             async with asyncio.timeout(_SESSION_FILE_SECONDS):
@@ -155,16 +156,16 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             turn.spend(self._session_usd)
 
     async def _listen(self) -> None:
-        """Receive messages until the agent has ended, even while no turn runs, so its output never blocks."""
-        trouble = ""
+        """Receive messages until the agent has ended, also between turns, so that the agent can always write."""
+        write_failure = ""
         try:
             await self._receive_all()
         except OSError as error:
-            trouble = f"; it was ended because its transcript could not be written: {error}"
+            write_failure = f"; it was ended because its transcript could not be written: {error}"
         finally:
             self._stopping = True
             await self._program.kill()
-            why = f"{await self.ended()}{trouble}"
+            why = f"{await self.wait_for_end()}{write_failure}"
             with suppress(OSError):
                 self._session_log.write({"type": "ended", "reason": why}, durable=False)
             if self._turn is not None and not self._turn.over.is_set():
@@ -180,7 +181,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             except CLIConnectionError:
                 return
             except ClaudeSDKError:
-                # The SDK does not know this kind of message, so it cannot matter here.
+                # The SDK cannot parse this kind of message, so Kingdom does not need it.
                 continue
             return
 
@@ -189,7 +190,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
         match message:
             case ResultMessage():
                 self._session_usd = message.total_cost_usd or self._session_usd
-                # A result with an origin is not the answer to our prompt.
+                # A result with an origin is not the answer to Kingdom's prompt.
                 if turn is not None and not turn.over.is_set() and message.origin is None:
                     turn.spend(self._session_usd)
                     turn.end(conclude_turn(turn, message, self._end_tool_calls()), message.usage)
@@ -208,7 +209,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
                 turn.emit_heartbeat()
 
     def _end_tool_calls(self) -> AgentQuestion | None:
-        """End the tool calls of the turn; return the question that the agent asked, if any."""
+        """Stop accepting tool calls for the turn; return the question that the agent asked, if any."""
         return self._launch.tools.end() if self._launch.tools else None
 
 

@@ -1,4 +1,4 @@
-"""Start Claude Code as a process, and inspect its sessions without one."""
+"""Start Claude Code as a process, and inspect its sessions without a process."""
 
 import asyncio
 import shutil
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 class ClaudeAgentClient(AgentClient):
-    """Runs Claude Code: the given `program`, or the one bundled with the SDK, or `claude` on the PATH."""
+    """Runs Claude Code: the given `program`, or the one bundled with the SDK, or `claude` on the PATH.
+
+    `contained` is whether an agent without a sandbox runs in its own pid namespace; by default it does if bubblewrap is
+    installed.
+    """
 
     name = "claude"
     has_process = True
@@ -39,14 +43,14 @@ class ClaudeAgentClient(AgentClient):
 
     async def start(self, launch: Launch) -> Agent:
         """Start the process and wait until it takes prompts."""
-        # In a thread, because the SDK takes long to load.
+        # The import runs in a thread, because the SDK takes long to load.
         agent_class = await asyncio.to_thread(_import_agent_class)
-        past = await asyncio.to_thread(load_history, launch, ClaudeHistory, str(uuid.uuid4()))
-        # Claude Code does not know a session without a prompt, so it starts again under the same id.
-        resumes = await asyncio.to_thread(find_session_file, launch.environment, past.session) is not None
+        history = await asyncio.to_thread(load_history, launch, ClaudeHistory, str(uuid.uuid4()))
+        # Claude Code keeps no session without a prompt, so such a session is started again under the same id.
+        resumes = await asyncio.to_thread(find_session_file, launch.environment, history.session) is not None
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
-            [str(executable), *build_arguments(launch, past.session, resumes=resumes)],
+            [str(executable), *build_arguments(launch, history.session, resumes=resumes)],
             cwd=launch.work_space,
             environment=build_environment(launch),
             errors=launch.errors,
@@ -54,11 +58,11 @@ class ClaudeAgentClient(AgentClient):
             contained=self._contained,
             sandbox=_sandbox_with_program(launch, executable),
         )
-        agent = agent_class(program, launch, SessionLog(launch, past))
+        agent = agent_class(program, launch, SessionLog(launch, history))
         return await return_when_ready(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look up the prompt in our transcript, and if that has no end, in the session file of Claude Code."""
+        """Look up the prompt in Kingdom's transcript, and if that has no end, in Claude Code's session file."""
         return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, partial(_inspect, launch))
 
 

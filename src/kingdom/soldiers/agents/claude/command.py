@@ -15,10 +15,11 @@ _FIXED_ARGUMENTS = (
     "--input-format=stream-json",
     # The sandbox limits what the agent may do, and no person is present to approve anything.
     "--permission-mode=bypassPermissions",
-    # CLAUDE.md of the WorkSpace is read; settings that the agent left in its HOME are not.
+    # Claude Code reads CLAUDE.md of the WorkSpace, but no settings that the agent left in its HOME.
     "--setting-sources=project",
     "--strict-mcp-config",
-    # A turn ends with its result, so nothing may wake the agent later; Kingdom creates the checkouts.
+    # The worktree tools are off, because Kingdom creates the checkouts. The other tools could wake the agent after the
+    # end of its turn.
     "--disallowedTools=EnterWorktree,ExitWorktree,ListAgents,Monitor,ScheduleWakeup,SendMessage,Workflow",
 )
 _ENVIRONMENT = {
@@ -28,16 +29,19 @@ _ENVIRONMENT = {
     "DISABLE_ERROR_REPORTING": "1",
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_CRON": "1",
-    # The agent remembers by the tool that Kingdom offers.
+    # The agent uses Kingdom's tool `remember` instead.
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-    # Prompts and answers are in the session file before the agent continues.
+    # Claude Code writes prompts and answers to the session file before it continues.
     "CLAUDE_CODE_EAGER_FLUSH": "1",
 }
 _TYPES = {McpTransport.SSE: "sse", McpTransport.STREAMABLE_HTTP: "http"}
 
 
 def build_arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]:
-    """Return the arguments, without MCP servers: those may contain secrets, and every local user can read arguments."""
+    """Return the arguments without the MCP servers of the launch.
+
+    These servers may contain secrets, and every local user can read the arguments of a process.
+    """
     chosen = [f"--resume={session}" if resumes else f"--session-id={session}"]
     if launch.model:
         chosen.append(f"--model={launch.model}")
@@ -51,11 +55,11 @@ def build_arguments(launch: Launch, session: str, *, resumes: bool) -> list[str]
 
 
 def build_environment(launch: Launch) -> dict[str, str]:
-    """Return the whole environment: that of the launch, and settings that turn off background traffic."""
+    """Return the whole environment: the variables of the launch, and settings that turn off background traffic."""
     confined = launch.sandbox is not None and launch.sandbox.profile is not SandboxProfile.OFF
     # As root Claude Code refuses bypassPermissions unless it is told that it runs in a sandbox.
     as_root = {} if confined or os.geteuid() else {"IS_SANDBOX": "1"}
-    # The proxy adds the real key; Claude Code only requires that one is set.
+    # The proxy adds the real key; Claude Code only requires that some key is set.
     endpoint = {"ANTHROPIC_BASE_URL": launch.sandbox.url, "ANTHROPIC_API_KEY": "none"} if launch.sandbox else {}
     return {**_ENVIRONMENT, **as_root, **endpoint, **launch.environment}
 

@@ -1,4 +1,4 @@
-"""The history of a session, from our transcript and from the session file that Claude Code writes itself."""
+"""The history of a session, from Kingdom's transcript and from the session file that Claude Code writes itself."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from kingdom.soldiers.files.agent_files import AgentFile, find_files
 
 _PETITIONS_REMINDER = "You have made these petitions already, and they were accepted; do not make them again:"
 _PETITION_SHOWN = 500
-# The model name in messages that Claude Code writes itself.
+# The model name in messages that come from Claude Code and not from a model.
 SYNTHETIC = "<synthetic>"
 _ENDS = frozenset({"asked", "answered", "failed", "interrupted"})
 _BYTES_MAX = 256 << 20
@@ -23,7 +23,10 @@ _LATEST_BYTES = 1 << 20
 
 @dataclass
 class ClaudeUnfinishedPrompt(session_log.UnfinishedPrompt):
-    """The latest prompt of a session while it has no answer; `uuid` is its id in the session file."""
+    """The latest prompt of a session while it has no answer.
+
+    `sent` is the text that the agent got, and `uuid` is the id of the prompt in the session file.
+    """
 
     sent: str = ""
     uuid: str = ""
@@ -35,7 +38,7 @@ class ClaudeUnfinishedPrompt(session_log.UnfinishedPrompt):
 
 
 class ClaudeHistory(SessionHistory[ClaudeUnfinishedPrompt]):
-    """The state of a session according to our transcript."""
+    """The state of a session according to Kingdom's transcript."""
 
     def apply(self, entry: Mapping[str, Any]) -> None:
         """Apply the next entry of the transcript."""
@@ -62,14 +65,14 @@ class ClaudeHistory(SessionHistory[ClaudeUnfinishedPrompt]):
 
 @dataclass(frozen=True, slots=True)
 class UnansweredPrompt:
-    """A prompt without an end in our transcript, with its session and its id in the session file."""
+    """A prompt whose turn has no end in Kingdom's transcript; `uuid` is its id in the session file."""
 
     session: str
     uuid: str
 
 
 def find_unanswered_prompt(entries: Iterable[TranscriptEntry], prompt_id: str) -> UnansweredPrompt | None:
-    """Return the ids of a prompt in Claude Code, if our transcript has no end of its turn."""
+    """Return a prompt with its ids in Claude Code, or None if the entries contain the end of its turn."""
     session, found = "", None
     for entry in entries:
         match entry:
@@ -85,7 +88,7 @@ def find_unanswered_prompt(entries: Iterable[TranscriptEntry], prompt_id: str) -
 def find_session_file(environment: Mapping[str, str], session: str) -> AgentFile | None:
     """Return the session file that Claude Code writes, if it exists.
 
-    The agent may write to its folder, so links to other places and oversized files are ignored.
+    The agent can write to the folder of this file, so symbolic links and oversized files are ignored.
     """
     found = find_files(Path(environment.get("HOME", "/")), f".claude/projects/*/{session}.jsonl")
     return next((each.file for each in found if each.size <= _BYTES_MAX), None)
@@ -101,7 +104,7 @@ class SessionFileTail:
 
     def mentions(self, call: str) -> bool:
         """Return whether the end of the file contains the id of a tool call."""
-        # Searched only once, because the agent may have filled the place with folders.
+        # The search for the file runs only once, because it is slow if the agent has created many folders.
         self._file = self._file or find_session_file(self._environment, self._session)
         latest = self._file.read_end(_LATEST_BYTES) if self._file else None
         if latest is None:
@@ -111,7 +114,7 @@ class SessionFileTail:
 
 
 def read_answer(session_file: AgentFile, uuid: str) -> str | None:
-    """Return the answer to a prompt in the session file, or None if there is none."""
+    """Return the answer to a prompt according to the session file, or None if it has no answer."""
     turn = _read_turn(session_file, uuid)
     if not turn:
         return None
@@ -125,7 +128,7 @@ def read_answer(session_file: AgentFile, uuid: str) -> str | None:
 
 
 def _read_turn(session_file: AgentFile, uuid: str) -> list[TranscriptEntry] | None:
-    """Return the entries that follow a prompt, or None if the session file does not contain it."""
+    """Return the entries between a prompt and the next one, or None if the session file lacks the prompt."""
     turn: list[TranscriptEntry] | None = None
     for line in (session_file.read(_BYTES_MAX) or b"").split(b"\n"):
         entry = try_decode_entry(line) or {}
@@ -145,7 +148,10 @@ def _is_prompt(entry: TranscriptEntry) -> bool:
 
 
 def _texts(entry: TranscriptEntry, message_id: Any) -> Iterator[str]:
-    """Yield the texts of one message in an entry; a message may span several, and their content is not validated."""
+    """Yield the texts in an entry that belong to a message.
+
+    A message may span several entries. The agent can write to the session file, so the content may have any form.
+    """
     match entry:
         case {"message": {"id": found, "content": list(blocks)}} if found == message_id:
             for block in blocks:

@@ -22,9 +22,9 @@ from kingdom.soldiers.agents.port import (
     TurnUpdate,
     UsageLimited,
 )
-from kingdom.soldiers.agents.recorded_turn import End, describe_tool_use
+from kingdom.soldiers.agents.recorded_turn import TurnEnd, describe_tool_use
 
-# The reason of a turn that a hook ended.
+# The `terminal_reason` of a turn that a hook ended.
 _STOPPED = "hook_stopped"
 _TARGET_FIELDS = ("command", "file_path", "notebook_path", "path")
 _IRRELEVANT_FIELDS = ("description",)
@@ -37,9 +37,9 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Tu
         match block:
             case TextBlock(text=text) if text:
                 yield AgentMessage(text), {}
-            case ToolUseBlock(id=call, name=tool, input=used_with):
+            case ToolUseBlock(id=call, name=tool, input=arguments):
                 detail = describe_tool_use(
-                    used_with, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS
+                    arguments, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS
                 )
                 yield ToolUse(tool, detail), {"call": call}
 
@@ -53,8 +53,11 @@ def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
             yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
 
 
-def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> End:
-    """Return how a turn ended, from the result message and the question asked, never from text of the agent."""
+def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> TurnEnd:
+    """Return how a turn ended, according to the result message and the question that the agent asked, if any.
+
+    The text of the agent never decides this.
+    """
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED
     if failed and turn.interrupted:

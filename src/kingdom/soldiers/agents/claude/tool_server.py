@@ -1,4 +1,4 @@
-"""The tools that Kingdom offers to Claude Code, as an MCP server in this process that the SDK connects."""
+"""The tools that Kingdom offers to Claude Code, as an MCP server that the SDK runs in this process."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""The transport between the SDK and a program that Kingdom has started and ends itself."""
+"""The transport between the SDK and the program of Claude Code, which Kingdom starts and ends itself."""
 
 import asyncio
 import json
@@ -39,11 +39,11 @@ class ClaudeTransport(Transport):
         self._program.close_input()
 
     async def close(self) -> None:
-        """Kill the program and all that it started."""
+        """Kill the program and all processes that it started."""
         await self._program.kill()
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the messages of the program, except the answers to our own requests."""
+        """Yield the messages of the program, except the answers to `request`."""
         try:
             async for line in self._program.lines():
                 message = try_decode_entry(line)
@@ -57,8 +57,10 @@ class ClaudeTransport(Transport):
             # Without an error the SDK would wait forever for the initialization.
             raise ProcessError("Claude Code ended before it was ready", exit_code=code)
 
-    async def request(self, subtype: str, *, within: float | None = None, **fields: Any) -> dict[str, Any] | None:
-        """Return the answer to a control request, or None if it is refused or does not arrive in time."""
+    async def request(
+        self, subtype: str, *, limit_seconds: float | None = None, **fields: Any
+    ) -> dict[str, Any] | None:
+        """Send a control request; return its answer, or None if the request is refused or not answered in time."""
         if not self._program.running:
             return None
         request_id = f"kingdom-{uuid.uuid4()}"
@@ -67,7 +69,7 @@ class ClaudeTransport(Transport):
         self._requests[request_id] = answer
         try:
             self._program.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(_ANSWER_SECONDS if within is None else within):
+            async with asyncio.timeout(_ANSWER_SECONDS if limit_seconds is None else limit_seconds):
                 return await answer
         except TimeoutError:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from kingdom.soldiers.agents.claude.history import ClaudeHistory
 from kingdom.soldiers.agents.port import AgentGone, CostUpdate, Prompt
-from kingdom.soldiers.agents.recorded_turn import End, RecordedTurn
+from kingdom.soldiers.agents.recorded_turn import RecordedTurn, TurnEnd
 from kingdom.soldiers.agents.session_log import SessionLog
 
 _TOKENS = {
@@ -18,7 +18,10 @@ _TOKENS = {
 
 
 class ClaudeTurn(RecordedTurn):
-    """The turn of one prompt; `before_usd` is the cost of the session before the turn."""
+    """The turn of one prompt.
+
+    `before_usd` is the cost of the session before the turn. `limited_until` is the end of a usage limit, if any.
+    """
 
     def __init__(self, prompt: Prompt, session_log: SessionLog[ClaudeHistory]) -> None:
         super().__init__(prompt, session_log)
@@ -34,10 +37,10 @@ class ClaudeTurn(RecordedTurn):
         else:
             self.emit_heartbeat()
 
-    def end(self, end: End, usage: Mapping[str, Any] | None = None) -> None:
+    def end(self, end: TurnEnd, usage: Mapping[str, Any] | None = None) -> None:
         """Record the end of the turn and report it."""
         tokens = {name: usage[theirs] for name, theirs in _TOKENS.items() if usage and theirs in usage}
-        # A lost agent may have answered before it ended; its session file is inspected later.
+        # No end is recorded if the agent is gone: it may have answered, and then its session file has the answer.
         if not isinstance(end, AgentGone):
             self._record_end(end, tokens)
         self._emit_end(end)

@@ -10,7 +10,7 @@ _REGAIN = re.compile(r"regain access on (\d{4}-\d{2}-\d{2}) at (\d{2}:\d{2}) UTC
 
 
 def limited_until(text: str, now: datetime) -> datetime | None:
-    """Return the end of the usage limit in an error message, or None if it names no limit."""
+    """Return when the usage limit ends according to an error message, or None if the message does not say so."""
     if found := _REGAIN.search(text):
         return datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=UTC)
     return parse_usage_limit(text, now)

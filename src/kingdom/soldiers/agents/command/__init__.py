@@ -1,1 +1,1 @@
-"""Agents that run one program per prompt, such as aider, keep no session, and report their result in a file."""
+"""Agents such as aider: they run one program per prompt, keep no session, and report their result in a file."""

@@ -38,14 +38,18 @@ An earlier attempt at this was interrupted. Its changes are in the files: first 
 repeat finished work.
 
 """
+# The answer has at most this many characters, each of at most four bytes.
 _OUTPUT_MAX = 64_000
-# A character has at most four bytes.
 _TAIL_BYTES = 4 * _OUTPUT_MAX
 _OUTPUT_SHOWN = 2000
 
 
 class CommandAgentClient(AgentClient):
-    """Runs one program per prompt; its output is the answer, and .kingdom-task.json says where its result goes."""
+    """Runs one program per prompt; its output is the answer, and .kingdom-task.json names the file for its result.
+
+    `contained` is whether a program without a sandbox runs in its own pid namespace; by default it does if bubblewrap
+    is installed.
+    """
 
     name = "command"
     has_process = True
@@ -68,19 +72,19 @@ class CommandAgentClient(AgentClient):
                 " new session"
             )
         session = launch.session or f"{launch.soldier_id}-{len(set(sessions)) + 1}"
-        # Raises now if the program is missing.
+        # This raises an error now if the program is missing.
         await asyncio.to_thread(prepare_command, self._command, launch, "")
         begun = {"type": "session", "session": session, "model": launch.model, "agent": self.name}
         await asyncio.to_thread(append_entry, launch.transcript, begun, redaction=launch.redaction)
         return CommandAgent(session, self._command, launch, contained=self._contained)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look up the prompt in our transcript."""
+        """Look up the prompt in the transcript."""
         return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id)
 
 
 class CommandAgent(Agent):
-    """A session of such a program; no process runs between prompts."""
+    """A session with a program that handles one prompt and ends; no process runs between prompts."""
 
     def __init__(self, session: str, command: CommandTemplate, launch: Launch, *, contained: bool | None) -> None:
         self.session = session
@@ -104,7 +108,7 @@ class CommandAgent(Agent):
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
             )
         if self._stopping:
-            raise AgentGone(await self.ended())
+            raise AgentGone(await self.wait_for_end())
         self._prompt_id, self._interrupted = prompt.id, False
         self._idle.clear()
         tail, cost = bytearray(), 0.0
@@ -132,7 +136,7 @@ class CommandAgent(Agent):
         yield end
 
     async def interrupt(self) -> None:
-        """Kill the program and all that it started."""
+        """Kill the program and all processes that it started."""
         self._interrupted = self._prompt_id is not None
         if self._program is not None:
             await self._program.kill()
@@ -148,14 +152,14 @@ class CommandAgent(Agent):
         if not self._ended.done():
             self._ended.set_result(describe_exit(code))
 
-    async def ended(self) -> str:
-        """Wait until the session is stopped."""
+    async def wait_for_end(self) -> str:
+        """Wait until the session is stopped, and return how its program ended."""
         return await asyncio.shield(self._ended)
 
     async def _begin(self, prompt: Prompt) -> Program:
         """Record the prompt, then start the program with it."""
         text = await asyncio.to_thread(self._text_for, prompt)
-        self._note(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
+        self._record(prompt, "prompt", text=prompt.text, reply=prompt.reply, continues=prompt.continues, sent=text)
         call: CommandInvocation = await asyncio.to_thread(prepare_command, self._command, self._launch, text)
         program = await start_program(
             call.argv,
@@ -169,7 +173,7 @@ class CommandAgent(Agent):
         self._program, self.pid = program, program.pid
         if self._interrupted:
             await program.kill()
-        program.write(call.given)
+        program.write(call.standard_input)
         program.close_input()
         return program
 
@@ -194,20 +198,20 @@ class CommandAgent(Agent):
         return f"{notice}{text}{reply}"
 
     def _record_end(self, prompt: Prompt, output: str, end: TurnAnswer | TurnFailed) -> TurnAnswer | TurnFailed:
-        """Record how a turn ended; the turn fails if that is not possible."""
+        """Record how a turn ended, and return the end; the turn fails if the transcript cannot be written."""
         try:
             if output:
-                self._note(prompt, "said", durable=False, text=output)
+                self._record(prompt, "said", durable=False, text=output)
             if isinstance(end, TurnAnswer):
                 self._append(to_entry(end, prompt.id))
             else:
                 kind = "interrupted" if end.reason == INTERRUPTED else "failed"
-                self._note(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
+                self._record(prompt, kind, reason=end.reason, costUsd=end.cost_usd)
         except OSError as error:
             return AgentFailed(f"the transcript cannot be written: {error}", end.cost_usd)
         return end
 
-    def _note(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
+    def _record(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
         self._append({"type": kind, "prompt": prompt.id, **fields}, durable=durable)
 
     def _append(self, entry: TranscriptEntry, *, durable: bool = True) -> None:
@@ -223,7 +227,7 @@ def _entries(launch: Launch) -> list[TranscriptEntry]:
 
 
 def _unanswered_text(entries: Iterable[TranscriptEntry]) -> str:
-    """Return the latest prompt if it has no answer, with all replies of people to it."""
+    """Return the latest prompt with all replies of people to it; an empty text if it has an answer."""
     asked = ""
     for entry in entries:
         match entry:

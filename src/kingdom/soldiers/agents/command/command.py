@@ -24,9 +24,10 @@ _FILE = ".kingdom-prompt.txt"
 class CommandTemplate:
     """How the program is called.
 
-    `argv` and `environment` are templates: $model is the name of the model, $url its address. The prompt replaces
-    $prompt in `argv`, or is in the file $prompt_file, or else is the standard input. `cost` is a regular expression
-    whose first group finds US dollars in the output; `readable` are folders that the program needs.
+    `argv` and `environment` are templates: $model is the name of the model, $url its address. `argv` contains $prompt
+    for the text of the prompt, or $prompt_file for a file with the prompt; otherwise the prompt is the standard input.
+    `cost` is a regular expression whose first group finds US dollars in the output. `readable` are folders that the
+    program needs. `model` and `url` are defaults.
     """
 
     argv: tuple[str, ...]
@@ -44,7 +45,7 @@ class CommandInvocation:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     sandbox: Sandbox | None
-    given: bytes
+    standard_input: bytes
 
 
 AIDER = CommandTemplate(
@@ -57,7 +58,7 @@ AIDER = CommandTemplate(
     environment={
         "OPENAI_API_BASE": "$url/v1",
         "OPENAI_API_KEY": "none",
-        # Otherwise it downloads a list of prices.
+        # Without this variable aider downloads a list of prices.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     },
     cost=r"Cost: \$([0-9.]+) message",
@@ -66,7 +67,7 @@ AIDER = CommandTemplate(
 
 def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> CommandInvocation:
     """Write the prompt file if needed and return the command; raises Misconfigured if the program is missing."""
-    wanted = " ".join(command.argv)
+    words = " ".join(command.argv)
     file = AgentFile(launch.work_space, _FILE)
     texts = {
         "model": launch.model or command.model,
@@ -77,15 +78,15 @@ def prepare_command(command: CommandTemplate, launch: Launch, prompt: str) -> Co
     environment = {name: Template(value).substitute(texts) for name, value in command.environment.items()}
     environment |= launch.environment
     program = find_program(command, environment.get("PATH", ""))
-    if _PROMPT_FILE in wanted:
+    if _PROMPT_FILE in words:
         file.write(prompt)
     arguments = (Template(argument).substitute(texts) for argument in command.argv[1:])
-    shown = (*command.readable, *folders_of_program(program))
+    readable = (*command.readable, *folders_of_program(program))
     return CommandInvocation(
         argv=(str(program), *arguments),
         environment=environment,
-        sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *shown)),
-        given=b"" if _PROMPT in wanted else prompt.encode(),
+        sandbox=launch.sandbox and replace(launch.sandbox, readable=(*launch.sandbox.readable, *readable)),
+        standard_input=b"" if _PROMPT in words else prompt.encode(),
     )
 
 

@@ -37,7 +37,8 @@ _WRITE_FAILED = "its transcript cannot be written: "
 class ScriptedAgentClient(AgentClient):
     """Runs scripted agents, which ignore MCP servers.
 
-    Without a sandbox an agent is contained if bubblewrap is installed, unless `contained` says otherwise.
+    `contained` is whether an agent without a sandbox runs in its own pid namespace; by default it does if bubblewrap is
+    installed.
     """
 
     name = "scripted"
@@ -65,7 +66,7 @@ class ScriptedAgentClient(AgentClient):
         if sandbox is not None:
             sandbox = replace(sandbox, readable=(*sandbox.readable, transcript))
         program = await start_program(
-            # Isolated mode, so no file of the WorkSpace can replace a module of Python or Kingdom.
+            # In isolated mode (-I) no file in the WorkSpace can replace a module of Python or Kingdom.
             [sys.executable, "-I", "-m", _PROGRAM_MODULE, wire.encode(opening).decode()],
             cwd=launch.work_space,
             environment=launch.environment,
@@ -101,7 +102,7 @@ class ScriptedAgent(Agent):
         """Wait until the agent takes prompts; raises AgentGone if it ends before that."""
         await self._ready.wait()
         if not self.session:
-            raise AgentGone(f"the scripted agent failed to start: {await self.ended()}")
+            raise AgentGone(f"the scripted agent failed to start: {await self.wait_for_end()}")
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
         """Yield the updates of the turn as they arrive."""
@@ -110,7 +111,7 @@ class ScriptedAgent(Agent):
                 f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}; wait for its end"
             )
         if self._listening.done():
-            raise AgentGone(await self.ended())
+            raise AgentGone(await self.wait_for_end())
         self._prompt_id = prompt.id
         cost_usd, finished = 0.0, False
         try:
@@ -147,8 +148,8 @@ class ScriptedAgent(Agent):
         await self._program.kill()
         await asyncio.wait([self._listening])
 
-    async def ended(self) -> str:
-        """Wait until the process ends; return its exit code with its last output."""
+    async def wait_for_end(self) -> str:
+        """Wait until the process exits; return its exit code and the last part of its standard error."""
         how = self._program.describe_exit(await self._program.wait()) + self._write_failure
         words = await asyncio.to_thread(self._program.stderr_tail)
         return f"{how}; its last words: {words}" if words else how
@@ -163,7 +164,7 @@ class ScriptedAgent(Agent):
             if isinstance(message, wire.FailureMessage):
                 raise AgentFailed(message.reason, message.cost_usd)
             return message.update
-        raise AgentGone(await self.ended(), cost_usd)
+        raise AgentGone(await self.wait_for_end(), cost_usd)
 
     async def _listen(self) -> None:
         try:
@@ -178,7 +179,7 @@ class ScriptedAgent(Agent):
                     case message:
                         self._messages.put_nowait(message)
         except UNREADABLE:
-            # The end of the agent cut off a line, or the line is invalid; either way the agent is unusable.
+            # The line is invalid, or it is incomplete because the agent has ended. Either way the agent is unusable.
             await self._program.kill()
         except OSError as error:
             self._write_failure = f", since {_WRITE_FAILED}{error}"

@@ -16,7 +16,10 @@ DEFAULT_ANSWER = "done"
 
 @dataclass(slots=True)
 class UnfinishedScript:
-    """A script that is not finished: its prompt, the number of finished steps, and whether it waits for a reply."""
+    """A script that is not finished.
+
+    `text` is its prompt, `done` the number of finished steps, and `asking` whether the script waits for a reply.
+    """
 
     text: str
     done: int = 0
@@ -26,7 +29,11 @@ class UnfinishedScript:
 
 @dataclass(slots=True)
 class ScriptedHistory:
-    """The state of the latest session in a transcript."""
+    """The state of the latest session in a transcript.
+
+    `sessions` counts all sessions of the transcript. `_report` is the text of the latest `report` step, and
+    `_report_prompt` the task that has used this text.
+    """
 
     session: str | None = None
     sessions: int = 0
@@ -36,33 +43,36 @@ class ScriptedHistory:
     _report_prompt: str | None = None
     _begun_once: set[bytes] = field(default_factory=set)
 
-    def learn(self, entry: TranscriptEntry) -> None:
+    def apply(self, entry: TranscriptEntry) -> None:
         """Apply the next entry of the transcript."""
         match entry:
             case {"prompt": str(), "text": str(text)}:
-                self._learn_prompt(text, entry)
+                self._apply_prompt(text, entry)
             case {"prompt": str(), "begun": int(number), "does": dict(does)}:
-                self._begun_once.add(_key(number, does))
+                self._begun_once.add(_step_key(number, does))
             case {"prompt": str(), "step": int(number), "does": dict(does)}:
-                self._learn_step(number, does)
+                self._apply_step(number, does)
             case {"prompt": str(prompt_id), "answer": str()}:
                 if self.unfinished is None and self._report_prompt is None:
                     self._report_prompt = _task_of(prompt_id)
                 self.unfinished = None
 
-    def continued(self, prompt: Prompt) -> UnfinishedScript | None:
-        """Return the script that a prompt continues, or None if it starts a new one."""
+    def find_continued_script(self, prompt: Prompt) -> UnfinishedScript | None:
+        """Return the script that a prompt continues, or None if the prompt starts a new script."""
         return self.unfinished if prompt.continues or prompt.reply else None
 
     def report_for(self, prompt_id: str) -> str | None:
-        """Return the text chosen for the next prompt without a script; all attempts of one task get the same text."""
+        """Return the answer that a `report` step set for the next prompt without a script, if there is one.
+
+        All attempts at one task get the same answer.
+        """
         return self._report if self._report_prompt in {None, _task_of(prompt_id)} else None
 
     def began_before(self, number: int, step: ScriptStep) -> bool:
         """Return whether a step marked `first_time_only` was begun before."""
-        return _key(number, msgspec.to_builtins(step)) in self._begun_once
+        return _step_key(number, msgspec.to_builtins(step)) in self._begun_once
 
-    def _learn_prompt(self, text: str, entry: TranscriptEntry) -> None:
+    def _apply_prompt(self, text: str, entry: TranscriptEntry) -> None:
         reply = entry.get("reply", "")
         self.reply = reply or self.reply
         if not entry.get("goesOn"):
@@ -70,7 +80,7 @@ class ScriptedHistory:
         elif self.unfinished is not None and reply:
             self.unfinished.asking = False
 
-    def _learn_step(self, number: int, does: dict[str, Any]) -> None:
+    def _apply_step(self, number: int, does: dict[str, Any]) -> None:
         if self.unfinished is not None:
             self.unfinished.done = number
             self.unfinished.asking = "ask" in does
@@ -81,17 +91,17 @@ class ScriptedHistory:
 
 def read_history(entries: Iterable[TranscriptEntry]) -> ScriptedHistory:
     """Return the history that a transcript contains."""
-    memory = ScriptedHistory()
+    history = ScriptedHistory()
     for entry in entries:
         if "session" not in entry:
-            memory.learn(entry)
-        elif entry["session"] != memory.session:
-            memory = ScriptedHistory(session=entry["session"], sessions=memory.sessions + 1)
-    return memory
+            history.apply(entry)
+        elif entry["session"] != history.session:
+            history = ScriptedHistory(session=entry["session"], sessions=history.sessions + 1)
+    return history
 
 
 def inspect_entries(entries: Iterable[TranscriptEntry], prompt_id: str) -> Inspection:
-    """Return what became of a prompt according to a transcript; after a question it is unfinished."""
+    """Return the outcome of one prompt; a turn that ended with a question is unfinished."""
     finding, text, cost, cost_before = TranscriptFinding.ABSENT, "", 0.0, 0.0
     petitions: list[PetitionRequest] = []
     for entry in entries:
@@ -115,5 +125,5 @@ def _task_of(prompt_id: str) -> str:
     return prompt_id.partition("#")[0]
 
 
-def _key(number: int, does: dict[str, Any]) -> bytes:
+def _step_key(number: int, does: dict[str, Any]) -> bytes:
     return msgspec.json.encode([number, does], order="sorted")

@@ -1,8 +1,8 @@
-"""The process of the scripted agent: `python -m kingdom.soldiers.agents.scripted.program`, with a JSON SessionOpening.
+"""The process of the scripted agent: `python -m kingdom.soldiers.agents.scripted.program OPENING`.
 
-Prompts arrive as lines on standard input; updates are lines on standard output. When its input ends, the agent
-finishes its prompts and ends. It reads its transcript and sends new entries to the host, which writes them, because
-the sandbox gives it no write access to the transcript.
+OPENING is a SessionOpening as JSON. Prompts arrive as lines on standard input; updates are lines on standard output.
+When its input ends, the agent finishes its prompts and ends. The sandbox lets the agent only read its transcript, so
+the agent sends new entries to the host, which writes them.
 """
 
 import asyncio
@@ -31,10 +31,12 @@ class ScriptedProgram:
         self._session = ScriptedSession(
             opening.session, read_history(read_entries(Path(opening.transcript))), self._write
         )
-        self._context = ScriptedContext(work_space=Path.cwd(), environment=None, crash=os._exit, go_deaf=_go_deaf)
+        self._context = ScriptedContext(
+            work_space=Path.cwd(), environment=None, crash=os._exit, block_forever=_block_forever
+        )
         self._prompts: asyncio.Queue[Prompt | None] = asyncio.Queue()
-        # After the end of the input the host still writes entries, but cannot confirm them.
-        self._confirmed = True
+        # Whether the host confirms that it has written an entry. It cannot do so after the input has ended.
+        self._host_confirms = True
         self._written = threading.Semaphore(0)
         self._interrupted: set[str] = set()
         self._turn: tuple[str, asyncio.Task[None] | None] = ("", None)
@@ -45,17 +47,17 @@ class ScriptedProgram:
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         _send(wire.AgentReady(self._session.id))
         while (prompt := await self._prompts.get()) is not None:
-            await asyncio.create_task(self._take(prompt))
+            await asyncio.create_task(self._handle_prompt(prompt))
 
-    async def _take(self, prompt: Prompt) -> None:
+    async def _handle_prompt(self, prompt: Prompt) -> None:
         if prompt.id in self._interrupted:
             _send(wire.FailureMessage(prompt.id, INTERRUPTED, 0.0))
             return
-        # Not earlier, because a task that is cancelled before its first step would send no failure.
+        # From here on `_receive` can cancel this task. A task that is cancelled before it runs would send no failure.
         self._turn = (prompt.id, asyncio.current_task())
         turn = ScriptedTurn(self._session, self._context, prompt)
         try:
-            async with aclosing(turn.play()) as updates:
+            async with aclosing(turn.execute()) as updates:
                 async for update in updates:
                     _send(wire.UpdateMessage(prompt.id, update))
         except AgentFailed as failure:
@@ -67,7 +69,7 @@ class ScriptedProgram:
     def _write(self, entry: TranscriptEntry) -> None:
         """Send an entry to the host and wait until it is written, because the next step may end this process."""
         _send(wire.EntryToWrite(entry))
-        if self._confirmed:
+        if self._host_confirms:
             self._written.acquire()
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +79,7 @@ class ScriptedProgram:
                 self._written.release()
             else:
                 loop.call_soon_threadsafe(self._receive, message)
-        self._confirmed = False
+        self._host_confirms = False
         self._written.release()
         loop.call_soon_threadsafe(self._prompts.put_nowait, None)
 
@@ -92,7 +94,8 @@ class ScriptedProgram:
                     task.cancel()
 
 
-def _go_deaf() -> None:
+def _block_forever() -> None:
+    """Ignore signals and stop reading messages, so that only a kill ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:

@@ -1,9 +1,9 @@
-"""The script in a prompt: a fenced block with the info string `script` and one JSON object per line, a step each.
+"""The script in a prompt: a fenced block with the info string `script`, in which each line is a step as a JSON object.
 
     ```script
     {"write": "hello.txt", "text": "hello"}
     {"run": "git add -A && git commit -m hello", "first_time_only": true}
-    {"ask": "Shall I go on?", "choices": ["yes", "no"]}
+    {"ask": "May I continue?", "choices": ["yes", "no"]}
     {"answer": "You said {reply}."}
     ```
 
@@ -21,7 +21,7 @@ _FENCE = re.compile(
     r"^(?P<fence>`{3,})script[ \t]*\n(?P<body>.*?)(?P<end>^(?P=fence)[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _LINE_SHOWN = 120
-# Fields in which {reply} is replaced; a reply is foreign text, so paths and commands are not among them.
+# Fields in which {reply} is replaced. Paths and commands are not among them, because a reply is untrusted text.
 _FIELDS_WITH_REPLY = frozenset(
     {"text", "say", "stream", "answer", "ask", "body", "result", "remember", "report", "fail"}
 )
@@ -60,7 +60,7 @@ class RunStep(ScriptStep, frozen=True):
 
 
 class SayStep(ScriptStep, frozen=True):
-    """Output a part of the text."""
+    """Output a text at once."""
 
     say: str
 
@@ -105,7 +105,7 @@ class RememberStep(ScriptStep, frozen=True):
 
 
 class ReportStep(ScriptStep, frozen=True):
-    """Set the answer to the next prompt without a script."""
+    """Set the answer to the next prompt that has no script."""
 
     report: str
 
@@ -129,7 +129,7 @@ class FailStep(ScriptStep, frozen=True):
 
 
 class UsageLimitStep(ScriptStep, frozen=True):
-    """Fail the turn with a usage limit that ends after so many seconds; the next turn continues the script."""
+    """Fail the turn with a usage limit that ends after `usage_limit` seconds; the next turn continues the script."""
 
     usage_limit: float
 

@@ -14,15 +14,15 @@ from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 class ScriptedSession:
     """A session with its history; `write` appends an entry to its transcript."""
 
-    def __init__(self, session: str, memory: ScriptedHistory, write: Callable[[TranscriptEntry], None]) -> None:
+    def __init__(self, session: str, history: ScriptedHistory, write: Callable[[TranscriptEntry], None]) -> None:
         self.id = session
-        self.memory = memory
+        self.history = history
         self._write = write
 
-    def note(self, **entry: Any) -> None:
+    def record(self, **entry: Any) -> None:
         """Write an entry, then apply it to the history."""
         self._write(entry)
-        self.memory.learn(entry)
+        self.history.apply(entry)
 
 
 def open_session(
@@ -35,12 +35,12 @@ def open_session(
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> ScriptedSession:
     """Start a new session, or continue the latest one of the transcript."""
-    memory = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
+    history = read_history(read_entries(transcript)) if transcript.exists() else ScriptedHistory()
     if session is None:
-        session = f"{soldier_id}-{memory.sessions + 1}"
-        memory = ScriptedHistory(session=session, sessions=memory.sessions + 1)
-    elif session != memory.session:
+        session = f"{soldier_id}-{history.sessions + 1}"
+        history = ScriptedHistory(session=session, sessions=history.sessions + 1)
+    elif session != history.session:
         raise AgentGone(f"session {session} cannot be continued: {transcript} does not contain it; start a new one")
     write = partial(append_entry, transcript, durable=durable, redaction=redaction)
     write({"session": session, "model": model})
-    return ScriptedSession(session, memory, write)
+    return ScriptedSession(session, history, write)

@@ -41,12 +41,15 @@ _OUTPUT_TAIL = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedContext:
-    """Where and how an agent acts; if `environment` is None, its commands inherit that of the agent."""
+    """Where an agent acts, and how the steps `crash` and `hang` end or block its process.
+
+    If `environment` is None, the commands of the agent inherit its own environment.
+    """
 
     work_space: Path
     environment: Mapping[str, str] | None
     crash: Callable[[int], None]
-    go_deaf: Callable[[], None]
+    block_forever: Callable[[], None]
 
 
 class ScriptedTurn:
@@ -59,25 +62,25 @@ class ScriptedTurn:
         self._prompt = prompt
         self._output = ""
 
-    async def play(self) -> AsyncGenerator[TurnUpdate, None]:
+    async def execute(self) -> AsyncGenerator[TurnUpdate, None]:
         """Execute the script and yield its updates; raises AgentFailed."""
         last: TurnQuestion | TurnAnswer | None = None
         try:
-            steps = self._begin(self._session.memory.continued(self._prompt))
-            async for update in self._follow(steps or ()):
+            steps = self._begin(self._session.history.find_continued_script(self._prompt))
+            async for update in self._execute_steps(steps or ()):
                 if isinstance(update, TurnQuestion):
                     last = update
                 else:
                     yield update
             if last is None:
                 last = TurnAnswer(self._final_text(scripted=steps is not None), self.cost_usd)
-                self._note(answer=last.text)
+                self._record(answer=last.text)
         except AgentFailed as failure:
-            self._note(failed=failure.reason)
+            self._record(failed=failure.reason)
             failure.cost_usd = self.cost_usd
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            self._note(failed="interrupted")
+            self._record(failed="interrupted")
             raise
         yield last
 
@@ -86,29 +89,29 @@ class ScriptedTurn:
         prompt = self._prompt
         text = prompt.text if continued is None else continued.text
         scripted = script.has_script(text)
-        self._session.note(
+        self._session.record(
             prompt=prompt.id, text=prompt.text, reply=prompt.reply, goesOn=continued is not None, scripted=scripted
         )
         return script.parse_script(text)
 
-    async def _follow(self, steps: tuple[script.ScriptStep, ...]) -> AsyncIterator[TurnUpdate]:
-        memory = self._session.memory
-        done = memory.unfinished.done if memory.unfinished else 0
-        if memory.unfinished and memory.unfinished.asking:
+    async def _execute_steps(self, steps: tuple[script.ScriptStep, ...]) -> AsyncIterator[TurnUpdate]:
+        history = self._session.history
+        done = history.unfinished.done if history.unfinished else 0
+        if history.unfinished and history.unfinished.asking:
             # There is no reply yet, so the question is asked again.
             done -= 1
-        for number, written in enumerate(steps[done:], start=done + 1):
-            if written.first_time_only:
-                if memory.began_before(number, written):
+        for number, step_template in enumerate(steps[done:], start=done + 1):
+            if step_template.first_time_only:
+                if history.began_before(number, step_template):
                     continue
-                self._note(begun=number, does=msgspec.to_builtins(written))
-            step = written.with_reply(memory.reply)
+                self._record(begun=number, does=msgspec.to_builtins(step_template))
+            step = step_template.with_reply(history.reply)
             self._output = ""
             if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)
             if isinstance(step, script.AskStep | script.PetitionStep | script.UsageLimitStep | script.CostStep):
-                # Recorded first, because others act on these updates: each is sent at most once and never lost.
-                self._note(step=number, does=msgspec.to_builtins(step))
+                # The host acts on these updates, so their steps are recorded first: no update is lost or sent twice.
+                self._record(step=number, does=msgspec.to_builtins(step))
                 if isinstance(step, script.UsageLimitStep):
                     raise UsageLimited("usage limit reached", utc_now() + timedelta(seconds=step.usage_limit))
                 if isinstance(step, script.AskStep):
@@ -120,13 +123,13 @@ class ScriptedTurn:
                     else PetitionRequest(step.petition, step.body)
                 )
                 continue
-            async for update in self._do(step):
+            async for update in self._execute_step(step):
                 yield update
-            self._note(
+            self._record(
                 step=number, does=msgspec.to_builtins(step), **({"output": self._output} if self._output else {})
             )
 
-    async def _do(self, step: script.ScriptStep) -> AsyncIterator[TurnUpdate]:
+    async def _execute_step(self, step: script.ScriptStep) -> AsyncIterator[TurnUpdate]:
         match step:
             case script.SayStep(say=text):
                 yield AgentMessage(text)
@@ -160,7 +163,7 @@ class ScriptedTurn:
             case script.FailStep(fail=reason):
                 raise AgentFailed(reason)
             case script.HangStep(hang="deaf"):
-                self._context.go_deaf()
+                self._context.block_forever()
             case script.HangStep(hang=True):
                 await asyncio.Event().wait()
             case script.CrashStep(crash=code):
@@ -185,7 +188,7 @@ class ScriptedTurn:
             try:
                 code = await (await asyncio.shield(starting)).wait()
             finally:
-                # A start cannot be undone halfway, so an interrupted turn waits for it.
+                # The start of a process cannot be cancelled halfway, so an interrupted turn waits until it is done.
                 process = await starting
                 if process.returncode is None:
                     await kill_group(process.pid)
@@ -218,11 +221,11 @@ class ScriptedTurn:
         return (self._context.work_space / path).exists()
 
     def _final_text(self, *, scripted: bool) -> str:
-        memory = self._session.memory
+        history = self._session.history
         if scripted:
-            return memory.unfinished.answer if memory.unfinished else DEFAULT_ANSWER
+            return history.unfinished.answer if history.unfinished else DEFAULT_ANSWER
         first_line = self._prompt.text.strip().partition("\n")[0]
-        return memory.report_for(self._prompt.id) or f"I was asked: {first_line}"
+        return history.report_for(self._prompt.id) or f"I was asked: {first_line}"
 
-    def _note(self, **entry: object) -> None:
-        self._session.note(prompt=self._prompt.id, **entry, costUsd=self.cost_usd)
+    def _record(self, **entry: object) -> None:
+        self._session.record(prompt=self._prompt.id, **entry, costUsd=self.cost_usd)

@@ -9,7 +9,7 @@ from kingdom.soldiers.agents.port import Prompt, TurnUpdate
 
 
 class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
-    """The only argument of the agent: its session, which is the latest one of the transcript."""
+    """The only argument of the agent's program: its session, which is the latest one in the file `transcript`."""
 
     session: str
     transcript: str

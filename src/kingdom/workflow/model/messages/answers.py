@@ -1,4 +1,4 @@
-"""The domain events that soldier hosts send. Each names the placement and the attempt that it answers."""
+"""The domain events that soldier hosts send. Each event repeats the host, epoch and attempt of its command."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,7 +8,7 @@ from kingdom.workflow.model.messages.events import DomainEvent
 
 
 class HostAnswer(DomainEvent, frozen=True, kw_only=True):
-    """An answer of a soldier host. It is valid only for the current placement and attempt."""
+    """An answer of a soldier host. It is stale if the run has another placement or a later attempt by now."""
 
     host: str
     epoch: int
@@ -24,7 +24,8 @@ class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
 class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
     """A turn without the requested result.
 
-    If it was `over_budget`, or the vendor rejects requests until `throttled_until`, the session can be continued.
+    The session can be continued if the turn ended because the budget was used up (`over_budget`), or because the vendor
+    of the model rejects requests until `throttled_until`.
     """
 
     error: str
@@ -33,7 +34,7 @@ class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentStarted(HostAnswer, frozen=True, kw_only=True):
-    """An agent runs; `session` is the token that continues its conversation, `pid` its process on the host."""
+    """An agent is running; `session` is the token to continue its conversation, `pid` its process id on the host."""
 
     work_id: str
     session: str | None = None
@@ -41,20 +42,20 @@ class AgentStarted(HostAnswer, frozen=True, kw_only=True):
 
 
 class AgentStopped(HostAnswer, frozen=True, kw_only=True):
-    """Nothing of a Work runs: neither its agent nor a process that the agent or its checks started."""
+    """No process of a Work is running: neither its agent nor a process that the agent or the checks started."""
 
     work_id: str
 
 
 class AgentError(HostAnswer, frozen=True, kw_only=True):
-    """An agent could not be started, or ended by itself; nothing of its Work runs."""
+    """An agent could not be started, or it ended by itself; no process of its Work is running."""
 
     work_id: str
     error: str
 
 
 class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
-    """An agent answered a prompt; `response` refers to the file that holds it."""
+    """An agent answered a prompt; `response` refers to the file that contains the answer."""
 
     work_id: str
     task_id: str
@@ -62,7 +63,7 @@ class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
 
 
 class QueryFailed(FailedTurn, frozen=True, kw_only=True):
-    """A prompt was not answered; `timedOut` if it took too long, `looping` if the agent was in a loop."""
+    """A prompt was not answered; `timedOut` means that it took too long, `looping` that the agent was in a loop."""
 
     work_id: str
     task_id: str
@@ -80,7 +81,7 @@ class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
-    """The cost of an interrupted turn; without a `taskId`, the cost of an agent outside of its turns."""
+    """The cost of an interrupted turn; without a `taskId`, a cost that the agent had outside of its turns."""
 
     work_id: str
     task_id: str = ""
@@ -88,7 +89,7 @@ class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
 
 
 class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
-    """An agent requests an output that it may not create itself, such as a comment on a pull request."""
+    """An agent requests an output that it may not create by itself, such as a comment on a pull request."""
 
     work_id: str
     task_id: str
@@ -98,7 +99,10 @@ class AgentPetitioned(HostAnswer, frozen=True, kw_only=True):
 
 
 class TranscriptFinding(StrEnum):
-    """What a transcript shows about a prompt without a known answer."""
+    """What the transcript of an agent shows about a prompt whose answer is unknown.
+
+    ABSENT: the prompt did not arrive. UNFINISHED: the agent started to work on it.
+    """
 
     ABSENT = "ABSENT"
     ANSWERED = "ANSWERED"
@@ -162,7 +166,7 @@ class CheckpointFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class RolledBack(HostAnswer, frozen=True, kw_only=True):
-    """Every WorkTree is back at a checkpoint or its base; the earlier content is kept under the rescue refs."""
+    """Every WorkTree was reset to a checkpoint or its base; the earlier content is kept under `rescueRefs`."""
 
     workflow_id: str
     checkpoint_id: str | None
@@ -184,7 +188,7 @@ class WorkTreeCreated(HostAnswer, frozen=True, kw_only=True):
 
 
 class WorkTreeFailed(HostAnswer, frozen=True, kw_only=True):
-    """A checkout could not be created, so no checkout of the request exists."""
+    """A checkout could not be created; none of the checkouts of the same command exists."""
 
     work_tree_id: str
     workflow_id: str

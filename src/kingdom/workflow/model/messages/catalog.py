@@ -15,7 +15,7 @@ from kingdom.workflow.model.status import MACHINES, OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One event: its cause, and what follows in the run. An empty `follows` means that it only informs."""
+    """One event: its cause, and what follows in the run. An empty `follows` means that the event causes nothing."""
 
     event: type[DomainEvent]
     cause: str
@@ -58,7 +58,9 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         CatalogEntry(events.WorkflowCreated, "create"),
         CatalogEntry(events.WorkflowStatusChanged, "every change of a Workflow's status"),
         CatalogEntry(events.WorkflowPlaced, "place", "everything that ran under the earlier placement has ended"),
-        CatalogEntry(events.WorkflowDisplaced, "HostRegistered or HostLost", "WorkflowPlaced, if a host can take it"),
+        CatalogEntry(
+            events.WorkflowDisplaced, "HostRegistered or HostLost", "WorkflowPlaced, if a host can take the run"
+        ),
         CatalogEntry(events.WorkflowStarted, "start", "the next Work starts: StartAgent"),
         CatalogEntry(
             events.WorkflowStopRequested, "pause, a question, cancel, a failure", "StopAgent or InterruptAgent"
@@ -67,7 +69,7 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         CatalogEntry(
             events.WorkflowAwaiting,
             "a question of an agent, an approval after a Work, a used budget, an agent in a loop, a usage limit",
-            "a person is asked; with `until` nobody is asked and the run continues at that time",
+            "a person is asked; with `until` no person is asked, and the run continues at that time",
         ),
         CatalogEntry(events.WorkflowCostCorrected, "a late answer with a cost"),
         CatalogEntry(
@@ -109,10 +111,12 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
     ),
     "Agent": (
         CatalogEntry(answers.AgentStarted, HOST, "WorkStatusChanged, WorkStarted"),
-        CatalogEntry(answers.AgentStopped, HOST, "the requested stop is complete; without a request it is a failure"),
+        CatalogEntry(
+            answers.AgentStopped, HOST, "the requested stop is complete; if no stop was requested, this is a failure"
+        ),
         CatalogEntry(answers.AgentAsked, HOST, "WorkflowAwaiting, when nothing runs; the reply continues the query"),
         CatalogEntry(answers.AgentSpent, HOST, "the cost of the Work grows"),
-        CatalogEntry(answers.AgentPetitioned, HOST, "the Work stores it for a decision"),
+        CatalogEntry(answers.AgentPetitioned, HOST, "the Work stores the petition for a decision"),
         CatalogEntry(
             answers.AgentError, HOST, "a failure: WorkStatusChanged, WorkFailed, WorkflowFailed, or another attempt"
         ),
@@ -126,12 +130,12 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         CatalogEntry(
             answers.QueryFailed,
             HOST,
-            "a failure or a retry; over budget, throttled or looping: WorkflowAwaiting, and it continues later",
+            "a failure or a retry; over budget, throttled or looping: WorkflowAwaiting, and the query continues later",
         ),
         CatalogEntry(
             answers.QueryReconciled,
             HOST,
-            "ABSENT: sent again; ANSWERED: as QueryResponded; UNFINISHED: the session continues; "
+            "ABSENT: the query is sent again; ANSWERED: like QueryResponded; UNFINISHED: the session continues; "
             "NO_TRANSCRIPT: a failure",
         ),
     ),
@@ -143,14 +147,14 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
     "Verification and checkpoint": (
         CatalogEntry(answers.WorkVerified, HOST, "WorkStatusChanged, WorkCompleted"),
         CatalogEntry(answers.VerifyFailed, HOST, "a failure or a retry"),
-        CatalogEntry(answers.CheckpointCreated, HOST, "the next Work, a gate, or WorkflowCompleted"),
+        CatalogEntry(answers.CheckpointCreated, HOST, "the next Work, the approval by a person, or WorkflowCompleted"),
         CatalogEntry(answers.CheckpointFailed, HOST, "a failure or a retry; the Work stays COMPLETED"),
         CatalogEntry(answers.RolledBack, HOST, "later Works are reset, then WorkflowResumed"),
         CatalogEntry(answers.RollBackFailed, HOST, "WorkflowFailed"),
     ),
     "Resources": (
-        CatalogEntry(answers.WorkTreeCreated, HOST, "after the last one the run is READY or continues"),
-        CatalogEntry(answers.WorkTreeFailed, HOST, "no checkout of the request exists; WorkflowFailed"),
+        CatalogEntry(answers.WorkTreeCreated, HOST, "after the last WorkTree the run is READY or continues"),
+        CatalogEntry(answers.WorkTreeFailed, HOST, "WorkflowFailed"),
         CatalogEntry(events.WorkTreePendingRelease, "modify, release, delete", "ReleaseWorkTree, now or at the end"),
         CatalogEntry(answers.WorkTreeReleased, HOST, "the WorkTree is RELEASED"),
         CatalogEntry(
@@ -171,12 +175,12 @@ COMMAND_TYPES: Mapping[type[HostCommand], EventType[HostCommand]] = {
 _INTRODUCTION = """\
 # Workflow events
 
-<!-- Written by `python -m kingdom.workflow.model.messages.catalog`; a test keeps it equal. -->
+<!-- Written by `python -m kingdom.workflow.model.messages.catalog`. A test compares this page with its output. -->
 
-Every domain event of a run, with its payload, its cause and what follows. All of them are written to the log. The
-aggregate of the envelope is the Workflow (for the first four groups: the Git, McpServer, host or template), and its id
-is the ordering key. Events with the cause *host* are answers of a host and contain `host`, `epoch` and `attempt`. An
-answer for another placement or an earlier attempt is logged and changes nothing.
+Every domain event of a run, with its payload, its cause and what follows. All events are written to the log. The
+aggregate of the envelope is the Workflow; for the first four groups it is the Git, McpServer, host or template. Events
+of one aggregate stay in order. Events with the cause *host* are answers of a host and contain `host`, `epoch` and
+`attempt`. An answer for another placement or an earlier attempt is logged, and only its cost counts.
 """
 
 
@@ -197,22 +201,22 @@ def _event_tables() -> Iterator[str]:
 
 
 def _payload(event: type[DomainEvent]) -> str:
-    """Return the field names on the wire, those of the placement last."""
+    """Return the field names on the wire. The fields that every answer has come last."""
     own = [field.encode_name for field in msgspec.structs.fields(event)]
-    placing = [field.encode_name for field in msgspec.structs.fields(answers.PaidAnswer)]
-    names = [name for name in own if name not in placing] if issubclass(event, answers.HostAnswer) else own
+    common = [field.encode_name for field in msgspec.structs.fields(answers.PaidAnswer)]
+    names = [name for name in own if name not in common] if issubclass(event, answers.HostAnswer) else own
     names += [name for name in own if name not in names]
     return ", ".join(f"`{name}`" for name in names)
 
 
 def _command_table() -> Iterator[str]:
-    yield "## Commands\n\nCommands to a host, and their answers. Those on the control stream overtake the others.\n"
+    yield "## Commands\n\nCommands to a host, and their answers. Commands on the control stream overtake the others.\n"
     yield "| Command | What to do | Answers | Stream |\n| --- | --- | --- | --- |"
     for command, contract in COMMANDS.items():
         names = ", ".join(f"`{answer.__name__}`" for answer in contract.answers)
-        doing = (command.__doc__ or "").split("\n", maxsplit=1)[0]
+        meaning = (command.__doc__ or "").split("\n", maxsplit=1)[0]
         stream = "soldier.{host}.control" if contract.control else "soldier.{host}"
-        yield f"| `{command.__name__}` | {doing} | {names} | `{stream}` |"
+        yield f"| `{command.__name__}` | {meaning} | {names} | `{stream}` |"
     yield ""
 
 

@@ -11,7 +11,7 @@ from kingdom.workflow.model.report_outline import ReportSection
 
 
 class HostCommand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A command to one host under one placement. Its answers repeat host, epoch and attempt."""
+    """A command to one host. Its answers repeat host, epoch and attempt."""
 
     workflow_id: str
     host: str
@@ -34,7 +34,7 @@ class WorkTreeRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class PrepareResources(HostCommand, frozen=True, kw_only=True):
-    """Create these checkouts, all or none."""
+    """Create all of these checkouts, or none if one fails."""
 
     trees: tuple[WorkTreeRequest, ...]
 
@@ -42,7 +42,8 @@ class PrepareResources(HostCommand, frozen=True, kw_only=True):
 class StartAgent(HostCommand, frozen=True, kw_only=True):
     """Prepare the WorkSpace and start an agent in it, or continue a `session`.
 
-    The MCP server references have no environment because it may contain secrets. The host reads it from the run.
+    The MCP server references have no environment because it may contain secrets. The host reads the environment from
+    the record of the run. `reports` are the paths of the reports that the agent may read.
     """
 
     work_id: str
@@ -57,9 +58,9 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
 class SendQuery(HostCommand, frozen=True, kw_only=True):
     """Send a prompt to the agent, with the `reply` of a person if the agent asked a question.
 
-    With `continues` the session continues what an earlier attempt started. With `reconcile` nothing is sent: the host
-    looks up the result of this attempt in the transcript and answers QueryReconciled. The turn ends when its cost
-    reaches `budget_usd`.
+    With `continues` the agent is told to continue the turn of an earlier attempt. With `reconcile` nothing is sent: the
+    host looks up the result of this attempt in the transcript and answers QueryReconciled. The turn ends when its cost
+    reaches `budget_usd`. `agent_attempt` is the attempt of the StartAgent command of the agent.
     """
 
     work_id: str
@@ -103,25 +104,26 @@ class TakeCheckpoint(HostCommand, frozen=True, kw_only=True):
 
 
 class StopAgent(HostCommand, frozen=True, kw_only=True):
-    """Give the agent some time to end its turn, then end it and every process it started.
+    """Give the agent some time to finish its turn, then end it and every process it started.
 
-    The attempt is the attempt of the agent. This command overtakes others, so the host neither starts an agent of this
-    attempt later nor runs a command with this `agent_attempt`.
+    `attempt` is the attempt of the StartAgent command. StopAgent can overtake earlier commands. If commands of this
+    agent attempt arrive after it, the host does not execute them.
     """
 
     work_id: str
 
 
 class InterruptAgent(HostCommand, frozen=True, kw_only=True):
-    """End the agent and every process it started at once. Otherwise like StopAgent."""
+    """End the agent and every process it started at once; otherwise like StopAgent."""
 
     work_id: str
 
 
 class RollBack(HostCommand, frozen=True, kw_only=True):
-    """Reset every WorkTree to its commit, those in `to_base` to their base, all or none, with rescue refs.
+    """Reset each WorkTree to its commit in `commits`, and the WorkTrees in `to_base` to their base; all or none.
 
-    The named WorkSpaces are removed. Report files stay, since each attempt has its own.
+    The earlier content is kept under rescue refs. The WorkSpaces are removed. The report files stay, because each
+    attempt writes a new file.
     """
 
     checkpoint_id: str | None

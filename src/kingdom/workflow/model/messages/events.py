@@ -1,7 +1,7 @@
 """The domain events that the engine emits, with their payloads. The class name is the event type on the wire.
 
-The envelope of an event about a run has the Workflow id as its aggregate id, so payloads repeat the id only where the
-source document does. `answers.py` has the events of soldier hosts, `catalog.py` the complete catalog.
+The envelope of an event about a run has the Workflow id as its aggregate id, so not every payload repeats this id.
+`answers.py` has the events of soldier hosts, `catalog.py` the complete catalog.
 """
 
 from datetime import datetime
@@ -41,7 +41,7 @@ class McpServerUnregistered(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostRegistered(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host accepts commands; everything that ran on it under an earlier epoch has ended."""
+    """A soldier host accepts commands; every agent that ran on it under an earlier epoch has ended."""
 
     host: str
     epoch: int
@@ -56,7 +56,7 @@ class HostLost(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostRunsLeft(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host has more runs than one transaction displaces; the runs after the run `after` remain."""
+    """A soldier host has more runs than one transaction can displace; the runs with ids above `after` remain."""
 
     host: str
     epoch: int
@@ -106,7 +106,7 @@ class WorkflowPlaced(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowDisplaced(WorkflowEvent, frozen=True, kw_only=True):
-    """Everything that ran under this placement has ended because its host was lost or restarted."""
+    """The host of a Workflow was lost or restarted, so no process of this placement is running."""
 
     host: str
     epoch: int
@@ -118,7 +118,7 @@ class WorkflowStarted(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowStopRequested(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow will pause or end when its host confirms that nothing runs."""
+    """A Workflow will pause or end when its host confirms that none of its processes is running."""
 
     wanted: str
     reason: str
@@ -143,7 +143,7 @@ class WorkflowCostCorrected(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowResumed(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow runs again from a Work; from none if every Work was finished."""
+    """A Workflow runs again, from the Work `fromWorkId`; null if every Work was finished."""
 
     from_work_id: str | None
 
@@ -159,7 +159,7 @@ class WorkflowFailed(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowCancelled(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow was cancelled and nothing of it runs."""
+    """A Workflow was cancelled, and none of its processes is running."""
 
 
 class WorkflowDeleted(WorkflowEvent, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ class WorkflowGitRefsUpdated(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowMcpServerRefsUpdated(WorkflowEvent, frozen=True, kw_only=True):
-    """The MCP servers of a Workflow changed; only ids are named because references may contain secrets."""
+    """The MCP servers of a Workflow changed; the payload has only ids because references may contain secrets."""
 
     added_refs: tuple[str, ...]
     removed_refs: tuple[str, ...]
@@ -231,7 +231,7 @@ class WorkCancelled(WorkEvent, frozen=True, kw_only=True):
 
 
 class WorkReset(WorkEvent, frozen=True, kw_only=True):
-    """A rollback reset a Work, which will run again."""
+    """A rollback reset a Work; the Work will run again."""
 
 
 class TaskStarted(DomainEvent, frozen=True, kw_only=True):
@@ -272,7 +272,7 @@ class ReportGenerationStarted(DomainEvent, frozen=True, kw_only=True):
 
 
 class WorkTreePendingRelease(DomainEvent, frozen=True, kw_only=True):
-    """A checkout is no longer wanted."""
+    """The run no longer needs a checkout."""
 
     work_tree_id: str
     workflow_id: str

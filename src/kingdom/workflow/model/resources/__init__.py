@@ -1,1 +1,1 @@
-"""What runs are made from and run on: templates, repositories, MCP servers and hosts."""
+"""The resources of runs: templates, repositories, MCP servers and hosts."""

@@ -19,10 +19,10 @@ _DIGEST_LENGTH = 12
 
 
 class Git(RegisteredResource, frozen=True, kw_only=True):
-    """A registered repository with name and URL. `repo` is its name in events, such as acme/shop, if any.
+    """A registered repository. `repo` is its repository name in events, such as acme/shop; empty if it gets no events.
 
-    Checkpoints are pushed to `checkpoint_remote`, so another host can continue from them. Without a remote a run waits
-    for its own host.
+    Hosts push checkpoints to `checkpoint_remote`, so another host can continue a run. Without this remote, a run whose
+    host is lost waits for that host.
     """
 
     name: str
@@ -40,16 +40,19 @@ class Git(RegisteredResource, frozen=True, kw_only=True):
         return GitCreated(git_id=self.id)
 
     def delete(self, users: Collection[str]) -> tuple["Git", GitDeleted]:
-        """Return the deleted Git and its event; refuses while a Workflow uses it."""
+        """Return the deleted Git and its event. Refuse the deletion while a Workflow uses the Git."""
         self.refuse_while_used("git", "delete", users)
         return msgspec.structs.replace(self, deleted=True, deleting=False), GitDeleted(git_id=self.id)
 
 
 def repo_of(address: str, forge: str) -> str:
-    """Return the repository name in a URL of a forge such as github.com; empty for another server."""
+    """Return the repository name in the address of a repository; empty if the repository is not on the `forge`.
+
+    The forge is the server of the repositories, such as github.com.
+    """
     web, host = _WEB.fullmatch(address), forge.lower().partition(":")[0]
     found = web or _SSH.fullmatch(address) or _LIKE_SCP.fullmatch(address)
-    # GitHub also accepts SSH at ssh.github.com, for networks that allow only the HTTPS port.
+    # GitHub also accepts SSH at ssh.github.com, on the HTTPS port.
     hosts = {forge.lower()} if web else {host, f"ssh.{host}"}
     if found is None or found["host"].lower() not in hosts:
         return ""
@@ -58,7 +61,7 @@ def repo_of(address: str, forge: str) -> str:
 
 
 def unique_name(repo: str) -> str:
-    """Return a unique name for the files and the Git of a repository, such as acme.shop for acme/shop."""
+    """Return a name that only this repository has, such as acme.shop for acme/shop. Files and Git ids use this name."""
     folded = repo.lower()
     name = folded.replace("/", ".")
     # An owner contains no dot, so the first dot always stands for the slash.

@@ -13,19 +13,19 @@ _HASH_RANGE = 2**64
 
 
 class HostStatus(StrEnum):
-    """UP while a host renews its lease, then LOST."""
+    """The status of a host: UP while it renews its lease, otherwise LOST."""
 
     UP = "UP"
     LOST = "LOST"
 
 
 class HostRenewal(Enum):
-    """The result of a lease renewal. Only RENEWED is true."""
+    """The result of a lease renewal. Only RENEWED counts as true."""
 
     RENEWED = "RENEWED"
-    # The host can register again with a new epoch.
+    # The host was marked as lost. It can register again with a new epoch.
     LOST = "LOST"
-    # Another host has registered under its name.
+    # Another host has registered under the same name.
     REPLACED = "REPLACED"
 
     def __bool__(self) -> bool:
@@ -34,10 +34,10 @@ class HostRenewal(Enum):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A machine that runs up to `slots` agents at once; `busy` is the number at its last renewal.
+    """A process that runs up to `slots` agents at once. `busy` is the number of running agents at its last renewal.
 
-    The epoch grows with every registration, after a restart or a lost lease. A host is lost if it does not renew its
-    lease for `lease_seconds`. `instance` distinguishes hosts with the same name.
+    The epoch grows when the host registers again, after a restart or a lost lease. A host is lost if it does not renew
+    its lease for `lease_seconds`. `instance` distinguishes hosts with the same name.
     """
 
     id: str
@@ -46,13 +46,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     busy: int = 0
     lease_seconds: float = 30.0
     instance: str = ""
-    # The place of transcripts and checkouts, for people on the same machine.
+    # The machine and the directory of the transcripts and checkouts. People on that machine can look at them.
     machine: str = ""
     directory: str = ""
     status: HostStatus = HostStatus.UP
 
     def registered_event(self) -> HostRegistered:
-        """Return the event of its registration."""
+        """Return the event of the registration of this host."""
         return HostRegistered(host=self.id, epoch=self.epoch, slots=self.slots)
 
     def as_lost(self) -> tuple["Host", HostLost]:
@@ -61,9 +61,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def choose_host(hosts: Iterable[Host], workflow_id: str) -> Host | None:
-    """Return the host for a run, weighted by free slots. The same input gives the same host.
+    """Return the host for a new run. Hosts with more free slots get more runs. The same input gives the same host.
 
-    The weight includes a hash of run and host, so a burst of runs spreads over all hosts without coordination.
+    The choice uses a hash of run and host, so many runs that start at once spread over all hosts without coordination.
     """
     up = sorted((host for host in hosts if host.status is HostStatus.UP), key=lambda host: host.id)
     free = [host for host in up if host.busy < host.slots]
@@ -71,6 +71,7 @@ def choose_host(hosts: Iterable[Host], workflow_id: str) -> Host | None:
 
 
 def _weight(host: Host, workflow_id: str) -> float:
+    """Return the score of a host in weighted rendezvous hashing."""
     digest = hashlib.sha256(f"{host.id}\n{workflow_id}".encode()).digest()
     share = (int.from_bytes(digest[:8]) + 1) / (_HASH_RANGE + 1)
     return -max(host.slots - host.busy, 1) / math.log(share)

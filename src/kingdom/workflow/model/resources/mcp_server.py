@@ -19,7 +19,7 @@ class McpTransport(StrEnum):
 
 
 class McpServer(RegisteredResource, frozen=True, kw_only=True):
-    """An MCP server: a command to start (STDIO) or a URL to call (the other transports)."""
+    """An MCP server: a command that starts it (STDIO), or its URL (the other transports)."""
 
     name: str
     transport: McpTransport
@@ -37,6 +37,6 @@ class McpServer(RegisteredResource, frozen=True, kw_only=True):
         return McpServerRegistered(mcp_server_id=self.id)
 
     def unregister(self, users: Collection[str]) -> tuple["McpServer", McpServerUnregistered]:
-        """Return the unregistered McpServer and its event; refuses while a Workflow uses it."""
+        """Return the unregistered McpServer and its event. Refuse this while a Workflow uses the McpServer."""
         self.refuse_while_used("mcp server", "unregister", users)
         return msgspec.structs.replace(self, deleted=True, deleting=False), McpServerUnregistered(mcp_server_id=self.id)

@@ -1,4 +1,4 @@
-"""Registered resources. A resource in use cannot be deleted; the runs themselves say what they use."""
+"""Registered resources. A resource cannot be deleted while a run uses it."""
 
 from collections.abc import Collection
 from typing import Self
@@ -7,7 +7,7 @@ import msgspec
 
 from kingdom.errors import IllegalTransition
 
-_SHOWN = 5
+_USERS_SHOWN = 5
 
 
 class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -24,14 +24,14 @@ class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="came
             raise IllegalTransition(f"{kind} {self.id}", "DELETED", asked, ("create it again",))
 
     def refuse_if_unavailable(self, kind: str, workflow_id: str) -> None:
-        """Refuse a run that wants to use a resource that is deleted or being deleted."""
+        """Refuse a run that wants to use a resource while it is deleted or being deleted."""
         self.refuse_if_deleted(kind, workflow_id)
         if self.deleting:
             asked = f"workflow {workflow_id} cannot use it while it is being deleted"
             raise IllegalTransition(f"{kind} {self.id}", "DELETING", asked, ("create it again", "delete it", "show"))
 
     def mark_deleting(self, kind: str, operation: str) -> Self:
-        """Return the resource in the state `deleting`."""
+        """Return the resource marked as `deleting`."""
         self.refuse_while_used(kind, operation, ())
         return msgspec.structs.replace(self, deleting=True)
 
@@ -40,10 +40,10 @@ class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="came
         return msgspec.structs.replace(self, deleted=False, deleting=False)
 
     def refuse_while_used(self, kind: str, operation: str, users: Collection[str]) -> None:
-        """Refuse to delete a resource in use, and name the runs that use it."""
+        """Refuse to delete a resource that is already deleted or in use. The error lists the runs that use it."""
         if self.deleted:
             raise IllegalTransition(f"{kind} {self.id}", "DELETED", f"cannot {operation} it again", ())
         if users:
-            more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
-            asked = f"cannot {operation} it while {', '.join(sorted(users)[:_SHOWN])}{more} use it"
+            more = f" and {len(users) - _USERS_SHOWN} more" if len(users) > _USERS_SHOWN else ""
+            asked = f"cannot {operation} it while {', '.join(sorted(users)[:_USERS_SHOWN])}{more} use it"
             raise IllegalTransition(f"{kind} {self.id}", "IN USE", asked, ("use", "show"))

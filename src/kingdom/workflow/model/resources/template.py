@@ -15,7 +15,7 @@ from kingdom.workflow.model.report_outline import ReportSection
 
 
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A prompt, and the outline of the report to write, if any."""
+    """A prompt, and the outline of the report that the agent writes, if any."""
 
     query: str
     report_outline: tuple[ReportSection, ...] = ()
@@ -46,7 +46,7 @@ class WorkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OverBudget(StrEnum):
-    """What happens to a run that used up its budget: ask a person for more, or fail."""
+    """What happens when a run has used up its budget: a person is asked for more, or the run fails."""
 
     ASK = "ask"
     STOP = "stop"
@@ -61,7 +61,7 @@ class RunPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A template. Every Workflow holds its own copy, so later changes do not affect it."""
+    """A template. Every Workflow has its own copy, so later changes of the template do not affect the Workflow."""
 
     id: str
     name: str
@@ -78,7 +78,7 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         refuse_duplicates(self.git_refs, self.mcp_server_refs)
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the ids of the Gits that it refers to, sorted."""
+        """Return the sorted ids of the Gits that the template refers to."""
         refs = [*self.git_refs, *(ref for work in self.works for ref in work.git_refs)]
         return tuple(sorted({ref.git_id for ref in refs}))
 
@@ -97,7 +97,7 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return msgspec.structs.replace(self, deleted=True), WorkflowTemplateDeleted(template_id=self.id)
 
     def without_git(self, git_id: str) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
-        """Return the template without references to a Git, and the event; None if there were no references."""
+        """Return the template without references to a Git, and the event; None if nothing changed."""
         return self._changed(
             git_refs=tuple(ref for ref in self.git_refs if ref.git_id != git_id),
             works=tuple(
@@ -107,15 +107,16 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         )
 
     def without_mcp_server(self, mcp_server_id: str) -> tuple["WorkflowTemplate", WorkflowTemplateUpdated | None]:
-        """Return the template without references to an McpServer, and the event; None if there were no references."""
+        """Return the template without references to an McpServer, and the event; None if nothing changed."""
 
-        def kept(refs: tuple[McpServerRef, ...]) -> tuple[McpServerRef, ...]:
+        def without_server(refs: tuple[McpServerRef, ...]) -> tuple[McpServerRef, ...]:
             return tuple(ref for ref in refs if ref.mcp_server_id != mcp_server_id)
 
         return self._changed(
-            mcp_server_refs=kept(self.mcp_server_refs),
+            mcp_server_refs=without_server(self.mcp_server_refs),
             works=tuple(
-                msgspec.structs.replace(work, mcp_server_refs=kept(work.mcp_server_refs)) for work in self.works
+                msgspec.structs.replace(work, mcp_server_refs=without_server(work.mcp_server_refs))
+                for work in self.works
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, and whether they still match its definitions."""
+"""Checkpoints of a run."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from kingdom.workflow.model.run.work import Work
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One commit per WorkTree after a Work. `definitions` is a digest of all Works up to there."""
+    """The commit of each WorkTree after a Work. `definitions` is a digest of this Work and all Works before it."""
 
     id: str
     work_id: str
@@ -18,8 +18,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     definitions: str
     created_at: datetime
 
-    def fits(self, works: Sequence[Work]) -> bool:
-        """Return whether it is the checkpoint of its Work and no Work up to there was redefined."""
+    def is_valid(self, works: Sequence[Work]) -> bool:
+        """Return whether this is the current checkpoint of its Work, and no Work up to this one was redefined."""
         index = next((index for index, work in enumerate(works) if work.id == self.work_id), None)
         if index is None or not works[index].is_finished or works[index].checkpointing.checkpoint_id != self.id:
             return False

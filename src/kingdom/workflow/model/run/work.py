@@ -26,7 +26,7 @@ from kingdom.workflow.model.status import (
 
 
 class WorkPart(msgspec.Struct, kw_only=True, rename="camel"):
-    """A part with a status machine. `attempt` counts the commands for it and never decreases."""
+    """A part of a Work with a status machine. `attempt` counts the commands for the part and never decreases."""
 
     machine: ClassVar[StatusMachine[Any]]
 
@@ -41,18 +41,18 @@ class TaskQuery(WorkPart, kw_only=True):
 
     status: QueryStatus = QueryStatus.PENDING
     response: str = ""
-    # An earlier attempt started in this session, so the next attempt continues it.
+    # The agent has already started to work on the prompt in this session, so the next attempt continues that turn.
     begun: bool = False
     # The reply of a person to a question of the agent. Every attempt includes it.
     reply: str = ""
-    # The host was asked for the result of this attempt.
+    # The host is looking up the result of this attempt in the transcript.
     reconciling: bool = False
-    # A person was asked because the agent was in a loop.
+    # A person was already asked because the agent was in a loop.
     looped: bool = False
 
 
 class TaskReport(WorkPart, kw_only=True):
-    """The document that a Task produces. `versions` are the files of rounds that were rolled back."""
+    """The document that a Task produces. `versions` are the files of earlier reports that were rolled back."""
 
     machine = REPORT
 
@@ -63,13 +63,13 @@ class TaskReport(WorkPart, kw_only=True):
 
 
 class Task(msgspec.Struct, kw_only=True, rename="camel"):
-    """One step of a session."""
+    """One step of an agent session: a prompt and, if required, a report."""
 
     id: str
     definition: TaskDefinition
     query: TaskQuery
     report: TaskReport
-    # Counted since the last answer of the agent, or since a person was asked about the waiting.
+    # How often a usage limit made the Task wait, since the last answer of the agent or the last question to a person.
     times_parked: int = msgspec.field(name="parkings", default=0)
 
     @classmethod
@@ -118,12 +118,12 @@ class WorkAgent(WorkPart, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Return whether a process may be running."""
+        """Return whether the agent process may be running."""
         return self.status in {AgentStatus.STARTING, AgentStatus.RUNNING}
 
 
 def soldier_of(session: str) -> str:
-    """Return the soldier id in a session token."""
+    """Return the soldier id in a session token, which is `soldier/session`."""
     return session.partition("/")[0]
 
 
@@ -173,11 +173,11 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
     petitions: list[AgentPetition] = []
     # The result document of the agent, unchanged.
     result: dict[str, Any] | None = None
-    # Counted since the last resume by a person.
+    # The number of failures since a person last resumed the run.
     failures: int = 0
     approved: bool = False
     cost_usd: float = 0.0
-    # The reported cost of each turn, so no cost is counted twice.
+    # The reported cost of each turn, so that no cost is counted twice.
     turn_costs: dict[str, float] = {}
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -196,7 +196,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
         self.tasks.append(Task.of(f"{self.id}-t{self.tasks_created}", definition))
 
     def count_cost(self, turn: str, cost_usd: float) -> None:
-        """Add the total cost of a turn. Repeated and reordered reports are counted once."""
+        """Add the total cost of a turn. If the cost of a turn arrives several times, only the highest cost counts."""
         more = cost_usd - self.turn_costs.get(turn, 0.0)
         if more > 0:
             self.turn_costs[turn] = cost_usd
@@ -221,7 +221,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def has_started(self) -> bool:
-        """Return whether an agent was started, which freezes the definition."""
+        """Return whether an agent was started for this Work."""
         return self.agent.status is not AgentStatus.IDLE
 
     @property
@@ -231,7 +231,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_finishing(self) -> bool:
-        """Return whether only its checks or its checkpoint remain. A pause waits for those."""
+        """Return whether only the checks or the checkpoint remain. A pause waits until they are done."""
         verified = self.verification.status in {VerificationStatus.RUNNING, VerificationStatus.PASSED}
         return verified and not self.is_finished
 

@@ -9,7 +9,7 @@ from kingdom.workflow.model.status import WORK_TREE, StatusMachine, WorkTreeStat
 
 
 class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
-    """A checkout with its own branch. `attempt` is the number of the request that creates it."""
+    """A checkout with its own branch. `attempt` is the number of the command that creates it."""
 
     machine: ClassVar[StatusMachine[Any]] = WORK_TREE
 
@@ -19,15 +19,15 @@ class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
     status: WorkTreeStatus = WorkTreeStatus.PENDING
     attempt: int = 0
     error: str = ""
-    # The host has the command to remove it.
+    # The host was told to remove the checkout and has not answered yet.
     releasing: bool = False
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether the run needs it."""
+        """Return whether the run needs the checkout."""
         return self.status not in {WorkTreeStatus.PENDING_RELEASE, WorkTreeStatus.RELEASED}
 
     @property
     def may_exist(self) -> bool:
-        """Return whether a host may have files of it."""
+        """Return whether files of the checkout may exist on a host."""
         return self.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY, WorkTreeStatus.PENDING_RELEASE}

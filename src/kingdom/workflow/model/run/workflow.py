@@ -68,7 +68,7 @@ class QuestionTopic(StrEnum):
     LOOP = "LOOP"
 
 
-# The choices of a question that the engine asks, not the agent.
+# The choices of a question that comes from the engine and not from the agent.
 GO_ON, STOP = "go on", "stop"
 
 
@@ -81,12 +81,16 @@ class RunQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic: QuestionTopic = msgspec.field(name="about", default=QuestionTopic.AGENT)
 
     def is_ended_by(self, reply: str) -> bool:
-        """Return whether a reply ends the run instead of going to its agent."""
+        """Return whether this reply to a question of the engine ends the run."""
         return self.topic is not QuestionTopic.AGENT and reply.strip().lower() == STOP
 
 
 class Resumption(msgspec.Struct, kw_only=True, rename="camel"):
-    """What remains to be done before a resumed run continues. A rollback without a checkpoint goes to the base."""
+    """What remains to be done before a resumed run continues.
+
+    If `rolls_back`, the checkouts are rolled back to a checkpoint, or to their base if there is no `checkpoint_id`.
+    `in_flight` is true while the host rolls them back.
+    """
 
     rolls_back: bool
     checkpoint_id: str | None = None
@@ -103,9 +107,9 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     works: list[Work]
     created_at: datetime
     description: str = ""
-    # The requester gets the events of the run through a stream of its own.
+    # The requester of the run. It gets the events of its runs in a separate stream.
     requester: str = msgspec.field(name="asker", default="")
-    # Empty for a run that a person started.
+    # The General that started the run. Empty for a run that a person started.
     general: str = ""
     git_refs: tuple[GitRef, ...] = ()
     mcp_server_refs: tuple[McpServerRef, ...] = ()
@@ -119,15 +123,15 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     gate_work_id: str | None = msgspec.field(name="gate", default=None)
     question: RunQuestion | None = None
     resumption: Resumption | None = None
-    # The vendor rejects requests until then. The run continues by itself at that time.
+    # The vendor of the model rejects requests until this time. The run then continues by itself.
     parked_until: datetime | None = None
-    # The total budget of its agents. It grows with every grant by a person.
+    # The total budget of the run. It grows with every grant by a person.
     budget_usd: float | None = None
     # The cost of Works that were removed from the run.
     removed_cost_usd: float = 0.0
-    # Checkouts and sessions are lost with the host, so the run can continue only from a checkpoint or the base.
+    # The checkouts and sessions were lost with the host, so the run can continue only from a checkpoint or its base.
     host_data_lost: bool = msgspec.field(name="uprooted", default=False)
-    # Host losses while an agent ran, since the last completed Task or the last resume by a person.
+    # How often the host was lost while an agent ran. A completed Task, or a resume by a person, resets the number.
     losses_without_progress: int = msgspec.field(name="fruitlessLosses", default=0)
     work_trees: list[WorkTree] = []
     checkpoints: list[Checkpoint] = []
@@ -149,7 +153,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         requester: str = "",
         general: str = "",
     ) -> "Workflow":
-        """Return a new Workflow with a copy of the template, independent of later template changes."""
+        """Return a new Workflow with a copy of the template. Later changes of the template do not affect it."""
         workflow = cls(
             id=workflow_id,
             name=name or template.name,
@@ -170,7 +174,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "Workflow":
-        """Return the Workflow of a stored document; raises Unreadable."""
+        """Return the Workflow of a stored document; raise Unreadable if it is invalid."""
         return read_document(document, cls)
 
     def document(self) -> dict[str, Any]:
@@ -229,16 +233,19 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no answer of its host is outstanding that could change it."""
+        """Return whether the run waits for no answer of its host that could change its status."""
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
-        return not (rolling or creating or any(_busy(work) for work in self.works))
+        return not (rolling or creating or any(_is_busy(work) for work in self.works))
 
     @property
     def uses_resources(self) -> bool:
-        """Return whether its repositories and MCP servers are in use. A failed run claims them again on resume."""
-        idle = {WorkflowStatus.CREATED, WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
-        return self.status not in idle and self.deleted_at is None
+        """Return whether the run prevents the deletion of its repositories and MCP servers.
+
+        A failed run does not prevent the deletion. When the run is resumed, its resources are checked again.
+        """
+        unused = {WorkflowStatus.CREATED, WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED}
+        return self.status not in unused and self.deleted_at is None
 
     def find_work(self, work_id: str) -> Work | None:
         """Return a Work by its id."""
@@ -250,7 +257,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     def valid_checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that the run can be rolled back to, oldest first."""
-        return [checkpoint for checkpoint in self.checkpoints if checkpoint.fits(self.works)]
+        return [checkpoint for checkpoint in self.checkpoints if checkpoint.is_valid(self.works)]
 
     def valid_checkpoint(self, checkpoint_id: str) -> Checkpoint:
         """Return a checkpoint that the run can be rolled back to; raises NotFound."""
@@ -261,18 +268,18 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return valid[checkpoint_id]
 
     def works_after(self, checkpoint: Checkpoint | None) -> list[Work]:
-        """Return the Works that a rollback to a checkpoint undoes; without a checkpoint all of them."""
+        """Return the Works that a rollback to a checkpoint undoes. Without a checkpoint these are all Works."""
         if checkpoint is None:
             return list(self.works)
         index = next(index for index, work in enumerate(self.works) if work.id == checkpoint.work_id)
         return self.works[index + 1 :]
 
     def git_refs_of(self, definition: WorkDefinition) -> tuple[GitRef, ...]:
-        """Return the repositories of one Work; its own references win over the Workflow's."""
+        """Return the repositories of one Work: its own references and those of the Workflow, merged."""
         return merge_refs(self.git_refs, definition.git_refs)
 
     def mcp_server_refs_of(self, definition: WorkDefinition) -> tuple[McpServerRef, ...]:
-        """Return the MCP servers of one Work; its own references win over the Workflow's."""
+        """Return the MCP servers of one Work: its own references and those of the Workflow, merged."""
         return merge_refs(self.mcp_server_refs, definition.mcp_server_refs)
 
     def all_git_refs(self) -> tuple[GitRef, ...]:
@@ -281,7 +288,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return tuple(dict.fromkeys(refs))
 
     def git_ids(self) -> tuple[str, ...]:
-        """Return the ids of the Gits that it uses, in lock order."""
+        """Return the sorted ids of the Gits that the run uses."""
         return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:
@@ -292,7 +299,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return tuple(found)
 
     def mcp_server_ids(self) -> tuple[str, ...]:
-        """Return the ids of the McpServers that it uses, in lock order."""
+        """Return the sorted ids of the McpServers that the run uses."""
         return tuple(sorted({ref.mcp_server_id for ref in self.all_mcp_server_refs()}))
 
     def trees_of(self, work: Work) -> list[WorkTree]:
@@ -311,20 +318,20 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return Work.of(f"{self.id}-w{self.works_created}", definition)
 
     def add_tree(self, ref: GitRef) -> None:
-        """Plan a checkout on a branch that no earlier checkout of the repository used."""
+        """Add a planned checkout with a branch that no earlier checkout of the repository used."""
         number = len(self.work_trees) + 1
-        twin = any(tree.ref.git_id == ref.git_id for tree in self.work_trees)
-        branch = f"kingdom/{self.id}/{_slug(self.name)}" + (f"-{number}" if twin else "")
+        is_second = any(tree.ref.git_id == ref.git_id for tree in self.work_trees)
+        branch = f"kingdom/{self.id}/{_slug(self.name)}" + (f"-{number}" if is_second else "")
         self.work_trees.append(WorkTree(id=f"{self.id}-tree{number}", ref=ref, branch=branch))
 
 
 def format_usd(amount: float) -> str:
-    """Return an amount for people, with cents, or with more digits if it is smaller."""
+    """Return an amount as text, with cents, or with more digits if it is below one dollar and has parts of a cent."""
     return f"${amount:.2f}" if amount >= 1 or round(amount, 2) == amount else f"${amount:.4g}"
 
 
-def _busy(work: Work) -> bool:
-    """Return whether a host may still be working for a Work."""
+def _is_busy(work: Work) -> bool:
+    """Return whether a host may still be working on a Work."""
     return (
         work.agent.alive
         or work.verification.status is VerificationStatus.RUNNING

@@ -1,1 +1,1 @@
-"""Every change of a run. Each step writes facts into the record, then sends what comes next."""
+"""The functions that change a run. Each function records what happened, then decides what the run does next."""

@@ -52,7 +52,7 @@ _CHOICE_LENGTH_MAX = 200
 
 
 def on_work_tree_created(step: Step, answer: answers.WorkTreeCreated) -> None:
-    """Record a checkout as READY. After the last one the run is READY or continues."""
+    """Record a checkout as READY. After its last checkout, the run is READY or continues."""
     tree = target_tree(step, answer, WorkTreeStatus.CREATING)
     if tree:
         step.transition(tree, WorkTreeStatus.READY, tree.id)
@@ -61,7 +61,7 @@ def on_work_tree_created(step: Step, answer: answers.WorkTreeCreated) -> None:
 
 
 def on_work_tree_failed(step: Step, answer: answers.WorkTreeFailed) -> None:
-    """Record every checkout of the request as failed, and fail the run."""
+    """Record every checkout of the same command as failed, and fail the run."""
     failed = target_tree(step, answer, WorkTreeStatus.CREATING)
     if failed is None:
         return
@@ -92,7 +92,7 @@ def on_work_tree_release_failed(step: Step, answer: answers.WorkTreeReleaseFaile
 
 
 def on_work_space_created(step: Step, answer: answers.WorkSpaceCreated) -> None:
-    """Remember the folder of a Work."""
+    """Record the folder of a Work."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work:
         work.work_space_id = answer.work_space_id
@@ -113,7 +113,7 @@ def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
 
 
 def on_agent_stopped(step: Step, answer: answers.AgentStopped) -> None:
-    """Record that nothing of a Work runs. Without a stop request the Work failed."""
+    """Record that no process of a Work is running. If no stop was requested, the Work failed."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
@@ -126,7 +126,7 @@ def on_agent_stopped(step: Step, answer: answers.AgentStopped) -> None:
 
 
 def on_agent_error(step: Step, answer: answers.AgentError) -> None:
-    """Fail a Work whose agent could not start or crashed, unless it was stopping."""
+    """Fail a Work whose agent could not start or crashed, unless the run is being stopped."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
@@ -149,7 +149,7 @@ def on_query_responded(step: Step, answer: answers.QueryResponded) -> None:
 
 
 def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
-    """Fail the Task, unless its agent can continue later. The result is unknown if the agent was stopping."""
+    """Fail the Task, or suspend it if the agent can continue later. If it was stopping, the result is unknown."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found is None:
         return
@@ -167,7 +167,7 @@ def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
 
 
 def on_agent_asked(step: Step, answer: answers.AgentAsked) -> None:
-    """Wait for the answer of a person. The reply continues the query."""
+    """Stop the run until a person answers. The agent then continues the query with the reply."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found:
         _, task = found
@@ -182,7 +182,7 @@ def on_agent_asked(step: Step, answer: answers.AgentAsked) -> None:
 
 
 def on_agent_spent(step: Step, answer: answers.AgentSpent) -> None:
-    """Count the cost of an interrupted turn, or of an agent outside of its turns."""
+    """Count the cost of an interrupted turn, or a cost that the agent had outside of its turns."""
     part: CommandTarget | None
     if answer.task_id:
         found = count_turn_cost(step, answer)
@@ -194,8 +194,8 @@ def on_agent_spent(step: Step, answer: answers.AgentSpent) -> None:
             work.count_cost(f"{work.id}#{answer.attempt}", answer.cost_usd)
     status = step.workflow.status
     is_open = status not in step.workflow.machine.final
-    what = f"turn of {answer.task_id or answer.work_id}"
-    step.is_stale(answer, what, part.attempt if part else None, status, awaited=is_open)
+    part_name = f"turn of {answer.task_id or answer.work_id}"
+    step.ignore_if_stale(answer, part_name, part.attempt if part else None, status, awaited=is_open)
 
 
 def on_agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
@@ -213,7 +213,7 @@ def on_agent_petitioned(step: Step, answer: answers.AgentPetitioned) -> None:
 
 
 def on_query_reconciled(step: Step, answer: answers.QueryReconciled) -> None:
-    """Continue with what the transcript shows: send, take the answer, continue, or fail."""
+    """Act on what the transcript shows: send the query again, record its answer, continue the turn, or fail."""
     found = target_query(step, answer, QueryStatus.SENT, QueryStatus.UNKNOWN)
     if found is None:
         return
@@ -246,11 +246,11 @@ def on_report_generated(step: Step, answer: answers.ReportGenerated) -> None:
         work, task = found
         step.transition(task.report, ReportStatus.COMPLETED, task.id)
         task.report.file_path = answer.file_path
-        _finish_answer(step, work, task)
+        _finish_turn(step, work, task)
 
 
 def on_report_failed(step: Step, answer: answers.ReportFailed) -> None:
-    """Fail the Task, unless its agent can continue later or was stopping. Then the report is written later."""
+    """Fail the Task. If the agent was stopping or can continue later, leave the report PENDING instead."""
     found = target_report(step, answer)
     if found is None:
         return
@@ -309,7 +309,7 @@ def on_checkpoint_created(step: Step, answer: answers.CheckpointCreated) -> None
 
 
 def on_checkpoint_failed(step: Step, answer: answers.CheckpointFailed) -> None:
-    """Retry or fail. The Work itself stays completed."""
+    """Retry the checkpoint or fail the run. The Work itself stays completed."""
     work = target_checkpoint(step, answer)
     if work:
         step.transition(work.checkpointing, CheckpointStatus.FAILED, work.id)
@@ -319,7 +319,7 @@ def on_checkpoint_failed(step: Step, answer: answers.CheckpointFailed) -> None:
 
 
 def on_rolled_back(step: Step, answer: answers.RolledBack) -> None:
-    """Reset the Works after the checkpoint and run again."""
+    """Reset the Works after the checkpoint, and continue the run."""
     resumption = target_roll_back(step, answer)
     if resumption is None:
         return
@@ -345,10 +345,11 @@ def on_roll_back_failed(step: Step, answer: answers.RollBackFailed) -> None:
 def _record_response(step: Step, work: Work, task: Task, response: str) -> None:
     step.transition(task.query, QueryStatus.RESPONDED, task.id)
     task.query.response = response
-    _finish_answer(step, work, task)
+    _finish_turn(step, work, task)
 
 
-def _finish_answer(step: Step, work: Work, task: Task) -> None:
+def _finish_turn(step: Step, work: Work, task: Task) -> None:
+    """Complete the Task if it has its answer and its report, and proceed."""
     task.times_parked = 0
     if task.status is TaskStatus.COMPLETED:
         step.workflow.losses_without_progress = 0
@@ -363,7 +364,7 @@ def _fail_agent(step: Step, work: Work, reason: str) -> None:
 
 
 def _retry_or_fail(step: Step, work: Work, reason: str, task: Task | None = None) -> None:
-    """Retry as the policy allows, or fail the run when nothing of it runs."""
+    """Allow another attempt if the policy has retries left, otherwise fail the Work and its run."""
     work.failures += 1
     if work.failures <= step.workflow.policy.retries:
         clear_failures(step, work)

@@ -1,4 +1,4 @@
-"""Find the part of a run that an answer is for. For a stale answer record the reason and return None."""
+"""Find the part of a run that an answer is for. If the answer is stale, record the reason and return None."""
 
 from enum import StrEnum
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ TurnAnswer = QueryAnswer | ReportAnswer | answers.AgentSpent
 
 
 class CommandTarget(Protocol):
-    """A part of a run that commands are about. Its attempts are counted."""
+    """A part of a run that gets commands. `attempt` is the number of the latest command."""
 
     attempt: int
     status: Any
@@ -34,40 +34,42 @@ class CommandTarget(Protocol):
 def target_tree(step: Step, answer: TreeAnswer, status: WorkTreeStatus) -> WorkTree | None:
     """Return the WorkTree of an answer if it has the expected status."""
     tree = step.workflow.find_tree(answer.work_tree_id)
-    return None if _is_stale(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
+    return None if _ignore_if_stale(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
 
 
 def target_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Work | None:
     """Return the Work of an agent if the agent has an expected status."""
     work = step.workflow.find_work(answer.work_id)
     agent = work.agent if work else None
-    return None if _is_stale(step, answer, f"agent of {answer.work_id}", agent, *statuses) else work
+    return None if _ignore_if_stale(step, answer, f"agent of {answer.work_id}", agent, *statuses) else work
 
 
 def target_query(step: Step, answer: QueryAnswer, *statuses: QueryStatus) -> tuple[Work, Task] | None:
-    """Return the Work and Task of a query if it has an expected status, and count the cost of the answer."""
+    """Return the Work and Task of a query if the query has an expected status. Count the cost of the answer."""
     found = count_turn_cost(step, answer)
     query = found[1].query if found else None
-    return None if _is_stale(step, answer, f"query of {answer.task_id}", query, *statuses) else found
+    return None if _ignore_if_stale(step, answer, f"query of {answer.task_id}", query, *statuses) else found
 
 
 def target_petition(step: Step, answer: answers.AgentPetitioned) -> Work | None:
-    """Return the Work whose agent works on the query or report that a petition came from."""
+    """Return the Work of a petition if its agent still works on the same query or report."""
     found = _find_task(step, answer.task_id)
     task = found[1] if found else None
     if task and task.report.status is ReportStatus.GENERATING:
-        late = _is_stale(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
+        late = _ignore_if_stale(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
     else:
         query = task.query if task else None
-        late = _is_stale(step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN)
+        late = _ignore_if_stale(
+            step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN
+        )
     return found[0] if found and not late else None
 
 
 def target_report(step: Step, answer: ReportAnswer) -> tuple[Work, Task] | None:
-    """Return the Work and Task of a report in progress, and count the cost of the answer."""
+    """Return the Work and Task of a report that is in progress. Count the cost of the answer."""
     found = count_turn_cost(step, answer)
     report = found[1].report if found else None
-    late = _is_stale(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
+    late = _ignore_if_stale(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
     return None if late else found
 
 
@@ -75,7 +77,7 @@ def target_verification(step: Step, answer: answers.WorkVerified | answers.Verif
     """Return the Work whose checks are running."""
     work = step.workflow.find_work(answer.work_id)
     checks = work.verification if work else None
-    late = _is_stale(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
+    late = _ignore_if_stale(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
     return None if late else work
 
 
@@ -83,7 +85,7 @@ def target_checkpoint(step: Step, answer: answers.CheckpointCreated | answers.Ch
     """Return the Work whose checkpoint is in progress."""
     work = step.workflow.find_work(answer.work_id)
     checkpoint = work.checkpointing if work else None
-    late = _is_stale(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
+    late = _ignore_if_stale(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
     return None if late else work
 
 
@@ -91,15 +93,16 @@ def target_roll_back(step: Step, answer: answers.RolledBack | answers.RollBackFa
     """Return the resumption that waits for a rollback."""
     workflow, resumption = step.workflow, step.workflow.resumption
     awaited = resumption is not None and resumption.in_flight
-    late = step.is_stale(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
+    late = step.ignore_if_stale(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
     return None if late else resumption
 
 
-def _is_stale(
-    step: Step, answer: answers.HostAnswer, what: str, part: CommandTarget | None, *statuses: StrEnum
+def _ignore_if_stale(
+    step: Step, answer: answers.HostAnswer, part_name: str, part: CommandTarget | None, *statuses: StrEnum
 ) -> bool:
+    """Record why an answer is out of date, and return whether it is. `statuses` are those that expect the answer."""
     attempt, status = (part.attempt, part.status) if part else (None, "")
-    return step.is_stale(answer, what, attempt, status, awaited=status in statuses)
+    return step.ignore_if_stale(answer, part_name, attempt, status, awaited=status in statuses)
 
 
 def _find_task(step: Step, task_id: str) -> tuple[Work, Task] | None:
@@ -110,9 +113,9 @@ def _find_task(step: Step, task_id: str) -> tuple[Work, Task] | None:
 
 
 def count_turn_cost(step: Step, answer: TurnAnswer) -> tuple[Work, Task] | None:
-    """Count the cost of a turn, also of a late answer, and return the Work and Task of the turn."""
+    """Count the cost of a turn, even if its answer is late, and return the Work and Task of the turn."""
     found = _find_task(step, answer.task_id)
     if found:
-        about = getattr(answer, "report_id", "") or answer.task_id
-        found[0].count_cost(f"{about}#{answer.attempt}", answer.cost_usd)
+        turn_id = getattr(answer, "report_id", "") or answer.task_id
+        found[0].count_cost(f"{turn_id}#{answer.attempt}", answer.cost_usd)
     return found

@@ -19,11 +19,12 @@ from kingdom.workflow.model.steps.proceed import proceed
 from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import release_tree
 
+# The fields of a Work's definition that can change after the Work has started.
 _CHANGEABLE = ("tasks", "verify", "pause_after", "timeout_seconds")
 
 
 class WorkChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The new definition of a Work: of an existing one by its id, or of a new one."""
+    """The new definition of an existing Work, or the definition of a new Work, which has no id yet."""
 
     id: str | None = None
     definition: WorkDefinition
@@ -32,7 +33,7 @@ class WorkChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Modification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The new lists of a run; None leaves a list unchanged.
 
-    `works` is the complete list in its new order. A missing Work is removed; a Work without an id is new.
+    `works` is the complete list in its new order. A Work that is not in the list is removed.
     """
 
     works: tuple[WorkChange, ...] | None = None
@@ -41,7 +42,7 @@ class Modification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def modify(step: Step, change: Modification) -> None:
-    """Change what has not started. Everything is checked before anything is changed."""
+    """Change the parts of a run that have not started. A refused change changes nothing."""
     workflow = step.workflow
     workflow.require_allowed("modify")
     refuse_duplicates(change.git_refs or (), change.mcp_server_refs or ())
@@ -83,26 +84,29 @@ def _check_works(workflow: Workflow, changes: tuple[WorkChange, ...]) -> None:
     started = [work for work in workflow.works if work.has_started]
     if [change.id for change in changes[: len(started)]] != [work.id for work in started]:
         asked = "a work that has started keeps its place"
-        raise _refused(workflow, started[-1], asked)
+        raise _refusal(workflow, started[-1], asked)
     for work, change in zip(started, changes, strict=False):
         if change.definition != work.definition:
             _check_started(workflow, work, change.definition)
 
 
 def _check_started(workflow: Workflow, work: Work, wanted: WorkDefinition) -> None:
-    """Allow only changes of open Tasks, checks and limits, and only while the Work does not run."""
+    """Refuse most changes of a started Work.
+
+    Only its open Tasks, checks and limits can change, and only while the run is not running.
+    """
     if workflow.status is WorkflowStatus.RUNNING or work.status is WorkStatus.COMPLETED:
-        raise _refused(workflow, work, "a work that has started cannot be changed")
+        raise _refusal(workflow, work, "a work that has started cannot be changed")
     kept = {name: getattr(work.definition, name) for name in _CHANGEABLE}
     if msgspec.structs.replace(wanted, **kept) != work.definition:
-        raise _refused(workflow, work, "its name, model, repositories and MCP servers cannot change")
+        raise _refusal(workflow, work, "its name, model, repositories and MCP servers cannot change")
     open_tasks = {QueryStatus.PENDING, QueryStatus.FAILED}
     asked = tuple(task.definition for task in work.tasks if task.query.status not in open_tasks)
     if wanted.tasks[: len(asked)] != asked:
-        raise _refused(workflow, work, f"its first {len(asked)} tasks have started and cannot change")
+        raise _refusal(workflow, work, f"its first {len(asked)} tasks have started and cannot change")
 
 
-def _refused(workflow: Workflow, work: Work, asked: str) -> IllegalTransition:
+def _refusal(workflow: Workflow, work: Work, asked: str) -> IllegalTransition:
     return IllegalTransition(
         f"work {work.id} of workflow {workflow.id}", work.status, asked, ("change what has not started",)
     )
@@ -148,7 +152,7 @@ def _redefine(work: Work, definition: WorkDefinition) -> None:
 
 
 def _refs_in_use(workflow: Workflow) -> tuple[GitRef, ...]:
-    """Return the repositories that a Work in progress uses. A failed run has no Work in progress."""
+    """Return the repositories that must stay until the run ends, because a Work in progress uses them."""
     if workflow.status is WorkflowStatus.FAILED:
         return ()
     if any(work.checkpointing.status is CheckpointStatus.TAKING for work in workflow.works):
@@ -176,12 +180,12 @@ def _change_trees(
 
 
 def _is_intact(tree: WorkTree) -> bool:
-    """Return whether a checkout is intact. After a failed release it may be incomplete."""
+    """Return whether an unwanted checkout can be used again. A checkout whose release failed may be incomplete."""
     return tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing and not tree.error
 
 
 def _discard_tree(step: Step, tree: WorkTree, *, at_once: bool) -> None:
-    """Release a checkout, now or when the run ends."""
+    """Release a checkout at once, or mark it for release at the end of the run."""
     if not tree.may_exist:
         step.transition(tree, WorkTreeStatus.RELEASED, tree.id)
         return

@@ -1,4 +1,4 @@
-"""The operations that people and the court request of a run. Each checks that the state allows it."""
+"""The operations on a run that people and the court request. Each operation checks that the status allows it."""
 
 from datetime import datetime
 
@@ -24,7 +24,7 @@ from kingdom.workflow.model.steps.work_reset import clear_failures
 
 
 class Auto(msgspec.Struct, frozen=True):
-    """Continue after the last valid checkpoint, or from the base if there is none."""
+    """Continue after the last valid checkpoint, or from the base branches if there is no checkpoint."""
 
 
 class FromCheckpoint(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class FromBase(msgspec.Struct, frozen=True):
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """Continue in the same session without a rollback. `reply` is the answer of a person to its question."""
+    """Continue in the same session without a rollback. `reply` is a person's answer to the question of the run."""
 
     reply: str = ""
 
@@ -79,19 +79,20 @@ def start(step: Step) -> None:
 
 
 def pause(step: Step) -> None:
-    """Pause the run when its host confirms that nothing runs. Running checks and checkpoints finish first."""
-    _stop(step, "pause", StopOutcome.PAUSE, "somebody paused it")
+    """Pause the run as soon as its host confirms that its agent has ended. Checks and checkpoints finish first."""
+    _stop(step, "pause", StopOutcome.PAUSE, "a person paused it")
 
 
-def cancel(step: Step, reason: str = "somebody cancelled it") -> None:
-    """Cancel the run when its host confirms that nothing runs. A second request changes nothing."""
+def cancel(step: Step, reason: str = "a person cancelled it") -> None:
+    """Cancel the run as soon as its host confirms that its agent has ended. A second request changes nothing."""
     _stop(step, "cancel", StopOutcome.CANCEL, reason)
 
 
 def resume(step: Step, how: ResumeFrom, *, grants: bool = False) -> None:
-    """Resume the run from a checkpoint, from the base, or in its session; `grants` adds another budget.
+    """Resume the run from a checkpoint, from its base, or in its session. `grants` adds the initial budget once more.
 
-    A reply to a question of the engine is carried out here and does not go to the agent.
+    If the engine asked the question, "stop" cancels the run, and "go on" to a question about the budget adds budget.
+    Every other reply goes to the agent.
     """
     workflow = step.workflow
     workflow.require_allowed("resume")
@@ -180,13 +181,13 @@ def _resumption(workflow: Workflow, how: ResumeFrom) -> Resumption:
 
 
 def plan_recovery(workflow: Workflow) -> Resumption:
-    """Return a rollback to the last valid checkpoint, or to the base."""
+    """Return a resumption that rolls back to the last valid checkpoint, or to the base if there is none."""
     valid = workflow.valid_checkpoints()
     return Resumption(rolls_back=True, checkpoint_id=valid[-1].id if valid else None)
 
 
 def _clear_all_failures(step: Step, resumption: Resumption) -> None:
-    """Reset the failure counts, since a resume is the decision of a person."""
+    """Reset the failure counts. If the run does not roll back, allow another attempt of what failed."""
     workflow = step.workflow
     for work in workflow.works:
         work.approved = work.approved or work.id == workflow.gate_work_id

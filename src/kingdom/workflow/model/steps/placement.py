@@ -1,4 +1,4 @@
-"""Place a run on a host, and recover what remains of it after its host was lost."""
+"""Place a run on a host, and recover it after its earlier host was lost."""
 
 from kingdom.errors import IllegalTransition
 from kingdom.workflow.model.messages.events import WorkflowPlaced
@@ -10,11 +10,12 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import release_tree, request_stop
 from kingdom.workflow.model.steps.work_reset import mark_agent_ended
 
+# If a run loses its host so often without progress, the agent probably overloads the host.
 _LOSSES_MAX = 3
 
 
 def place(step: Step, placement: Placement) -> None:
-    """Place the run on a host and end everything that ran under the earlier placement.
+    """Place the run on a host, and record that everything under the earlier placement has ended.
 
     On the same host the run continues in its checkouts and sessions. On another host the checkouts are created again
     and the run continues after its last checkpoint.
@@ -44,7 +45,7 @@ def place(step: Step, placement: Placement) -> None:
 
 
 def _count_loss(step: Step, host: str) -> None:
-    """Fail a run that repeatedly loses its host without progress."""
+    """Count the loss of a host. Fail the run after too many losses without progress."""
     workflow = step.workflow
     workflow.losses_without_progress += 1
     if workflow.losses_without_progress >= _LOSSES_MAX:
@@ -56,7 +57,7 @@ def _count_loss(step: Step, host: str) -> None:
 
 
 def _interrupt(step: Step) -> None:
-    """Record that nothing runs under the earlier placement."""
+    """Record that the earlier host no longer works on the run."""
     workflow = step.workflow
     for work in workflow.works:
         mark_agent_ended(step, work, AgentStatus.STOPPED)
@@ -70,14 +71,14 @@ def _interrupt(step: Step) -> None:
 
 
 def _release_again(step: Step) -> None:
-    """Send again the release commands that the host got under its earlier epoch."""
+    """Repeat the commands to release checkouts. The host ignores those of the earlier epoch."""
     for tree in step.workflow.work_trees:
         if tree.status is WorkTreeStatus.PENDING_RELEASE and tree.releasing:
             release_tree(step, tree)
 
 
 def _drop_host_data(step: Step) -> None:
-    """Drop the checkouts on the earlier host. A rollback resets Works together with their sessions."""
+    """Record that the checkouts on the earlier host are lost, and plan a rollback if the run needs one."""
     workflow = step.workflow
     for tree in workflow.work_trees:
         if tree.status is WorkTreeStatus.READY:
@@ -91,5 +92,5 @@ def _drop_host_data(step: Step) -> None:
         workflow.resumption = plan_recovery(workflow)
         step.set_status(WorkflowStatus.RESUMING)
     elif workflow.resumption and not workflow.resumption.rolls_back:
-        # A session on another host cannot be continued.
+        # The session is on the earlier host, so it cannot be continued.
         workflow.resumption = plan_recovery(workflow)

@@ -1,4 +1,4 @@
-"""Decide what a run does next. Every step first writes facts into the run, then calls `proceed`."""
+"""Decide what a run does next. Every step first records what happened, then calls `proceed`."""
 
 from kingdom.workflow.model.messages.commands import (
     GenerateReport,
@@ -37,7 +37,7 @@ from kingdom.workflow.model.steps.stopping import advance_stop, ask_for_budget, 
 
 
 def proceed(step: Step) -> None:
-    """Send the commands that the run needs next. Commands in flight are not repeated."""
+    """Send the commands that the run needs next. A command that has no answer yet is not sent again."""
     workflow = step.workflow
     if not workflow.stop_request or not advance_stop(step, workflow.stop_request):
         _continue(step)
@@ -46,11 +46,11 @@ def proceed(step: Step) -> None:
 
 def _continue(step: Step) -> None:
     workflow = step.workflow
-    if workflow.status is WorkflowStatus.PREPARING and _trees_are_ready(step):
+    if workflow.status is WorkflowStatus.PREPARING and _ensure_trees(step):
         step.set_status(WorkflowStatus.READY)
         if workflow.starts_when_ready:
             start_running(step)
-    if workflow.status is WorkflowStatus.RESUMING and _trees_are_ready(step) and workflow.resumption:
+    if workflow.status is WorkflowStatus.RESUMING and _ensure_trees(step) and workflow.resumption:
         _resume(step, workflow.resumption)
     if workflow.status is WorkflowStatus.RUNNING:
         _run(step)
@@ -65,8 +65,8 @@ def start_running(step: Step) -> None:
     step.emit(WorkflowStarted(workflow_id=workflow.id))
 
 
-def _trees_are_ready(step: Step) -> bool:
-    """Request missing checkouts in one command; return whether no checkout is pending."""
+def _ensure_trees(step: Step) -> bool:
+    """Request the missing checkouts in one command, and return whether every checkout is ready."""
     workflow = step.workflow
     missing = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.PENDING]
     if missing:
@@ -118,10 +118,10 @@ def _roll_back(step: Step, resumption: Resumption) -> None:
 def _run(step: Step) -> None:
     """Start the next Work, advance the current one, or complete the run."""
     workflow = step.workflow
-    all_trees_are_ready = _trees_are_ready(step)
+    all_trees_are_ready = _ensure_trees(step)
     work = workflow.current_work
     if work is None or not work.has_started:
-        if _waits_at_gate(step, work) or not workflow.is_idle:
+        if _await_approval(step, work) or not workflow.is_idle:
             return
         if work is None:
             _complete(step)
@@ -130,31 +130,31 @@ def _run(step: Step) -> None:
         _take_checkpoint(step, work)
     elif work.agent.status is AgentStatus.RUNNING:
         _advance(step, work)
-    elif not work.agent.alive and all_trees_are_ready and not _lacks_budget(step, work):
+    elif not work.agent.alive and all_trees_are_ready and not _stop_without_budget(step, work):
         _start_agent(step, work)
 
 
-def _lacks_budget(step: Step, work: Work) -> bool:
-    """Stop before a turn that the budget does not cover."""
+def _stop_without_budget(step: Step, work: Work) -> bool:
+    """Stop the run if the budget is used up and the next Task needs a turn. Return whether it was stopped."""
     workflow, task = step.workflow, work.current_task
-    lacking = task is not None and task.needs_turn and workflow.is_over_budget
-    if task and lacking:
+    is_without_budget = task is not None and task.needs_turn and workflow.is_over_budget
+    if task and is_without_budget:
         ask_for_budget(step, task)
         proceed(step)
-    return lacking
+    return is_without_budget
 
 
-def _waits_at_gate(step: Step, following: Work | None) -> bool:
-    """Wait for a person if the previous Work requires approval."""
+def _await_approval(step: Step, following: Work | None) -> bool:
+    """Make the run wait if a person must approve the Work before `following`. Return whether the run waits."""
     workflow = step.workflow
     index = workflow.works.index(following) if following else len(workflow.works)
-    gate = workflow.works[index - 1] if index else None
-    if gate is None or gate.approved or not gate.definition.pause_after or not workflow.is_idle:
+    previous = workflow.works[index - 1] if index else None
+    if previous is None or previous.approved or not previous.definition.pause_after or not workflow.is_idle:
         return False
-    reason = f"approval after {gate.definition.name}"
-    workflow.reason, workflow.gate_work_id = reason, gate.id
+    reason = f"approval after {previous.definition.name}"
+    workflow.reason, workflow.gate_work_id = reason, previous.id
     step.set_status(WorkflowStatus.AWAITING)
-    step.emit(WorkflowAwaiting(workflow_id=workflow.id, work_id=gate.id, reason=reason))
+    step.emit(WorkflowAwaiting(workflow_id=workflow.id, work_id=previous.id, reason=reason))
     return True
 
 
@@ -185,11 +185,11 @@ def _start_agent(step: Step, work: Work) -> None:
 
 
 def _advance(step: Step, work: Work) -> None:
-    """Send the next query, report or check of a Work with a running agent. Nothing else sends them."""
+    """Send the next command of a Work with a running agent: a query, a report, or the checks."""
     task = work.current_task
     if task is None:
         _verify(step, work)
-    elif _lacks_budget(step, work):
+    elif _stop_without_budget(step, work):
         return
     elif task.query.status is QueryStatus.PENDING:
         _send_query(step, work, task)
@@ -208,6 +208,7 @@ def _send_query(step: Step, work: Work, task: Task) -> None:
 
 
 def _reconcile_query(step: Step, work: Work, task: Task) -> None:
+    """Ask the host to look up the result of a query in the transcript."""
     if not task.query.reconciling:
         task.query.reconciling = True
         _send_query_command(step, work, task, continues=False, reconcile=True)

@@ -1,4 +1,4 @@
-"""Decide whether a command is still valid when its host receives it. The run may have changed in the meantime."""
+"""Decide whether a command is still valid when its host receives it. The run may have changed since it was sent."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from kingdom.workflow.model.status import (
 
 
 def why_stale(workflow: Workflow, command: commands.HostCommand) -> str | None:
-    """Return why a command is out of date, or None if the run waits for its answer."""
+    """Return the reason why a command is out of date, or None if the run waits for its answer."""
     placement = workflow.placement
     if placement is None or (command.host, command.epoch) != (placement.host, placement.epoch):
         now = f"{placement.host}, epoch {placement.epoch}" if placement else "nowhere"
@@ -81,7 +81,7 @@ def _is_releasing(workflow: Workflow, command: commands.ReleaseWorkTree) -> bool
 
 
 def _agent_has_status(work: Work, attempt: int, status: AgentStatus) -> bool:
-    """Return whether this attempt of the agent has a status and was not asked to stop."""
+    """Return whether the agent is at this attempt, has this status, and was not told to stop."""
     return work.agent.attempt == attempt and work.agent.status is status and work.agent.stopping is None
 
 

@@ -1,4 +1,4 @@
-"""One step of a run: its changes, its events and its commands. The caller passes the time."""
+"""One step of a run: its changes, its events and its commands. The caller provides the current time."""
 
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -11,7 +11,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORK, StatusMachine, WorkflowStatus
 
 _C = TypeVar("_C", bound=HostCommand)
-# Reaching one of these states clears an earlier error.
+# When a part reaches one of these states, its earlier error is cleared.
 _HEALTHY = frozenset({"RUNNING", "READY", "RESPONDED", "COMPLETED", "PASSED", "TAKEN"})
 
 
@@ -23,9 +23,10 @@ class HasStatus(Protocol):
 
 
 class Step:
-    """Changes one Workflow and collects events and commands. The caller stores all of it in one transaction.
+    """Changes one Workflow and collects events and commands. The caller stores the results in one transaction.
 
-    `ignored` is the reason why an answer changed nothing: it was late, repeated, or from a host that lost the run.
+    `ignored` is the reason why an answer or a request changed nothing, or None. For example, an answer is ignored if it
+    is late, repeated, or from a host that lost the run.
     """
 
     def __init__(self, workflow: Workflow, *, at: datetime) -> None:
@@ -50,7 +51,7 @@ class Step:
         self.commands.append(kind(attempt=attempt, **fields))
 
     def transition(self, part: HasStatus, to: Any, part_id: str) -> None:
-        """Change the status of a part as its machine allows; raises IllegalTransition."""
+        """Change the status of a part; raise IllegalTransition if its status machine does not allow it."""
         part.machine.check(part_id, part.status, to)
         part.status = to
         if to in _HEALTHY and hasattr(part, "error"):
@@ -62,7 +63,7 @@ class Step:
         self.emit(WorkflowStatusChanged(workflow_id=self.workflow.id, status=status))
 
     def update_work_statuses(self) -> None:
-        """Derive the status of every Work from its parts and emit the changes."""
+        """Derive the status of every Work from its parts, and emit an event for each change."""
         for work in self.workflow.works:
             if work.status is not (derived := work.derived_status):
                 WORK.check(work.id, work.status, derived)
@@ -70,19 +71,25 @@ class Step:
                 self.emit(WorkStatusChanged(work_id=work.id, workflow_id=self.workflow.id, status=derived))
 
     def ignore(self, reason: str) -> None:
-        """Record why an answer changes nothing."""
+        """Record why an answer or a request changes nothing."""
         self.ignored = reason
 
-    def is_stale(self, answer: HostAnswer, what: str, attempt: int | None, status: str, *, awaited: bool) -> bool:
-        """Return whether an answer is out of date, and record why. `attempt` is None if its part no longer exists."""
+    def ignore_if_stale(
+        self, answer: HostAnswer, part_name: str, attempt: int | None, status: str, *, awaited: bool
+    ) -> bool:
+        """Record why an answer is out of date, and return whether it is.
+
+        `attempt` and `status` belong to the part of the run that the answer is for. `attempt` is None if that part no
+        longer exists. `awaited` tells whether the part waits for this kind of answer.
+        """
         placement = self.workflow.placement
         if placement is None or (answer.host, answer.epoch) != (placement.host, placement.epoch):
             now = f"{placement.host}, epoch {placement.epoch}" if placement else "nowhere"
             self.ignore(f"{answer.host}, epoch {answer.epoch} lost the run, which is placed on {now}")
         elif attempt is None:
-            self.ignore(f"the run no longer has a {what}")
+            self.ignore(f"the run no longer has a {part_name}")
         elif answer.attempt != attempt:
-            self.ignore(f"attempt {answer.attempt} of {what} is over, {attempt} is current")
+            self.ignore(f"attempt {answer.attempt} of {part_name} is over, {attempt} is current")
         elif not awaited:
-            self.ignore(f"{what} is {status} and does not expect this answer")
+            self.ignore(f"{part_name} is {status} and does not expect this answer")
         return self.ignored is not None

@@ -1,4 +1,4 @@
-"""Stop a run: request an outcome, end its agents, and enter the outcome when nothing runs."""
+"""Stop a run: record the requested outcome, end the agents, and change the status when no agent is running."""
 
 from kingdom.workflow.model.messages.commands import (
     InterruptAgent,
@@ -38,7 +38,7 @@ from kingdom.workflow.model.steps.step import Step
 
 
 def request_stop(step: Step, outcome: StopOutcome, reason: str) -> None:
-    """Record the outcome for when nothing runs any longer, unless a stronger one is requested already."""
+    """Request that the run stops with an outcome, unless a stronger outcome is requested already."""
     workflow = step.workflow
     if workflow.stop_request and not outcome.overrules(workflow.stop_request.outcome):
         return
@@ -48,7 +48,7 @@ def request_stop(step: Step, outcome: StopOutcome, reason: str) -> None:
 
 
 def ask_for_budget(step: Step, task: Task) -> None:
-    """Ask a person for more budget, or fail, as the policy of the run says."""
+    """Request a stop because the budget is used up: ask a person for more, or fail, as the policy says."""
     workflow = step.workflow
     cost, budget = format_usd(workflow.cost_usd), format_usd(workflow.budget_usd or 0)
     spent = f"{workflow.name} has cost {cost} of its budget of {budget}"
@@ -59,7 +59,7 @@ def ask_for_budget(step: Step, task: Task) -> None:
 
 
 def release_unwanted_trees(step: Step) -> None:
-    """Release unwanted checkouts that were kept only for a Work in progress."""
+    """Release every checkout that the run no longer needs."""
     for tree in step.workflow.work_trees:
         if tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing:
             release_tree(step, tree)
@@ -72,17 +72,20 @@ def release_tree(step: Step, tree: WorkTree) -> None:
 
 
 def advance_stop(step: Step, request: StopRequest) -> bool:
-    """Work towards the requested outcome; return False if the run continues for now."""
+    """Stop the agents, or enter the requested outcome if no agent is running.
+
+    Return False if the run continues for now: before it pauses or waits, it finishes its checks and its checkpoint.
+    """
     workflow = step.workflow
-    gentle = request.outcome in {StopOutcome.PAUSE, StopOutcome.AWAIT}
+    is_temporary = request.outcome in {StopOutcome.PAUSE, StopOutcome.AWAIT}
     work = workflow.current_work
-    if gentle and work and work.is_finishing and not workflow.host_data_lost:
+    if is_temporary and work and work.is_finishing and not workflow.host_data_lost:
         return False
     if not workflow.is_idle:
         _stop_agents(step, request.outcome)
         return True
     workflow.stop_request = None
-    if gentle and work is None:
+    if is_temporary and work is None:
         return False
     workflow.resumption = None
     workflow.reason = request.reason

@@ -1,4 +1,4 @@
-"""Suspend a turn that did not fail but cannot continue now: a usage limit, the budget, or a loop."""
+"""Suspend a turn that did not fail but cannot continue now, because of a usage limit, the budget, or a loop."""
 
 from kingdom.text import sentence
 from kingdom.workflow.model.messages.answers import FailedTurn, QueryFailed
@@ -8,12 +8,12 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import ask_for_budget, request_stop
 
 _ERROR_LENGTH_MAX = 1_000
-# After so many waits without any answer a person is asked.
+# If an agent has waited so often without an answer of its vendor, a person is asked.
 _WAITS_MAX = 5
 
 
 def suspend_turn(step: Step, task: Task, answer: FailedTurn) -> bool:
-    """Suspend the run if its agent can continue later, and return whether it can; False for a plain failure."""
+    """Suspend the run if its agent can continue later. Return False if it cannot, so the turn has failed."""
     if answer.throttled_until:
         _park(step, task, answer)
     elif answer.over_budget:

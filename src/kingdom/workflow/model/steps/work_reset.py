@@ -1,4 +1,4 @@
-"""Bring a Work back into a clean state: after its agent ended, for a retry, or for a rollback."""
+"""Reset the parts of a Work: after its agent ended, for a retry, or for a rollback."""
 
 from kingdom.workflow.model.messages.events import WorkReset, WorkSpaceRemoved
 from kingdom.workflow.model.run.work import Task, Work
@@ -13,7 +13,10 @@ from kingdom.workflow.model.steps.step import Step
 
 
 def mark_agent_ended(step: Step, work: Work, status: AgentStatus) -> None:
-    """Record that nothing of a Work runs. An unanswered query becomes UNKNOWN; reports and checks start again."""
+    """Record that no process of a Work is running.
+
+    An unanswered query becomes UNKNOWN. Unfinished reports and checks become PENDING.
+    """
     if work.agent.alive:
         step.transition(work.agent, status, work.id)
     work.agent.stopping = None
@@ -28,7 +31,7 @@ def mark_agent_ended(step: Step, work: Work, status: AgentStatus) -> None:
 
 
 def clear_failures(step: Step, work: Work) -> None:
-    """Allow another attempt of everything that failed in a Work, in the same session."""
+    """Allow another attempt of the failed parts of a Work, in the same session."""
     if work.agent.status is AgentStatus.ERROR:
         step.transition(work.agent, AgentStatus.STOPPED, work.id)
     for task in work.tasks:
@@ -43,7 +46,7 @@ def clear_failures(step: Step, work: Work) -> None:
 
 
 def reset_work(step: Step, work: Work) -> None:
-    """Reset a Work that a rollback undoes. Attempts keep counting, and reports remain as versions."""
+    """Reset a Work that a rollback undoes. Attempt numbers keep growing, and earlier reports are kept as versions."""
     if not work.has_started:
         return
     step.transition(work.agent, AgentStatus.IDLE, work.id)

@@ -1,4 +1,4 @@
-"""`python -m bench.mutants.torment BACKEND SECONDS`: injects faults into the imported product; exits 1 on a finding."""
+"""`python -m bench.mutants.fault_injection BACKEND SECONDS`: exits 1 if faults break a guarantee of the product."""
 
 import asyncio
 import logging
