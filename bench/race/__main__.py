@@ -1,0 +1,109 @@
+"""`python -m bench.race`: exits 0 only if every bound holds. The last line has the figures as JSON."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.postgres import PrivateCluster
+from bench.race.environments import NotHereError, find_python
+from bench.race.figures import COLUMNS, Figures
+from bench.race.nats_store import NatsStore
+from bench.race.report import draw_chart, print_tables
+from bench.race.rounds import Race
+from bench.race.sides import NATS_SYNC, POSTGRES, SIDES
+from bench.race.stores import SETTINGS, PostgresStore, Store
+from bench.servers import ServerUnavailableError
+
+EVENTS, ROUNDS, MINUTES = 10_000, 3, 12.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, report and check the bounds."""
+    options = _parse(arguments)
+    started, figures = time.monotonic(), Figures(options.demand)
+    load = round(os.getloadavg()[0], 1)
+    with ExitStack() as stack:
+        interpreters, stores = _set_up(stack, figures, options.sides)
+        race = Race(figures, stores, interpreters, events=options.events)
+        began = time.monotonic()
+        rounds = race.run(options.columns, rounds=options.rounds, until=began + options.minutes * 60)
+    print_tables(figures)
+    if options.chart:
+        draw_chart(figures, options.chart)
+    complaints = [] if options.report else figures.complaints()
+    for words in complaints:
+        print(f"bound not kept: {words}", file=sys.stderr)
+    seconds = round(time.monotonic() - started)
+    facts: dict[str, Any] = {
+        "seconds": seconds,
+        "setupSeconds": round(began - started),
+        "rounds": rounds,
+        "events": options.events,
+        "loadBefore": load,
+    }
+    line = json.dumps(figures.to_json(**facts))
+    if options.json == "-":
+        print(line)
+    else:
+        Path(options.json).write_text(line + "\n")
+    return 1 if complaints else 0
+
+
+def _set_up(stack: ExitStack, figures: Figures, names: list[str]) -> tuple[dict[str, Path], dict[str, Store]]:
+    """Install the environments and start the servers of some sides. A peer that cannot be installed is not here."""
+    cluster = PrivateCluster(fsync=True, shared_buffers="1GB", settings=SETTINGS, ignore_database_url=True)
+    stores: dict[str, Store] = {POSTGRES: PostgresStore(stack.enter_context(cluster))}
+    interpreters = {}
+    for side in map(SIDES.__getitem__, names):
+        try:
+            interpreters[side.name] = find_python(side)
+            if side.server != POSTGRES:
+                stores[side.server] = stack.enter_context(NatsStore(sync=side.server == NATS_SYNC))
+        except (NotHereError, ServerUnavailableError) as error:
+            interpreters.pop(side.name, None)
+            figures.exclude(side.name, str(error))
+            print(f"{side.name} is not here: {error}", file=sys.stderr)
+    return interpreters, stores
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.race", description=sys.modules["bench.race"].__doc__)
+    parser.add_argument(
+        "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
+    )
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="the file for a chart (PNG)")
+    parser.add_argument("--sides", type=_names(SIDES), default=list(SIDES), help=f"some of {', '.join(SIDES)}")
+    parser.add_argument("--columns", type=_names(COLUMNS), default=list(COLUMNS), help=f"some of {', '.join(COLUMNS)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"the number of rounds (default {ROUNDS})")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"the events of a drain (default {EVENTS})")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"start no round that would end later (default {MINUTES:g})"
+    )
+    parser.add_argument("--report", action="store_true", help="measure without requiring any bound")
+    parser.add_argument("--demand", type=float, default=1.0, help="how strict the bounds are; below 1 is less strict")
+    return parser.parse_args(arguments)
+
+
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return a reader of names that are separated by commas."""
+
+    def names(text: str) -> list[str]:
+        given = text.split(",")
+        if unknown := [name for name in given if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of: {', '.join(known)}")
+        return given
+
+    return names
+
+
+if __name__ == "__main__":
+    # SIGTERM must also end the servers and processes of the bench.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Show the figures as a table and as a chart."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bench.race.figures import LATENCY, Cell, Figures
+
+_TITLE = "events per second [processor µs per event: client + server]; latency p50/p99 in ms; medians over the rounds"
+
+
+def print_tables(figures: Figures) -> None:
+    """Print every side with its columns, then every bound, every goal and the sides that are not here."""
+    console = Console(width=200)
+    columns = figures.columns()
+    table = Table("side", *columns, title=escape(_TITLE))
+    for side in figures.sides():
+        table.add_row(side, *(_text(figures.cells.get((side, column)), column) for column in columns))
+    console.print(table)
+    bounds = Table("bound or goal", "figure", "limit", "holds", title="bounds, and goals that are not required")
+    for bound in figures.bounds():
+        sign = "<=" if bound.at_most else ">="
+        holds = "[green]yes[/]" if bound.holds else "[red]no[/]"
+        bounds.add_row(bound.name, f"{bound.value:.2f}", f"{sign} {bound.limit:.2f}", holds)
+    for goal in figures.goals():
+        bounds.add_row(goal.name, f"{goal.value:.2f}", f"goal {goal.limit:.2f}", "yes" if goal.holds else "not yet")
+    console.print(bounds)
+    for side, reason in figures.absent.items():
+        console.print(f"{side} is not here: {reason}", markup=False)
+
+
+def draw_chart(figures: Figures, path: Path) -> None:
+    """Draw the rates of all sides, with one group of axes per column."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns, sides = figures.columns(), figures.sides()
+    # A Figure without pyplot needs no display.
+    figure = Figure(figsize=(14, 0.9 + (len(columns) + 1) // 2 * (0.9 + 0.32 * len(sides))))
+    axes = figure.subplots((len(columns) + 1) // 2, 2, squeeze=False).flat
+    for place, column in zip(axes, columns, strict=False):
+        _draw_column(place, figures, column)
+    for place in list(axes)[len(columns) :]:
+        place.set_visible(False)
+    figure.suptitle(_TITLE, fontsize=9)
+    figure.tight_layout(rect=(0, 0, 1, 0.985))
+    figure.savefig(path, dpi=110)
+
+
+def _draw_column(axes: Axes, figures: Figures, column: str) -> None:
+    cells = {side: figures.cells[side, column] for side in figures.sides() if (side, column) in figures.cells}
+    values = [_value(cell, column) for cell in cells.values()]
+    colors = ["tab:blue" if side.startswith("kingdom") else "tab:grey" for side in cells]
+    bars = axes.barh(list(cells), values, color=colors)
+    axes.bar_label(bars, [_text(cell, column) for cell in cells.values()], padding=3, fontsize=7)
+    axes.invert_yaxis()
+    axes.margins(x=0.45)
+    axes.set_title(
+        f"{column}, ms (less is better)" if column == LATENCY else f"{column}, events per second", fontsize=9
+    )
+    axes.tick_params(labelsize=8)
+
+
+def _value(cell: Cell, column: str) -> float:
+    return cell.p50_ms or 0.0 if column == LATENCY else cell.rate
+
+
+def _text(cell: Cell | None, column: str) -> str:
+    if cell is None:
+        return "-"
+    cost = f"[{cell.client_us:,.0f} + {cell.server_us:,.0f}]"
+    if column == LATENCY:
+        return f"{cell.p50_ms:.1f}/{cell.p99_ms:.1f} {cost}"
+    return f"{cell.rate:,.0f} {cost}"

@@ -1,0 +1,60 @@
+"""The rounds of a race: in each, all sides take turns, column by column."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.race.figures import Figures
+from bench.race.processes import SideFailedError
+from bench.race.sides import SIDES, Side
+from bench.race.stores import Store
+from bench.race.turns import take_turn
+
+
+class Race:
+    """Runs the sides in turns, and notes their figures."""
+
+    def __init__(
+        self, figures: Figures, stores: Mapping[str, Store], interpreters: Mapping[str, Path], *, events: int
+    ) -> None:
+        self._figures = figures
+        self._stores = stores
+        self._interpreters = interpreters
+        self._events = events
+
+    def run(self, columns: Sequence[str], *, rounds: int, until: float) -> int:
+        """Run rounds, unless the next one would probably end too late, and return their number."""
+        longest = 0.0
+        for number in range(rounds):
+            began = time.monotonic()
+            if number and began + longest > until:
+                return number
+            self._run_round(columns, number)
+            longest = max(longest, time.monotonic() - began)
+        return rounds
+
+    def _run_round(self, columns: Sequence[str], number: int) -> None:
+        names = list(self._interpreters)
+        # Another side begins in every round.
+        first = number % max(len(names), 1)
+        turned = [*names[first:], *names[:first]]
+        for column in columns:
+            for name in turned:
+                if column in SIDES[name].columns and name not in self._figures.absent:
+                    self._take_turn(SIDES[name], column, number)
+
+    def _take_turn(self, side: Side, column: str, number: int) -> None:
+        events = side.events(column, self._events)
+        try:
+            sample = take_turn(self._stores[side.server], side, self._interpreters[side.name], column, events)
+        except SideFailedError as error:
+            if not side.is_peer:
+                raise
+            self._figures.exclude(side.name, str(error).splitlines()[-1])
+            print(f"{side.name} does not run: {error}", file=sys.stderr)
+            return
+        self._figures.note(side.name, column, sample)
+        cost = f"{sample.client_us:,.0f} + {sample.server_us:,.0f} µs"
+        latency = "" if sample.p50_ms is None else f", p50 {sample.p50_ms:.1f} ms"
+        print(f"round {number + 1}: {side.name}, {column}: {sample.rate:,.0f}/s, {cost}{latency}", file=sys.stderr)
