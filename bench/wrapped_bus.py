@@ -20,9 +20,11 @@ class WrappedBus(Bus):
         self.idle_limit = bus.idle_limit
         self._bus = bus
 
-    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction; see `Bus.transaction`."""
-        return self._bus.transaction(hold)
+        return self._bus.transaction(hold, optimistic=optimistic)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim; see `Bus.claim`."""

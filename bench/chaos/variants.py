@@ -18,8 +18,9 @@ from kingdom.bus.port import Bus, LeaseRenewal, Transaction
 from kingdom.bus.stream import Topology
 from kingdom.bus.worker import worker
 from kingdom.bus.worker.dispatcher import HandlerRoute
-from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.execution import Execution, _MustRunAlone
 from kingdom.bus.worker.keeper import HeldLease
+from kingdom.bus.worker.unit import Unit
 from kingdom.verify import process
 from kingdom.verify.script import die
 from kingdom.verify.workload import topology
@@ -179,8 +180,8 @@ def commit_in_parts(bus_class: type[Bus]) -> None:
     transaction = bus_class.transaction
 
     @asynccontextmanager
-    async def tear(bus: Bus, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
-        async with transaction(bus, hold) as opened:
+    async def tear(bus: Bus, hold: Sequence[Delivery] = (), *, optimistic: bool = False) -> AsyncIterator[Transaction]:
+        async with transaction(bus, hold, optimistic=optimistic) as opened:
             yield opened
             copies = opened.changes.copies
             is_torn = len(copies) > 1 and not opened.changes.settlements
@@ -202,9 +203,11 @@ def commit_always(bus_class: type[Bus]) -> None:
     transaction = bus_class.transaction
 
     @asynccontextmanager
-    async def never_roll_back(bus: Bus, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+    async def never_roll_back(
+        bus: Bus, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[Transaction]:
         failure: Exception | None = None
-        async with transaction(bus, hold) as opened:
+        async with transaction(bus, hold, optimistic=optimistic) as opened:
             try:
                 yield opened
             except Exception as error:  # noqa: BLE001 - this is the defect
@@ -223,8 +226,8 @@ def replace(owner: object, name: str, by: object) -> None:
 
 
 def _one_by_one(alone: Callable[[Execution, Unit, Delivery], Any]) -> None:
-    async def never_together(execution: Execution, unit: Unit) -> None:
-        await execution._run_one_by_one(unit)
+    async def never_together(_: Execution, _unit: Unit, _group: Sequence[Delivery]) -> None:
+        raise _MustRunAlone
 
     replace(Execution, "_react_together", never_together)
     replace(Execution, "_run_alone", alone)

@@ -17,8 +17,9 @@ from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery
 from kingdom.bus.worker.dispatcher import Dispatcher
-from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.execution import Execution
 from kingdom.bus.worker.keeper import HeldLease
+from kingdom.bus.worker.unit import Unit
 from kingdom.clock import utc_now
 from kingdom.court.documents import AssignmentStatus, Message, MessageStatus
 from kingdom.court.general.assignment_end import end_assignment

@@ -31,9 +31,11 @@ class SweptBus(WrappedBus):
         self._steps = step_counter
 
     @asynccontextmanager
-    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[Transaction]:
         """Open a transaction. Its end is a step if it writes anything."""
-        async with self._bus.transaction(hold) as transaction:
+        async with self._bus.transaction(hold, optimistic=optimistic) as transaction:
 
             def committed() -> None:
                 if words := _words(transaction):

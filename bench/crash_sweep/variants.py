@@ -1,6 +1,6 @@
 """Broken variants of the recovery: each changes the engine or the host, and the sweep must detect it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,8 @@ from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Done, Outcome
 from kingdom.bus.worker.dispatcher import HandlerRoute
-from kingdom.bus.worker.execution import Execution, Unit
+from kingdom.bus.worker.execution import Execution, _MustRunAlone
+from kingdom.bus.worker.unit import Unit
 from kingdom.soldiers.agents.claude.client import ClaudeAgentClient
 from kingdom.soldiers.agents.port import AgentClient, Inspection, Launch
 from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
@@ -37,8 +38,8 @@ class Variant:
 def settle_first() -> None:
     """Settle the message of a host before the run has taken its step."""
 
-    async def never_together(execution: Execution, unit: Unit) -> None:
-        await execution._run_one_by_one(unit)
+    async def never_together(_: Execution, _unit: Unit, _group: Sequence[Delivery]) -> None:
+        raise _MustRunAlone
 
     async def settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
         await execution._settle_all(unit, {delivery: Done()})

@@ -61,9 +61,11 @@ class ScanningBus(CountingBus):
     """Scans all runs at every step, although it knows which run it needs."""
 
     @asynccontextmanager
-    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction and scan all runs first."""
-        async with super().transaction(hold) as transaction:
+        async with super().transaction(hold, optimistic=optimistic) as transaction:
             if hold:
                 await transaction.find(RecordQuery(kind=WORKFLOWS.name, limit=1_000_000))
             yield transaction

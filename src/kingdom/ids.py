@@ -1,5 +1,6 @@
 """Identifiers: sortable event ids, short ids for people, and W3C trace ids."""
 
+import os
 import secrets
 import time
 from datetime import datetime
@@ -7,6 +8,8 @@ from uuid import UUID
 
 _VERSION_7 = 0x7 << 76
 _VARIANT_RFC = 0b10 << 62
+# The 74 bits of a UUIDv7 that are neither time, version nor variant.
+_RANDOM_BITS = (1 << 76) - 1 ^ 0b11 << 62
 # Digits and letters that are not easily confused.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -20,9 +23,8 @@ class FreshId(UUID):
 def new_event_id() -> FreshId:
     """Return a UUIDv7: unique, and sorted by the millisecond of its creation."""
     milliseconds = time.time_ns() // 1_000_000
-    random = secrets.randbits(74)
-    high, low = random >> 62, random & ((1 << 62) - 1)
-    return FreshId(int=(milliseconds << 80) | _VERSION_7 | (high << 64) | _VARIANT_RFC | low)
+    random = int.from_bytes(os.urandom(10)) & _RANDOM_BITS
+    return FreshId(int=(milliseconds << 80) | _VERSION_7 | _VARIANT_RFC | random)
 
 
 def new_id(prefix: str) -> str:
@@ -37,7 +39,8 @@ def first_id(prefix: str, at: datetime) -> str:
 
 def new_trace_id() -> str:
     """Return a W3C trace id: 32 lower-case hexadecimal digits, never all zero."""
-    return f"{secrets.randbits(127) + 1:032x}"
+    # The last bit is always set.
+    return f"{int.from_bytes(os.urandom(16)) | 1:032x}"
 
 
 def _encode_id(prefix: str, number: int) -> str:

@@ -45,7 +45,7 @@ STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE
 THINGS = RecordKind(name="thing", directories={"open": "open", "shut": "shut"}, final=frozenset({"shut"}))
 Act = Callable[[ExplainedBus], Awaitable[None]]
 # Settings and COPY have no plan.
-PLANLESS = {"isolation", "stage", "copy_stage"}
+PLANLESS = {"isolation", "stage", "copy_stage", "copy_fresh", "notify"}
 HOT_FILES = ("claim.sql", "lease.sql", "publish.sql", "record.sql", "settle.sql")
 FILLINGS = (
     """INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc)
@@ -109,9 +109,12 @@ def settling(stream: str, limit: int, outcome: AnyOutcome, *, held: bool = True)
     return act
 
 
-def publishing(stream: str, count: int) -> Act:
+def publishing(stream: str, count: int, *, chosen: bool = False) -> Act:
+    """Publish events whose ids are fresh, or chosen by the publisher."""
+
     async def act(bus: ExplainedBus) -> None:
-        assert await bus.publish(*(event(stream, number) for number in range(count))) == ()
+        events = [event(stream, number) for number in range(count)]
+        assert await bus.publish(*(given(each, uuid4()) if chosen else each for each in events)) == ()
 
     return act
 
@@ -242,19 +245,20 @@ CASES = {
     "claim": Case(claim, 450, {OPEN, LEASES, PAUSE, EVENT}),
     "claim_ordered": Case(claim_ordered, 450, {OPEN, LINE_INDEX, LEASES, PAUSE, EVENT}),
     "hold": Case(settling("stream-0", 50, Done()), 180, {EVENT, LEASES}),
-    "fence": Case(settling("stream-0", 50, Done(), held=False), 10, {LEASES}),
+    "fence": Case(settling("stream-0", 50, Release(), held=False), 10, {LEASES}),
     "close_leases": Case(close_leases, 15, {LEASES, EVENT}),
     "renew": Case(renew, 60, {LEASES}),
     "reap": Case(reap, 1200, {EVENT, LEASES}),
     "reap_orphans": Case(reap, 600, {OPEN, LINE_INDEX, LEASES, EVENT}),
     "repair_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
-    "publish": Case(publishing("stream-0", 50), 900, {ONCE}),
+    "publish": Case(publishing("stream-0", 50, chosen=True), 900, {ONCE}),
+    "publish_one": Case(publishing("stream-0", 1), 60, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
     "withdraw_known": Case(publish_given, 500, {ONCE, GIVEN}),
     "promote_fronts": Case(publish_given, 30, {EVENT, LINE_INDEX}),
     "drop_idle_keys": Case(publish_twice, 20, {KEY, LINE_INDEX}),
-    "publish_stage": Case(publishing("stream-0", 1000), 16_000, {ONCE}, {"outbox_staged"}),
+    "publish_stage": Case(publishing("stream-0", 1000, chosen=True), 16_000, {ONCE}, {"outbox_staged"}),
     "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
     "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),
     "done_ordered": Case(settling("line", 50, Done()), 630, {EVENT, KEY, LEASES, LINE_INDEX}),

@@ -1,6 +1,7 @@
 """Reactions of a real worker: grouped in one transaction, rerun alone where the group fails."""
 
 import asyncio
+import math
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from kingdom.bus import (
     RetryPolicy,
     Transaction,
 )
+from kingdom.bus.worker.worker import GROUP_SIZE
 from kingdom.errors import Conflict, Permanent
 from tests.integration.running import (
     HOUR,
@@ -34,10 +36,8 @@ from tests.integration.running import (
     until_all,
 )
 
-GROUP = 32
+GROUP = GROUP_SIZE
 KEEP = timedelta(days=1)
-# The first claim of a process takes as many events as it has slots.
-ONE_CLAIM = 2 * GROUP
 
 
 def note(what: str, subject: int = 0) -> LogEntry:
@@ -53,7 +53,7 @@ async def leave_traces(received: Event[dict[str, int]], transaction: Transaction
     await transaction.append(note("handled", n))
 
 
-async def test_reactions_of_one_claim_share_a_lease_and_a_transaction_per_group(dsn: str) -> None:
+async def test_reactions_of_one_claim_share_a_lease_and_a_transaction(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
@@ -61,13 +61,13 @@ async def test_reactions_of_one_claim_share_a_lease_and_a_transaction_per_group(
         await transaction.append(note("handled", received.payload["n"]))
 
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
-        await bus.publish(*numbered("Job", ONE_CLAIM))
-        async with at_work(bus, dispatcher, concurrency=ONE_CLAIM):
-            await until_all(bus, "DONE", ONE_CLAIM)
+        await bus.publish(*numbered("Job", GROUP))
+        async with at_work(bus, dispatcher, concurrency=GROUP):
+            await until_all(bus, "DONE", GROUP)
         tokens = await rows(bus, "SELECT DISTINCT lease_token FROM kingdom.outbox_archive")
         groups = await rows(bus, "SELECT count(*) AS n FROM kingdom.log GROUP BY xid")
     assert len(tokens) == 1
-    assert [row["n"] for row in groups] == [GROUP, GROUP]
+    assert [row["n"] for row in groups] == [GROUP]
 
 
 @pytest.mark.parametrize("dedup", [False, True], ids=["collected writes", "with a dedup key"])
@@ -100,7 +100,7 @@ async def test_a_failing_reaction_leaves_no_trace_and_its_neighbours_commit(dsn:
     assert failed[0]["last_error_message"] == "ValueError: this one always fails"
 
 
-async def test_a_group_that_cannot_commit_is_rerun_one_by_one(dsn: str) -> None:
+async def test_a_group_that_cannot_commit_is_rerun_as_two_halves(dsn: str) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Job")
@@ -120,8 +120,28 @@ async def test_a_group_that_cannot_commit_is_rerun_one_by_one(dsn: str) -> None:
         attempts = await rows(bus, "SELECT DISTINCT attempt_count AS n FROM kingdom.outbox_archive")
     assert sorted(runs) == sorted([*range(8), *range(8)])
     assert [row["n"] for row in logged] == list(range(8))
-    assert len({row["xid"] for row in logged}) == 8
+    assert len({row["xid"] for row in logged}) == 2
     assert [row["n"] for row in attempts] == [1]
+
+
+async def test_an_event_that_cannot_be_stored_costs_its_neighbours_a_few_transactions(dsn: str) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
+        runs.append(received.payload["n"])
+        await transaction.append(note("handled", received.payload["n"]))
+        if received.payload["n"] == GROUP // 3:
+            await transaction.put(Record(kind="mark", id="stale", state="made", version=7))
+
+    async with open_bus(dsn, stream("jobs", "Job", retry=LATE_RETRY)) as bus:
+        await bus.publish(*numbered("Job", GROUP))
+        async with at_work(bus, dispatcher, concurrency=GROUP):
+            await eventually(lambda: _ended(bus, GROUP))
+        logged = await rows(bus, "SELECT (data->>'n')::int AS n, xid FROM kingdom.log ORDER BY seq")
+    assert sorted(row["n"] for row in logged) == sorted(set(range(GROUP)) - {GROUP // 3})
+    assert len({row["xid"] for row in logged}) <= 2 * math.log2(GROUP)
+    assert len(runs) <= 4 * GROUP
 
 
 async def test_a_conflict_with_another_writer_is_rerun_on_fresh_data_without_an_attempt(dsn: str) -> None:

@@ -12,13 +12,15 @@ class Hints:
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
         self._missed: set[str] = set()
 
-    def notify(self, streams: Collection[str]) -> None:
-        """Wake the waiters for these streams."""
+    def notify(self, streams: Collection[str]) -> set[str]:
+        """Wake the waiters for these streams. Return the streams for which no task waits."""
         for event, wanted in self._waiting.items():
             if not wanted.isdisjoint(streams):
                 event.set()
+        unheard = set(streams).difference(*self._waiting.values())
         # Keep a hint for which no task waits: a worker may be claiming just now, too early to see the event.
-        self._missed |= set(streams).difference(*self._waiting.values())
+        self._missed |= unheard
+        return unheard
 
     def notify_all(self) -> None:
         """Wake all waiters, because hints may have been lost."""

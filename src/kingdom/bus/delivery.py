@@ -12,7 +12,7 @@ from kingdom.bus.outcome import Dead
 LOST_ALONE_LIMIT = 3
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One envelope that a worker has claimed. The worker owns it while `token` is the newest token of its `position`.
 
     `run` lists the positions of the same key that were claimed together. The worker handles them in this order.
@@ -49,12 +49,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def quarantine(self) -> Dead | None:
         """Return Dead if the event must not run any more, else None."""
+        if not self.cancelled and self.lost_alone < LOST_ALONE_LIMIT and self.attempt <= self.max_attempts:
+            return None
         if self.cancelled:
             return Dead("cancelled by an operator", "cancelled")
         if self.lost_alone >= LOST_ALONE_LIMIT:
             return Dead(
                 f"its worker died or stalled {self.lost_alone} times while handling only this event", "quarantined"
             )
-        if self.attempt > self.max_attempts:
-            return Dead(f"claimed {self.attempt} times without an outcome", "attempts_exhausted")
-        return None
+        return Dead(f"claimed {self.attempt} times without an outcome", "attempts_exhausted")

@@ -25,7 +25,7 @@ def current_trace_id() -> str:
     return cause.trace_id if cause else new_trace_id()
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel"):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel", gc=False):
     """One event: what happened, to which aggregate, and how to trace it.
 
     If `stream` is given, only this stream gets the event. Otherwise every stream that subscribes to its type gets a

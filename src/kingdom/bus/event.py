@@ -1,15 +1,15 @@
 """An event as its handler receives it."""
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from kingdom.bus.envelope import Envelope
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class Event(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One received event. `fence` grows with every delivery, so that a target can refuse calls of an older delivery."""
 
     payload: T

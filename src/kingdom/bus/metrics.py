@@ -49,13 +49,12 @@ class WorkerMetrics:
         known = self.seconds_per_event.get(delivery.stream, seconds)
         self.seconds_per_event[delivery.stream] = known + (seconds - known) / 8
 
-    def count_settled(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Count a settled delivery."""
-        labels = (delivery.stream, type(outcome))
-        counter = self._results.get(labels)
+    def count_settled(self, stream: str, outcome: type[Outcome], count: int) -> None:
+        """Count settled deliveries of one stream with the same outcome."""
+        counter = self._results.get((stream, outcome))
         if counter is None:
-            counter = self._results[labels] = self._processed.labels(delivery.stream, type(outcome).__name__.lower())
-        counter.inc()
+            counter = self._results[stream, outcome] = self._processed.labels(stream, outcome.__name__.lower())
+        counter.inc(count)
 
     def count_lost(self, delivery: Delivery) -> None:
         """Count a delivery that another worker took over."""

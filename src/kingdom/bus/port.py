@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -24,7 +25,7 @@ _TEXT_MAX = 4000
 _log = structlog.get_logger("kingdom.bus")
 
 
-class EventCopy(msgspec.Struct, frozen=True):
+class EventCopy(msgspec.Struct, frozen=True, gc=False):
     """The copy of an envelope for one stream. It is not delivered before the time `at`."""
 
     stream: Stream
@@ -32,7 +33,7 @@ class EventCopy(msgspec.Struct, frozen=True):
     at: datetime | None
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The outcome of one delivery as a transaction writes it. If the outcome is a Retry, its waiting time is set."""
 
     stream: Stream
@@ -55,13 +56,23 @@ class TransactionChanges:
     """Everything that one transaction writes. `duplicates` are copies that their stream already has."""
 
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
-    copies: dict[tuple[str, str], EventCopy] = field(default_factory=dict)
+    copies: dict[tuple[str, UUID], EventCopy] = field(default_factory=dict)
     settlements: dict[int, Settlement] = field(default_factory=dict)
     entries: list[LogEntry] = field(default_factory=list)
     duplicates: list[EventCopy] = field(default_factory=list)
     # For each put: its key, and the earlier put that it replaced. A rollback restores the earlier put.
     replaced: list[tuple[tuple[str, str], Put | None]] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def only_done(self) -> bool:
+        """Return whether the transaction only settles unordered events of one lease as done."""
+        if not self.settlements or self.puts or self.copies or self.entries:
+            return False
+        settled = self.settlements.values()
+        return len({each.token for each in settled}) == 1 and all(
+            each.ordering_key is None and type(each.outcome) is Done for each in settled
+        )
 
     def savepoint(self) -> "Savepoint":
         """Return a point to roll back to."""
@@ -138,7 +149,7 @@ class Transaction(ABC):
                 refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
             for name in self._topology.route(envelope):
                 copy = EventCopy(self._topology.stream(name), envelope, at)
-                key = (name, str(envelope.event_id))
+                key = (name, envelope.event_id)
                 if key in self.changes.copies:
                     self.changes.duplicates.append(copy)
                 else:
@@ -149,14 +160,23 @@ class Transaction(ABC):
 
         They are events of the same key, which were claimed together with this one and must not overtake it.
         """
-        stream = self._topology.stream(delivery.stream)
-        resolved = _resolve_outcome(stream, delivery, outcome)
-        key, token = delivery.ordering_key, delivery.token
-        self.changes.settlements[delivery.position] = Settlement(stream, delivery.position, token, key, resolved)
-        if not isinstance(resolved, Done):
-            for position in delivery.run:
-                if position > delivery.position:
-                    self.changes.settlements[position] = Settlement(stream, position, token, key, Release())
+        self._settle(delivery, outcome)
+
+    async def settle_all(self, outcomes: Mapping[Delivery, AnyOutcome]) -> None:
+        """Set the outcomes of several deliveries, as `settle` does for one."""
+        for delivery, outcome in outcomes.items():
+            self._settle(delivery, outcome)
+
+    def _settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
+        stream, settlements = self._topology.stream(delivery.stream), self.changes.settlements
+        key, token, position = delivery.ordering_key, delivery.token, delivery.position
+        if isinstance(outcome, Done):
+            settlements[position] = Settlement(stream, position, token, key, outcome)
+            return
+        settlements[position] = Settlement(stream, position, token, key, _resolve_outcome(stream, delivery, outcome))
+        for later in delivery.run:
+            if later > position:
+                settlements[later] = Settlement(stream, later, token, key, Release())
 
     async def get(self, kind: str, record_id: str) -> Record | None:
         """Return a record, including what this transaction has put."""
@@ -300,8 +320,14 @@ class Bus(ABC):
         self.kinds = {kind.name: kind for kind in kinds}
 
     @abstractmethod
-    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction and lock the deliveries in `hold`. Its `held` lists those that are still leased."""
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction and lock the deliveries in `hold`. Its `held` lists those that are still leased.
+
+        An `optimistic` transaction may check the leases later: with its first read, or when it commits. Until then
+        `held` lists all deliveries. If one is no longer leased, the transaction raises LeaseLost and writes nothing.
+        """
 
     @abstractmethod
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:

@@ -1,7 +1,8 @@
 """Optional OpenTelemetry support: link the spans of publisher and handler across the bus."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -30,7 +31,9 @@ def add_trace_context(envelope: Envelope) -> Envelope:
     found = _opentelemetry()
     if found is None:
         return envelope
-    _, propagator = found
+    trace, propagator = found
+    if trace.get_current_span() is trace.INVALID_SPAN:
+        return envelope
     carrier: dict[str, str] = {}
     propagator.inject(carrier)
     if TRACEPARENT not in carrier:
@@ -38,14 +41,23 @@ def add_trace_context(envelope: Envelope) -> Envelope:
     return msgspec.structs.replace(envelope, attributes={**envelope.attributes, TRACEPARENT: carrier[TRACEPARENT]})
 
 
-def handler_span(delivery: Delivery) -> AbstractContextManager[object]:
-    """Return a span for a handler, with a link to the span of the publisher."""
+def handler_spans() -> Callable[[Delivery], AbstractContextManager[object]]:
+    """Return the function that opens a span for a handler. Without a tracer it does nothing.
+
+    Call it once per group of handlers, because asking for the tracer costs more than a short handler.
+    """
     found = _opentelemetry()
-    if found is None:
-        return _NO_SPAN
-    trace, propagator = found
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return _NO_SPAN
+    if found is None or isinstance(found[0].get_tracer_provider(), found[0].ProxyTracerProvider):
+        return _no_span
+    return partial(_span, *found)
+
+
+def _no_span(_: Delivery) -> AbstractContextManager[object]:
+    return _NO_SPAN
+
+
+def _span(trace: Any, propagator: Any, delivery: Delivery) -> AbstractContextManager[object]:
+    """Return a span for a handler, with a link to the span of the publisher."""
     envelope = delivery.envelope
     context = propagator.extract(dict(envelope.attributes))
     publisher = trace.get_current_span(context).get_span_context()

@@ -38,12 +38,14 @@ class RecordingBus(Bus):
         self._history = history
 
     @asynccontextmanager
-    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[Transaction]:
         """See `Bus.transaction`."""
         transaction: Transaction | None = None
         began = 0
         try:
-            async with self._inner.transaction(hold) as transaction:
+            async with self._inner.transaction(hold, optimistic=optimistic) as transaction:
                 yield transaction
                 began = time.monotonic_ns()
                 # This is written before the commit, because a process may die right after the commit.

@@ -38,8 +38,10 @@ class BarredBus(WrappedBus):
         self._before_commit = before_commit
 
     @asynccontextmanager
-    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[Transaction]:
-        async with self._bus.transaction(hold) as transaction:
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[Transaction]:
+        async with self._bus.transaction(hold, optimistic=optimistic) as transaction:
             yield transaction
             await self._before_commit(transaction)
 

@@ -49,11 +49,11 @@ class Broken:
         return getattr(self._bus, name)
 
     @asynccontextmanager
-    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
+    async def transaction(self, *hold: Any, **options: Any) -> AsyncIterator[Transaction]:
         if self.left:
             self.left -= 1
             raise self._error
-        async with self._bus.transaction(*hold) as transaction:
+        async with self._bus.transaction(*hold, **options) as transaction:
             yield transaction
 
 
@@ -149,8 +149,8 @@ class Looks:
         return getattr(self._bus, name)
 
     @asynccontextmanager
-    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
-        async with self._bus.transaction(*hold) as transaction:
+    async def transaction(self, *hold: Any, **options: Any) -> AsyncIterator[Transaction]:
+        async with self._bus.transaction(*hold, **options) as transaction:
             yield transaction
         self.count += 1
         self.clock.at += SHORT.total_seconds() / LOOKS

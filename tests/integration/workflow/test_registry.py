@@ -229,10 +229,10 @@ class Gated:
         return getattr(self._bus, name)
 
     @asynccontextmanager
-    async def transaction(self, *hold: Any) -> AsyncIterator[Transaction]:
+    async def transaction(self, *hold: Any, **options: Any) -> AsyncIterator[Transaction]:
         if self._before_open:
             await self._before_open()
-        async with self._bus.transaction(*hold) as transaction:
+        async with self._bus.transaction(*hold, **options) as transaction:
             yield transaction
             if self._before_commit:
                 await self._before_commit()

@@ -44,7 +44,9 @@ class Store(Bus):
             raise Unavailable("the store is away")
         return LeaseRenewal(frozenset(self.alive & leases.keys()), self.cancelled)
 
-    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:

@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus.worker.execution import Unit
 from kingdom.bus.worker.keeper import HeldLease
+from kingdom.bus.worker.unit import Unit
 from tests.unit.bus.deliveries import delivery
 
 

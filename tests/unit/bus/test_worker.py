@@ -50,7 +50,9 @@ class Empty(Bus):
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         return LeaseRenewal(frozenset(leases), frozenset())
 
-    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
         raise NotImplementedError
 
     async def close(self) -> None:

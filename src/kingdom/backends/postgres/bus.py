@@ -154,7 +154,9 @@ class PostgresBus(Bus):
             await asyncio.to_thread(self._close_renewal)
 
     @asynccontextmanager
-    async def transaction(self, hold: Sequence[Delivery] = ()) -> AsyncIterator[PostgresTransaction]:
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction on a pooled connection; see `Bus.transaction`."""
         with translate_errors():
             connection = await self.pool.getconn()
@@ -167,7 +169,7 @@ class PostgresBus(Bus):
             may_skip_opening=not self._through_pgbouncer,
         )
         try:
-            await transaction.hold(hold)
+            await transaction.hold(hold, optimistic=optimistic)
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
@@ -176,14 +178,15 @@ class PostgresBus(Bus):
             raise
         finally:
             try:
-                # After a commit, no transaction is open, and this does nothing.
-                with suppress(psycopg.Error):
-                    await connection.rollback()
+                if connection.pgconn.transaction_status != TransactionStatus.IDLE:
+                    with suppress(psycopg.Error):
+                        await connection.rollback()
             finally:
                 # A second cancellation may interrupt the rollback. The pool then closes the connection.
                 await self.pool.putconn(connection)
         self._leases.settle(transaction.changes.settlements.values())
-        self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        copies = transaction.changes.copies.values()
+        self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
         transaction.run_after_commit()
 
     @asynccontextmanager
@@ -369,10 +372,7 @@ class PostgresBus(Bus):
 
     async def _notify(self, streams: list[str]) -> None:
         async with self.pool.connection() as connection:
-            await connection.execute(
-                "SELECT pg_notify(%s, stream) FROM unnest(%s::text[]) AS stream",
-                (self._wakeups.channel, streams),
-            )
+            await connection.execute(self.queries["notify"], {"channel": self._wakeups.channel, "streams": streams})
 
     async def _raise_tokens(self, connection: Connection) -> None:
         """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""

@@ -12,6 +12,7 @@ from kingdom.bus.port import EventCopy
 from kingdom.bus.record import Record
 
 _encode = msgspec.json.Encoder().encode
+_COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def to_json(value: object) -> str:
@@ -40,6 +41,55 @@ def copy_row(number: int, copy: EventCopy) -> dict[str, Any]:
         "not_before": copy.at,
         "event_id_given": envelope.event_id_given,
     }
+
+
+def copy_rows(copies: Sequence[EventCopy]) -> str:
+    """Return published copies as the JSON document of a publish statement."""
+    return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
+
+
+def is_ordered(copy: EventCopy) -> bool:
+    """Return whether a copy is ordered with others of its key."""
+    return copy.stream.ordered and copy.envelope.partition_key is not None
+
+
+def may_be_withdrawn(copy: EventCopy) -> bool:
+    """Return whether a copy may turn out to be a duplicate after it was inserted."""
+    return is_ordered(copy) or copy.envelope.event_id_given
+
+
+def is_fresh(copy: EventCopy) -> bool:
+    """Return whether a copy needs nothing but an insert: it has a new id, no key and no delay."""
+    return copy.at is None and not may_be_withdrawn(copy)
+
+
+def event_parameters(copy: EventCopy) -> dict[str, Any]:
+    """Return one published copy as the parameters of the statement for a single event."""
+    row = copy_row(0, copy)
+    row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
+    return row
+
+
+def fresh_line(copy: EventCopy) -> str:
+    """Return a copy with a fresh id and without a delay as a line for COPY. See `copy_fresh` for its columns."""
+    envelope = copy.envelope
+    texts = (
+        copy.stream.name,
+        envelope.type,
+        envelope.trace_id,
+        envelope.owner_id,
+        envelope.aggregate_type,
+        envelope.aggregate_id,
+        to_json(envelope.attributes) if envelope.attributes else "{}",
+        to_json(envelope.payload),
+    )
+    line = "\t".join(texts)
+    if "\\" in line or line.count("\t") >= len(texts) or "\n" in line or "\r" in line:
+        line = "\t".join(text.translate(_COPY_ESCAPES) for text in texts)
+    key = "\\N" if envelope.partition_key is None else envelope.partition_key.translate(_COPY_ESCAPES)
+    numbers = f"{envelope.schema_version}\t{copy.stream.retry.max_attempts}"
+    # PostgreSQL also reads a UUID without hyphens, which are expensive to add.
+    return f"{envelope.event_id.int:032x}\t{envelope.occurred_at.isoformat()}\t{numbers}\t{key}\t{line}\n"
 
 
 def staged_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
@@ -93,7 +143,7 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
         partition_key=row["partition_key"],
         aggregate_type=row["aggregate_type"],
         aggregate_id=row["aggregate_id"],
-        attributes=row["attributes"],
+        attributes=row["attributes"] or {},
     )
 
 

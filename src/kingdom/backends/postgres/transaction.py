@@ -7,11 +7,23 @@ from datetime import timedelta
 from typing import Any, LiteralString, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor
+from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.rows import DictRow, dict_row
 
 from kingdom.backends.postgres.connection import keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
-from kingdom.backends.postgres.rows import copy_row, entry_rows, read_record, staged_row, to_json
+from kingdom.backends.postgres.rows import (
+    copy_rows,
+    entry_rows,
+    event_parameters,
+    fresh_line,
+    is_fresh,
+    is_ordered,
+    may_be_withdrawn,
+    read_record,
+    staged_row,
+    to_json,
+)
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import EventCopy, Put, Settlement, Transaction
@@ -22,7 +34,9 @@ from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 Queries = Mapping[str, LiteralString]
 # From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
-# From this many statements on, a pipeline saves more time in round trips than it costs in the event loop.
+# From this many rows with fresh ids on, COPY into the table itself is faster, although it takes one more round trip.
+COPY_FRESH_FROM_ROWS = 20
+# From this many statements on, a pipeline saves more round trips than it costs in the event loop.
 PIPELINE_FROM_STATEMENTS = 3
 _T = TypeVar("_T", Delivery, Settlement)
 # A function that checks the rows that a statement has returned.
@@ -52,9 +66,17 @@ class PostgresTransaction(Transaction):
         self._opening = tuple(opening)
         self._joined = not opening
         self._may_skip_opening = may_skip_opening
+        # The deliveries of an optimistic transaction, until their leases are locked.
+        self._unchecked: tuple[Delivery, ...] = ()
 
-    async def hold(self, deliveries: Sequence[Delivery]) -> None:
-        """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own."""
+    async def hold(self, deliveries: Sequence[Delivery], *, optimistic: bool = False) -> None:
+        """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own.
+
+        An `optimistic` transaction does so with its first read.
+        """
+        if optimistic:
+            self.held = self._unchecked = tuple(deliveries)
+            return
         behind: dict[int, bool] = {}
         for token, group in _by_token(deliveries).items():
             rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
@@ -66,12 +88,21 @@ class PostgresTransaction(Transaction):
         overtaking = {key for key, head in heads.items() if behind[head]}
         self.held = tuple(d for d in owned if d.ordering_key not in overtaking)
 
+    async def _check_leases(self) -> None:
+        """Lock the leases of an optimistic transaction, and fail if a delivery is no longer owned."""
+        deliveries, self._unchecked = self._unchecked, ()
+        await self.hold(deliveries)
+        if lost := {each.position for each in deliveries} - {each.position for each in self.held}:
+            raise LeaseLost(lost)
+
     async def apply(self, *, commit: bool) -> None:
         """Write the collected changes in the fixed lock order: leases, records, keys, events, log."""
         with translate_errors():
             await self._apply(commit=commit)
 
     async def _apply(self, *, commit: bool) -> None:
+        if commit and self._opening and self._may_skip_opening and await self._apply_at_once():
+            return
         if self._joined and any(s.ordering_key for s in self.changes.settlements.values()):
             await self._require_read_committed()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
@@ -82,7 +113,7 @@ class PostgresTransaction(Transaction):
             return
         # Settlements, records and some publishes must be rolled back if their check fails.
         copies = self.changes.copies.values()
-        may_roll_back = self.changes.puts or self.changes.settlements or any(map(_may_be_withdrawn, copies))
+        may_roll_back = self.changes.puts or self.changes.settlements or any(map(may_be_withdrawn, copies))
         if commit and not may_roll_back and len(statements) == 1 and self._opening and self._may_skip_opening:
             # A single statement is a transaction by itself.
             self._opening, commit = (), False
@@ -95,6 +126,43 @@ class PostgresTransaction(Transaction):
         await self._drop_idle_keys()
         if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
             raise Transient("a statement of this transaction failed, so the database has rolled it back")
+
+    async def _apply_at_once(self) -> bool:
+        """Write the changes by one statement that commits by itself, if they are of a kind that allows it."""
+        if self.changes.only_done:
+            await self._finish_alone()
+            return True
+        copies = self.changes.copies.values()
+        return (
+            len(copies) >= COPY_FRESH_FROM_ROWS
+            and not (self.changes.puts or self.changes.settlements or self.changes.entries)
+            and all(map(is_fresh, copies))
+            and await self._copy_fresh(copies)
+        )
+
+    async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
+        """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
+        lines = "".join(map(fresh_line, copies)).encode()
+        cursor = self._connection.cursor()
+        try:
+            # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
+            with keep_cancellation():
+                async with cursor.copy(self._queries["copy_fresh"]) as copying:
+                    await copying.write(lines)
+        except UniqueViolation:
+            return False
+        return True
+
+    async def _finish_alone(self) -> None:
+        """Archive the events of one lease by a statement that commits by itself. It finishes all of them or none."""
+        (token,) = {settled.token for settled in self.changes.settlements.values()}
+        sql, parameters, check = self._settle_many("done", token, list(self.changes.settlements), alone=True)
+        try:
+            rows = await (await self._execute(sql, parameters)).fetchall()
+        except DivisionByZero:
+            check(await self._fetch("hold", parameters))
+            raise Conflict("the events of a lease changed while they were settled: settle them again") from None
+        check(rows)
 
     async def _require_read_committed(self) -> None:
         """Refuse a caller's transaction that keeps an old snapshot. It could miss the next event of a key."""
@@ -114,7 +182,7 @@ class PostgresTransaction(Transaction):
     def _statements(self, *, staged: bool) -> Iterable[_Statement]:
         """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
-        held = {delivery.token for delivery in self.held}
+        held = set() if self._unchecked else {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
             yield self._queries["fence"], {"tokens": list(tokens)}, _accept_any
         puts = [put for _, put in sorted(self.changes.puts.items())]
@@ -177,16 +245,20 @@ class PostgresTransaction(Transaction):
         return self._queries[name], {"rows": to_json(rows)}, check
 
     def _publish_statements(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
-        ordered = [c for c in self.changes.copies.values() if _is_ordered(c)]
+        ordered = [c for c in self.changes.copies.values() if is_ordered(c)]
         keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
         if ordered:
-            yield self._queries["publish_ordered"], {"rows": _rows(ordered), **locks}, self._collect_duplicates(ordered)
+            in_keys = {"rows": copy_rows(ordered), **locks}
+            yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
         elif keys:
             yield self._queries["lock_keys"], locks, _accept_any
         unordered = [] if staged else self._unordered()
-        if unordered:
-            yield self._queries["publish"], {"rows": _rows(unordered)}, self._collect_duplicates(unordered)
+        if len(unordered) == 1:
+            yield self._queries["publish_one"], event_parameters(unordered[0]), self._collect_duplicates(unordered)
+        elif unordered:
+            counted = {"rows": copy_rows(unordered), "count": len(unordered)}
+            yield self._queries["publish"], counted, self._collect_duplicates(unordered)
 
     def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
@@ -202,12 +274,12 @@ class PostgresTransaction(Transaction):
             if not isinstance(settled.outcome, Done | Release):
                 yield self._settle_one(settled)
 
-    def _settle_many(self, name: str, token: int, positions: list[int]) -> _Statement:
+    def _settle_many(self, name: str, token: int, positions: list[int], *, alone: bool = False) -> _Statement:
         def check(rows: list[DictRow]) -> None:
             if lost := set(positions) - {row["id"] for row in rows}:
                 raise LeaseLost(lost)
 
-        return self._queries[name], {"token": token, "ids": positions}, check
+        return self._queries[name], {"token": token, "ids": positions, "alone": alone}, check
 
     def _settle_one(self, settled: Settlement) -> _Statement:
         parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
@@ -233,7 +305,7 @@ class PostgresTransaction(Transaction):
         return self._queries[name], parameters, check
 
     def _unordered(self) -> list[EventCopy]:
-        return [c for c in self.changes.copies.values() if not _is_ordered(c)]
+        return [c for c in self.changes.copies.values() if not is_ordered(c)]
 
     def _collect_duplicates(self, copies: Sequence[EventCopy]) -> _Check:
         def check(rows: list[DictRow]) -> None:
@@ -257,7 +329,7 @@ class PostgresTransaction(Transaction):
 
     async def _drop_idle_keys(self) -> None:
         """Delete the key rows that a publish of duplicates has created."""
-        pairs = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if _is_ordered(c)}
+        pairs = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if is_ordered(c)}
         if pairs:
             streams, keys = zip(*sorted(pairs), strict=True)
             await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
@@ -297,6 +369,8 @@ class PostgresTransaction(Transaction):
         return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
 
     async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        if self._unchecked:
+            await self._check_leases()
         with translate_errors():
             await self._open()
             return await (await self._execute(self._queries[name], parameters)).fetchall()
@@ -311,18 +385,6 @@ def _search_name(query: RecordQuery) -> str:
     if query.state is not None:
         return "find_by_state"
     return "find_by_owner" if query.owner is not None else "find_by_kind"
-
-
-def _is_ordered(copy: EventCopy) -> bool:
-    return copy.stream.ordered and copy.envelope.partition_key is not None
-
-
-def _may_be_withdrawn(copy: EventCopy) -> bool:
-    return _is_ordered(copy) or copy.envelope.event_id_given
-
-
-def _rows(copies: Sequence[EventCopy]) -> str:
-    return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:

@@ -13,6 +13,8 @@ from kingdom.backends.postgres.connection import Connection
 # Hints that come within this time are sent together.
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
+# A worker that waits can start at least this many handlers at once.
+_FEW_EVENTS = 4
 # Closing does not wait longer than this for the last hint.
 _LAST_HINT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
@@ -30,13 +32,16 @@ class PostgresWakeups:
         self._listener: asyncio.Task[None] | None = None
         self._hints = Hints()
 
-    def published(self, streams: Collection[str]) -> None:
-        """Wake the workers of this process now, and those of other processes within milliseconds."""
+    def published(self, streams: Collection[str], *, events: int | None = None) -> None:
+        """Wake the workers of this process now, and those of other processes within milliseconds.
+
+        A few events need no other process if a worker of this process waits for them.
+        """
         if not streams:
             return
-        self._hints.notify(streams)
-        self._unsent |= set(streams)
-        if self._sender is None or self._sender.done():
+        unheard = self._hints.notify(streams)
+        self._unsent |= unheard if events is not None and events <= _FEW_EVENTS else set(streams)
+        if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:

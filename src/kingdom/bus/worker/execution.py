@@ -5,15 +5,16 @@ Several reactions share one transaction. Effects run one by one.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kingdom.bus.cancellation import fail_on_stray_cancellation
+from kingdom.bus.cancellation import fail_if_stray
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.effect import Effect
 from kingdom.bus.effects.perform import perform, require_held
@@ -21,9 +22,9 @@ from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
 from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.telemetry import handler_span
+from kingdom.bus.telemetry import handler_spans
 from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
-from kingdom.bus.worker.keeper import HeldLease
+from kingdom.bus.worker.unit import Unit
 from kingdom.errors import Conflict, DeadlineExceeded, LeaseLost, Permanent, Transient, Unavailable
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _CONFLICTS_MAX = 5
 # A reaction may take this share of the time after which the store aborts an idle transaction.
 _IDLE_SHARE = 0.8
+# Errors that concern the whole unit, not one handler.
+_UNIT_FAILURES = (Conflict, Unavailable, LeaseLost)
+_DONE = Done()
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -56,85 +60,10 @@ def _handler_failures() -> Iterator[None]:
     """Turn an error of a handler into _HandlerFailed. Errors that affect the whole unit are not changed."""
     try:
         yield
-    except (Conflict, Unavailable, LeaseLost):
+    except _UNIT_FAILURES:
         raise
     except Exception as error:
         raise _HandlerFailed(error) from error
-
-
-@dataclass(slots=True, eq=False)
-class Unit:
-    """Deliveries of one lease that are handled one after another.
-
-    `open` has the deliveries that are neither settled nor lost, and `cancelled` the positions that an operator has
-    cancelled. `running` is the position whose handler runs now. `calls_outside` is true for effects. The unit starts
-    when `slot` is set. `lost` means that its lease was lost. `stopped` means that the worker has stopped it.
-    """
-
-    lease: HeldLease
-    deliveries: Sequence[Delivery]
-    calls_outside: bool
-    open: dict[int, Delivery] = field(init=False)
-    cancelled: set[int] = field(default_factory=set)
-    running: int | None = None
-    slot: asyncio.Event = field(default_factory=asyncio.Event)
-    lost: bool = False
-    stopped: bool = False
-    task: asyncio.Task[None] | None = None
-
-    def __post_init__(self) -> None:
-        self.open = {delivery.position: delivery for delivery in self.deliveries}
-
-    @property
-    def stream(self) -> str:
-        """Return the stream of the deliveries."""
-        return self.deliveries[0].stream
-
-    def adopt_task(self) -> None:
-        """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
-
-        Before this call, `task` is None, so `cancel` does not cancel the task. Otherwise asyncio would never run a task
-        that is cancelled before its first step, and its deliveries would not be released.
-        """
-        self.task = asyncio.current_task()
-        if self.lost or self.stopped:
-            raise asyncio.CancelledError
-
-    def stop(self) -> None:
-        """Cancel the unit, but only once: a second cancellation would interrupt the release of its deliveries."""
-        if not self.stopped:
-            self.stopped = True
-            self.cancel()
-
-    def uncancel(self) -> None:
-        """Let the task of the unit continue after the cancellation of one event."""
-        if self.task:
-            self.task.uncancel()
-
-    def cancel(self) -> None:
-        """Cancel the task of the unit. A task that has not started checks `lost` and `stopped` in `adopt_task`."""
-        if self.task:
-            self.task.cancel()
-
-
-def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
-    """Split claimed deliveries into runs: the deliveries of one key in order, or one delivery without a key."""
-    runs: dict[object, list[Delivery]] = {}
-    for delivery in deliveries:
-        runs.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
-    return runs.values()
-
-
-def join_into_groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
-    """Join runs into groups. A group has at most `size` deliveries, unless a single run is longer."""
-    group: list[Delivery] = []
-    for run in runs:
-        if group and len(group) + len(run) > size:
-            yield group
-            group = []
-        group = [*group, *run]
-    if group:
-        yield group
 
 
 class Execution:
@@ -152,31 +81,42 @@ class Execution:
         self._metrics = metrics
         self._timeout = timeout
         self._limiters = TargetLimiters()
+        self._open_span = handler_spans()
 
     async def run(self, unit: Unit) -> None:
-        """Handle a unit. If the store is unavailable, try again until the lease is lost."""
-        pause, together = _FIRST_PAUSE_SECONDS, True
+        """Handle a unit: reactions in groups that share a transaction, effects one by one.
+
+        A group that fails runs again as two halves, and a group that succeeds lets the next one be twice as large. So
+        one event that cannot be stored costs a few transactions more, not one for each of its neighbors. If the store
+        is unavailable, try again until the lease is lost.
+        """
+        self._open_span = handler_spans()
+        pause, size, stay_alone = _FIRST_PAUSE_SECONDS, len(unit.open), unit.calls_outside
+        alone = stay_alone
         while unit.open and not unit.lost:
+            group = list(islice(unit.open.values(), 1 if alone else size))
             try:
-                if together and not unit.calls_outside:
-                    await self._react_together(unit)
+                if alone:
+                    await self._run_one(unit, group[0])
                 else:
-                    await self._run_one_by_one(unit)
-            except (Conflict, _MustRunAlone):
-                together = False
+                    await self._react_together(unit, group)
+                size, alone = 2 * len(group), stay_alone
+                continue
+            except _MustRunAlone:
+                stay_alone = True
+            except Conflict:
+                pass
             except LeaseLost as lost:
                 self._drop_lost(unit, lost.positions)
-                together = False
             except Unavailable as error:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
                 await asyncio.sleep(pause)
-                pause, together = min(pause * 2, _LONGEST_PAUSE_SECONDS), False
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             except Exception:
-                if unit.calls_outside or not together:
+                if alone:
                     raise
-                # One handler of the group wrote something that cannot be stored. If each handler runs alone, only that
-                # handler fails.
-                together = False
+            # One handler of the group may have written something that cannot be stored.
+            size, alone = max(len(group) // 2, 1), stay_alone or len(group) == 1
 
     async def release(self, unit: Unit) -> None:
         """Return the open deliveries of a unit to their stream, without counting the attempt."""
@@ -191,39 +131,53 @@ class Execution:
         route = self._dispatcher.route(delivery)
         return isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
 
-    async def _react_together(self, unit: Unit) -> None:
-        """Run all reactions of a unit in one transaction. After a failure, skip the later events of the same key."""
-        async with self._bus.transaction(hold=list(unit.open.values())) as transaction:
+    async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
+        """Run reactions in one transaction. After a failure, skip the later events of the same key."""
+        # Events of one key must never run in two places, so the store confirms their lease first.
+        optimistic = not any(delivery.ordered for delivery in group)
+        async with self._bus.transaction(hold=group, optimistic=optimistic) as transaction:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
-            self._drop_lost(unit, unit.open.keys() - {delivery.position for delivery in transaction.held})
+            self._drop_lost(unit, {each.position for each in group} - {each.position for each in transaction.held})
+            routes = self._routes(transaction.held)
             async with self._group_deadline(unit):
-                await self._read_ahead(transaction)
-                for delivery in transaction.held:
-                    if delivery.ordering_key is None or delivery.ordering_key not in stopped:
-                        outcome = await self._react_in_group(unit, delivery, transaction)
+                await self._read_ahead(transaction, routes)
+                for delivery, route in zip(transaction.held, routes, strict=True):
+                    key = delivery.ordering_key
+                    if key is None or key not in stopped:
+                        outcome = await self._react_in_group(unit, delivery, route, transaction)
                         outcomes[delivery] = outcome
-                        await transaction.settle(delivery, outcome)
-                        if delivery.ordering_key and not isinstance(outcome, Done):
-                            stopped.add(delivery.ordering_key)
+                        if key and not isinstance(outcome, Done):
+                            stopped.add(key)
+            await transaction.settle_all(outcomes)
         self._record_settled(unit, outcomes)
-        unit.open.clear()
+        for delivery in group:
+            unit.open.pop(delivery.position, None)
 
-    async def _read_ahead(self, transaction: Transaction) -> None:
-        routes = [(self._dispatcher.route(delivery), delivery.envelope) for delivery in transaction.held]
+    def _routes(self, deliveries: Sequence[Delivery]) -> list["HandlerRoute[Any] | Defer"]:
+        """Return the route of each delivery. Deliveries of one type and version share one."""
+        found: dict[tuple[str, int], HandlerRoute[Any] | Defer] = {}
+        routes = []
+        for delivery in deliveries:
+            kind = (delivery.envelope.type, delivery.envelope.schema_version)
+            route = found.get(kind)
+            if route is None:
+                route = found[kind] = self._dispatcher.route(delivery)
+            routes.append(route)
+        return routes
+
+    async def _read_ahead(self, transaction: Transaction, routes: Sequence["HandlerRoute[Any] | Defer"]) -> None:
         keys = {
-            (route.reads, envelope.aggregate_id): None
-            for route, envelope in routes
+            (route.reads, delivery.envelope.aggregate_id): None
+            for delivery, route in zip(transaction.held, routes, strict=True)
             if isinstance(route, HandlerRoute) and route.reads
         }
         if len(keys) > 1:
             await transaction.read_ahead(keys)
 
-    async def _run_one_by_one(self, unit: Unit) -> None:
-        for delivery in list(unit.open.values()):
-            if delivery.position in unit.open and not unit.lost:
-                outcome = await self._rerun_on_conflict(unit, delivery)
-                self._record_settled(unit, {delivery: outcome})
+    async def _run_one(self, unit: Unit, delivery: Delivery) -> None:
+        outcome = await self._rerun_on_conflict(unit, delivery)
+        self._record_settled(unit, {delivery: outcome})
 
     async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome:
         for _ in range(_CONFLICTS_MAX - 1):
@@ -239,7 +193,7 @@ class Execution:
             return failure
 
     async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome:
-        route = self._route(unit, delivery)
+        route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
         try:
@@ -254,22 +208,25 @@ class Execution:
             await self._settle_all(unit, {delivery: outcome})
         return outcome
 
-    async def _react_in_group(self, unit: Unit, delivery: Delivery, transaction: Transaction) -> Outcome:
+    async def _react_in_group(
+        self, unit: Unit, delivery: Delivery, found: "HandlerRoute[Any] | Defer", transaction: Transaction
+    ) -> Outcome:
         """Run one reaction in the transaction of its group. If it fails, roll back only its own changes."""
-        route = self._route(unit, delivery)
+        route = self._allowed_route(unit, delivery, found)
         if not isinstance(route, HandlerRoute):
             return route
         savepoint, keys = transaction.changes.savepoint(), transaction.dedup_keys_taken
         unit.running, started = delivery.position, time.monotonic()
         try:
-            with _handler_failures():
-                return await self._react(delivery, route, transaction)
-        except _HandlerFailed as failed:
+            return await self._react(delivery, route, transaction)
+        except _UNIT_FAILURES:
+            raise
+        except Exception as error:
             if transaction.dedup_keys_taken != keys:
                 # Only a rollback of the whole transaction frees the dedup key.
-                raise _MustRunAlone from failed.error
+                raise _MustRunAlone from error
             transaction.changes.roll_back_to(savepoint)
-            return self._failure(delivery, failed.error)
+            return self._failure(delivery, error)
         finally:
             unit.running = None
             self._metrics.record_handled(delivery, time.monotonic() - started)
@@ -282,9 +239,12 @@ class Execution:
     async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
         cause = current_cause.set(delivery.envelope)
         try:
-            with handler_span(delivery), fail_on_stray_cancellation("the handler"):
+            with self._open_span(delivery):
                 event = route.receive(delivery)
-                return await route.handler(event, transaction) or Done()  # type: ignore[operator]  # no effect comes here
+                return await route.handler(event, transaction) or _DONE  # type: ignore[operator]  # no effect comes here
+        except asyncio.CancelledError as error:
+            fail_if_stray(error, "the handler")
+            raise
         finally:
             current_cause.reset(cause)
 
@@ -294,7 +254,7 @@ class Execution:
         try:
             with _handler_failures():
                 async with self._handler_deadline(unit, delivery, seconds):
-                    with handler_span(delivery):
+                    with self._open_span(delivery):
                         return await perform(self._bus, effect, delivery, route.receive(delivery), self._limiters)
         except _HandlerFailed as failed:
             failure = self._failure(delivery, failed.error)
@@ -303,9 +263,10 @@ class Execution:
         finally:
             current_cause.reset(cause)
 
-    def _route(self, unit: Unit, delivery: Delivery) -> "HandlerRoute[Any] | Outcome":
+    def _allowed_route(
+        self, unit: Unit, delivery: Delivery, route: "HandlerRoute[Any] | Defer"
+    ) -> "HandlerRoute[Any] | Outcome":
         """Return the handler of a delivery, or its outcome if the delivery must not run."""
-        route = self._dispatcher.route(delivery)
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
         if quarantined := delivery.quarantine():
@@ -356,14 +317,14 @@ class Execution:
 
     async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
         async with self._bus.transaction() as transaction:
-            for delivery, outcome in outcomes.items():
-                await transaction.settle(delivery, outcome)
+            await transaction.settle_all(outcomes)
         for delivery in outcomes:
             unit.open.pop(delivery.position, None)
 
     def _record_settled(self, unit: Unit, outcomes: dict[Delivery, Outcome]) -> None:
+        for outcome_type, count in Counter(map(type, outcomes.values())).items():
+            self._metrics.count_settled(unit.stream, outcome_type, count)
         for delivery, outcome in outcomes.items():
-            self._metrics.count_settled(delivery, outcome)
             unit.open.pop(delivery.position, None)
             if not isinstance(outcome, Done):
                 for position in delivery.run:

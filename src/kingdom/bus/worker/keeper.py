@@ -1,5 +1,6 @@
 """Renew leases in a separate thread, so that a handler that blocks the event loop cannot prevent it."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ _PAUSE_SECONDS = 0.5
 # A handler is cancelled at its deadline. If it still runs this long afterwards, it blocks the loop, and its lease is
 # no longer renewed.
 _DEADLINE_GRACE_SECONDS = 1.0
+_SHORTEST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.01, 1.0
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -69,6 +71,8 @@ class LeaseKeeper:
         self._leases: dict[int, HeldLease] = {}
         self._lock = threading.Lock()
         self._changed = threading.Event()
+        # When the thread wakes by itself. Only a lease that is due earlier must wake it.
+        self._wakes_at = math.inf
         self._stopped = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="kingdom-lease-keeper", daemon=True)
@@ -93,7 +97,9 @@ class LeaseKeeper:
         """Renew a lease from now on."""
         with self._lock:
             self._leases[lease.token] = lease
-        self._changed.set()
+            must_wake = lease.due_at < self._wakes_at
+        if must_wake:
+            self._changed.set()
 
     def drop(self, token: int) -> None:
         """Stop renewing a lease."""
@@ -104,16 +110,21 @@ class LeaseKeeper:
         while not self._stopped:
             with self._lock:
                 leases = list(self._leases.values())
-            now = time.monotonic()
             if leases:
                 try:
-                    self._renew_due(leases, now)
+                    self._renew_due(leases, time.monotonic())
                 except Exception:  # noqa: BLE001 - no error may end the renewal
                     _log.exception("leases not renewed, trying again")
-            next_due = min((lease.due_at for lease in leases), default=now + 60)
-            # Wake at least once a second to notice handlers past their deadline.
-            self._changed.wait(min(max(next_due - time.monotonic(), 0.01), 1.0))
+            self._changed.wait(self._plan_wake())
             self._changed.clear()
+
+    def _plan_wake(self) -> float:
+        """Return the seconds until the next renewal, but at most one: handlers past their deadline must be noticed."""
+        now = time.monotonic()
+        with self._lock:
+            next_due = min((lease.due_at for lease in self._leases.values()), default=now + _LONGEST_WAIT_SECONDS)
+            self._wakes_at = now + min(max(next_due - now, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
+            return self._wakes_at - now
 
     def _renew_due(self, leases: list[HeldLease], now: float) -> None:
         overdue = {lease.token for lease in leases if lease.is_overdue(now)}

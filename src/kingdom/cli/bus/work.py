@@ -50,7 +50,7 @@ async def work(
     concurrency: Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")] = 16,
     batch: Annotated[
         int, typer.Option(min=1, help="The maximum number of events that the worker claims at once.")
-    ] = 100,
+    ] = 200,
     grace: Annotated[str, typer.Option(help="The time that running handlers get to finish.")] = "30s",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,

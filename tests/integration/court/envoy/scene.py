@@ -102,11 +102,13 @@ class BarredBus:
         self.barred = False
         self.refused = 0
 
-    def transaction(self, hold: Sequence[Delivery] = ()) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
         if self.barred:
             self.refused += 1
             raise Unavailable("the store is barred")
-        return self._bus.transaction(hold)
+        return self._bus.transaction(hold, optimistic=optimistic)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)

@@ -119,14 +119,14 @@ async def test_what_does_not_concern_us_or_what_we_did_is_acknowledged_and_no_ev
 class _Away(FilesBus):
     """A store that cannot be reached."""
 
-    def transaction(self, hold: object = ()) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
+    def transaction(self, hold: object = (), **_: object) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
         raise Unavailable(f"the store is away, and so are {hold}")
 
 
 class _Stuck(FilesBus):
     """A store that does not answer."""
 
-    def transaction(self, hold: object = ()) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
+    def transaction(self, hold: object = (), **_: object) -> AbstractAsyncContextManager[Transaction]:  # type: ignore[override]
         del hold
         return _Never()
 

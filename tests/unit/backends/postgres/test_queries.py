@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from kingdom.backends.postgres.queries import in_schema, load_queries
@@ -21,7 +23,7 @@ def test_statements_carry_no_comments_and_no_end() -> None:
 
 def test_fragments_are_inserted() -> None:
     queries = load_queries("kingdom")
-    assert not [name for name, statement in queries.items() if "{" in statement]
+    assert not [name for name, statement in queries.items() if re.search(r"\{\w", statement)]
     assert queries["done"].count("event_id_given") == queries["discard"].count("event_id_given") == 2
 
 

@@ -20,9 +20,9 @@ n int, event_id uuid, stream text, event_type text, schema_version int, occurred
 -- fragment: delivery_columns
 -- The columns of a delivery. Python has no equivalent of an infinite time, so it becomes NULL.
 event.id, event.event_id, event.event_type, event.schema_version, event.occurred_at, event.trace_id, event.owner_id,
-  event.partition_key, event.ordered, event.aggregate_type, event.aggregate_id, event.attributes, event.payload_json,
-  event.attempt_count, event.max_attempts, event.crash_count, event.lease_token, event.cancel_requested,
-  event.created_at, nullif(event.next_retry_at, 'infinity') AS due_at
+  event.partition_key, event.ordered, event.aggregate_type, event.aggregate_id,
+  nullif(event.attributes, '{}') AS attributes, event.payload_json, event.attempt_count, event.max_attempts,
+  event.crash_count, event.lease_token, event.cancel_requested, event.created_at, nullif(event.next_retry_at, 'infinity') AS due_at
 
 -- fragment: record_columns
 kind, id, version, state, owner, due_at, doc

@@ -1,6 +1,7 @@
 -- name: publish
 -- Insert copies into unordered streams, and return the numbers of the copies that their stream already has.
-WITH copies AS MATERIALIZED (
+-- Almost always there are none. Then `copies` is read only once, and so it is not materialized.
+WITH copies AS NOT MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
 inserted AS (
   INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
@@ -9,7 +10,26 @@ inserted AS (
   ON CONFLICT (stream, event_id) DO NOTHING
   RETURNING stream, event_id)
 SELECT copies.n FROM copies
- WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
+ WHERE (SELECT count(*) FROM inserted) < %(count)s
+   AND (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
+
+-- name: publish_one
+-- Insert one copy into an unordered stream, and return its number if the stream already has it. Single parameters cost
+-- the server half as much as one JSON document.
+WITH inserted AS (
+  INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
+  VALUES (%(event_id)s, %(stream)s, %(event_type)s, %(schema_version)s, %(occurred_at)s, %(trace_id)s, %(owner_id)s,
+          %(partition_key)s, %(aggregate_type)s, %(aggregate_id)s, %(attributes)s, %(payload_json)s, %(max_attempts)s,
+          %(not_before)s, %(event_id_given)s, greatest(clock_timestamp(), %(not_before)s::timestamptz))
+  ON CONFLICT (stream, event_id) DO NOTHING
+  RETURNING id)
+SELECT %(n)s::int AS n WHERE NOT EXISTS (SELECT FROM inserted);
+
+-- name: copy_fresh
+-- Write many copies whose ids are new, in the fastest way. It fails if a stream already has one of them.
+COPY kingdom.outbox_event (event_id, occurred_at, schema_version, max_attempts, partition_key, stream, event_type,
+                           trace_id, owner_id, aggregate_type, aggregate_id, attributes, payload_json)
+FROM STDIN;
 
 -- name: publish_ordered
 -- Insert copies into ordered streams, and return the numbers of the copies that their stream already has. Each key has
@@ -94,3 +114,8 @@ WITH inserted AS (
   RETURNING stream, event_id)
 SELECT copies.n FROM pg_temp.outbox_staged copies
  WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
+
+-- name: notify
+-- Wake the workers of other processes. A lost wake-up costs one polling period, so its commit does not wait for the disk.
+WITH fast_commit AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT pg_notify(%(channel)s, stream) FROM fast_commit, unnest(%(streams)s::text[]) AS stream;

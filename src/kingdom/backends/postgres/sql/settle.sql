@@ -11,7 +11,8 @@ SELECT 1 FROM (SELECT stream, key FROM unnest(%(lock_streams)s::text[], %(lock_k
                       WHERE q.stream = wanted.stream AND q.partition_key = wanted.key COLLATE "C" FOR UPDATE) locked;
 
 -- name: done
--- Archive finished events that the lease still owns, and return their ids.
+-- Archive finished events that the lease still owns, and return their ids. `alone` is true if the statement commits by
+-- itself. It must then finish all events or none, so it fails by a division by zero if the lease owns only some.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 finished AS (
   DELETE FROM kingdom.outbox_event
@@ -20,7 +21,9 @@ finished AS (
 archived AS (
   INSERT INTO kingdom.outbox_archive ({archive_columns}, history)
   SELECT {archive_columns}, history FROM finished)
-SELECT id FROM finished;
+SELECT id FROM finished
+ WHERE CASE WHEN %(alone)s THEN 1 / ((SELECT count(*) FROM finished) = cardinality(%(ids)s::bigint[]))::int = 1
+            ELSE true END;
 
 -- name: done_ordered
 -- Archive finished events of ordered streams that the lease still owns, make the next event of each key its head, and

@@ -1,0 +1,83 @@
+"""Units: deliveries of one lease that a worker handles one after another."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.worker.keeper import HeldLease
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """Deliveries of one lease that are handled one after another.
+
+    `open` has the deliveries that are neither settled nor lost, and `cancelled` the positions that an operator has
+    cancelled. `running` is the position whose handler runs now. `calls_outside` is true for effects. The unit starts
+    when `slot` is set. `lost` means that its lease was lost. `stopped` means that the worker has stopped it.
+    """
+
+    lease: HeldLease
+    deliveries: Sequence[Delivery]
+    calls_outside: bool
+    open: dict[int, Delivery] = field(init=False)
+    cancelled: set[int] = field(default_factory=set)
+    running: int | None = None
+    slot: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: bool = False
+    stopped: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.open = {delivery.position: delivery for delivery in self.deliveries}
+
+    @property
+    def stream(self) -> str:
+        """Return the stream of the deliveries."""
+        return self.deliveries[0].stream
+
+    def adopt_task(self) -> None:
+        """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
+
+        Until then `task` is None, so that `cancel` cannot cancel it: asyncio never runs a task that is cancelled before
+        its first step, and its deliveries would not be released.
+        """
+        self.task = asyncio.current_task()
+        if self.lost or self.stopped:
+            raise asyncio.CancelledError
+
+    def stop(self) -> None:
+        """Cancel the unit, but only once: a second cancellation would interrupt the release of its deliveries."""
+        if not self.stopped:
+            self.stopped = True
+            self.cancel()
+
+    def uncancel(self) -> None:
+        """Let the task of the unit continue after the cancellation of one event."""
+        if self.task:
+            self.task.uncancel()
+
+    def cancel(self) -> None:
+        """Cancel the task of the unit. A task that has not started checks `lost` and `stopped` in `adopt_task`."""
+        if self.task:
+            self.task.cancel()
+
+
+def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    """Split claimed deliveries into runs: the deliveries of one key in order, or one delivery without a key."""
+    runs: dict[object, list[Delivery]] = {}
+    for delivery in deliveries:
+        runs.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
+    return runs.values()
+
+
+def join_into_groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
+    """Join runs into groups. A group has at most `size` deliveries, unless a single run is longer."""
+    group: list[Delivery] = []
+    for run in runs:
+        if group and len(group) + len(run) > size:
+            yield group
+            group = []
+        group.extend(run)
+    if group:
+        yield group
