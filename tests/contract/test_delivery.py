@@ -161,6 +161,26 @@ async def test_a_worker_waits_no_longer_than_it_said(scene: Scene) -> None:
         await scene.bus.wait({"free"}, timedelta(milliseconds=10))
 
 
+async def test_a_reaction_that_reads_nothing_and_publishes_a_chosen_id_runs_once_and_so_do_its_neighbours(
+    scene: Scene,
+) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Ping")
+    async def forward(event: Event[dict[str, int]], transaction: Transaction) -> None:
+        runs.append(event.payload["number"])
+        if event.payload["number"] == 1:
+            await transaction.publish(Envelope(type="Forwarded", stream="other", event_id=uuid4()))
+
+    events = [ping(number) for number in range(3)]
+    await scene.bus.publish(*events)
+    async with scene.working(dispatcher, "free"):
+        await eventually(lambda: not any(row.open for row in scene.picture.rows if row.stream == "free"), "all ended")
+    assert [await scene.status(event) for event in events] == ["DONE"] * 3
+    assert sorted(runs) == [0, 1, 2]
+    assert len(await scene.claim("other")) == 1
+
+
 async def test_a_reaction_takes_effect_once_though_it_fails_and_is_run_again(scene: Scene) -> None:
     dispatcher = Dispatcher()
     runs = 0

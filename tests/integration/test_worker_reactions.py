@@ -10,6 +10,7 @@ from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import (
     Dead,
     Dispatcher,
+    Done,
     Envelope,
     Event,
     LogEntry,
@@ -20,7 +21,7 @@ from kingdom.bus import (
     Transaction,
 )
 from kingdom.bus.worker.worker import GROUP_SIZE
-from kingdom.errors import Conflict, Permanent
+from kingdom.errors import Conflict, LeaseLost, Permanent
 from tests.integration.running import (
     HOUR,
     LATE_RETRY,
@@ -38,6 +39,12 @@ from tests.integration.running import (
 
 GROUP = GROUP_SIZE
 KEEP = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group commits only when all its reactions have run, however slow the machine is."""
+    monkeypatch.setattr("kingdom.bus.worker.execution.GROUP_SECONDS", 3600.0)
 
 
 def note(what: str, subject: int = 0) -> LogEntry:
@@ -122,6 +129,35 @@ async def test_a_group_that_cannot_commit_is_rerun_as_two_halves(dsn: str) -> No
     assert [row["n"] for row in logged] == list(range(8))
     assert len({row["xid"] for row in logged}) == 2
     assert [row["n"] for row in attempts] == [1]
+
+
+async def test_a_group_that_takes_long_commits_what_is_done(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kingdom.bus.worker.execution.GROUP_SECONDS", 0.0)
+    dispatcher = Dispatcher()
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Event[dict[str, int]], transaction: Transaction) -> None:
+        await transaction.append(note("handled", received.payload["n"]))
+
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 5))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 5)
+        logged = await rows(bus, "SELECT (data->>'n')::int AS n, xid FROM kingdom.log ORDER BY seq")
+    assert [row["n"] for row in logged] == list(range(5))
+    assert len({row["xid"] for row in logged}) == 5
+
+
+async def test_an_optimistic_transaction_writes_nothing_for_a_delivery_that_is_no_longer_leased(dsn: str) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 1))
+        (delivery,) = await bus.claim("jobs", 1, "test")
+        async with bus.transaction() as transaction:
+            await transaction.settle(delivery, Done())
+        with pytest.raises(LeaseLost):
+            async with bus.transaction(hold=[delivery], optimistic=True) as transaction:
+                await transaction.put(Record(kind="mark", id="late", state="made"))
+        assert await rows(bus, "SELECT id FROM kingdom.record") == []
 
 
 async def test_an_event_that_cannot_be_stored_costs_its_neighbours_a_few_transactions(dsn: str) -> None:

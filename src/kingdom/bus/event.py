@@ -9,7 +9,7 @@ from kingdom.bus.envelope import Envelope
 T = TypeVar("T")
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class Event(msgspec.Struct, Generic[T], frozen=True):
     """One received event. `fence` grows with every delivery, so that a target can refuse calls of an older delivery."""
 
     payload: T

@@ -103,20 +103,23 @@ class PostgresTransaction(Transaction):
     async def _apply(self, *, commit: bool) -> None:
         if commit and self._opening and self._may_skip_opening and await self._apply_at_once():
             return
+        if any(delivery.position not in self.changes.settlements for delivery in self._unchecked):
+            await self._check_leases()
         if self._joined and any(s.ordering_key for s in self.changes.settlements.values()):
             await self._require_read_committed()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
             await self._publish_staged(large)
         statements = list(self._statements(staged=bool(large)))
+        # These statements check the leases. A later check would not find the settled events.
+        self._unchecked = ()
         if not statements and self._opening:
             return
         # Settlements, records and some publishes must be rolled back if their check fails.
         copies = self.changes.copies.values()
         may_roll_back = self.changes.puts or self.changes.settlements or any(map(may_be_withdrawn, copies))
         if commit and not may_roll_back and len(statements) == 1 and self._opening and self._may_skip_opening:
-            # A single statement is a transaction by itself.
-            self._opening, commit = (), False
+            self._opening, commit = (), False  # a single statement is a transaction by itself
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
             await self._open()
             sent = [(await self._execute(sql, parameters), check) for sql, parameters, check in statements]
@@ -142,12 +145,11 @@ class PostgresTransaction(Transaction):
 
     async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
         """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
-        lines = "".join(map(fresh_line, copies)).encode()
-        cursor = self._connection.cursor()
+        lines = "".join(map(fresh_line, copies))
         try:
             # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
             with keep_cancellation():
-                async with cursor.copy(self._queries["copy_fresh"]) as copying:
+                async with self._connection.cursor().copy(self._queries["copy_fresh"]) as copying:
                     await copying.write(lines)
         except UniqueViolation:
             return False

@@ -13,8 +13,6 @@ from kingdom.backends.postgres.connection import Connection
 # Hints that come within this time are sent together.
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
-# A worker that waits can start at least this many handlers at once.
-_FEW_EVENTS = 4
 # Closing does not wait longer than this for the last hint.
 _LAST_HINT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
@@ -35,12 +33,12 @@ class PostgresWakeups:
     def published(self, streams: Collection[str], *, events: int | None = None) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds.
 
-        A few events need no other process if a worker of this process waits for them.
+        A single event needs no other process if a worker of this process waits for it.
         """
         if not streams:
             return
         unheard = self._hints.notify(streams)
-        self._unsent |= unheard if events is not None and events <= _FEW_EVENTS else set(streams)
+        self._unsent |= unheard if events == 1 else set(streams)
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 

@@ -37,6 +37,8 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _CONFLICTS_MAX = 5
 # A reaction may take this share of the time after which the store aborts an idle transaction.
 _IDLE_SHARE = 0.8
+# A group commits after about this time, although more reactions wait: others wait for what it has locked.
+GROUP_SECONDS = 0.05
 # Errors that concern the whole unit, not one handler.
 _UNIT_FAILURES = (Conflict, Unavailable, LeaseLost)
 _DONE = Done()
@@ -142,8 +144,12 @@ class Execution:
             routes = self._routes(transaction.held)
             async with self._group_deadline(unit):
                 await self._read_ahead(transaction, routes)
+                until = time.monotonic() + GROUP_SECONDS
                 for delivery, route in zip(transaction.held, routes, strict=True):
                     key = delivery.ordering_key
+                    if outcomes and time.monotonic() > until:
+                        # Commit what is done. The rest is the next group.
+                        break
                     if key is None or key not in stopped:
                         outcome = await self._react_in_group(unit, delivery, route, transaction)
                         outcomes[delivery] = outcome
@@ -151,8 +157,6 @@ class Execution:
                             stopped.add(key)
             await transaction.settle_all(outcomes)
         self._record_settled(unit, outcomes)
-        for delivery in group:
-            unit.open.pop(delivery.position, None)
 
     def _routes(self, deliveries: Sequence[Delivery]) -> list["HandlerRoute[Any] | Defer"]:
         """Return the route of each delivery. Deliveries of one type and version share one."""
@@ -241,10 +245,11 @@ class Execution:
         try:
             with self._open_span(delivery):
                 event = route.receive(delivery)
-                return await route.handler(event, transaction) or _DONE  # type: ignore[operator]  # no effect comes here
-        except asyncio.CancelledError as error:
-            fail_if_stray(error, "the handler")
-            raise
+                try:
+                    return await route.handler(event, transaction) or _DONE  # type: ignore[operator]  # no effect here
+                except asyncio.CancelledError as error:
+                    fail_if_stray(error, "the handler")
+                    raise
         finally:
             current_cause.reset(cause)
 

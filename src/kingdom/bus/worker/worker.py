@@ -17,7 +17,7 @@ from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus
 from kingdom.bus.worker.dispatcher import Dispatcher
-from kingdom.bus.worker.execution import Execution
+from kingdom.bus.worker.execution import GROUP_SECONDS, Execution
 from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.worker.unit import Unit, join_into_groups, split_into_runs
 from kingdom.errors import KingdomError, Misconfigured
@@ -336,7 +336,7 @@ class Worker:
     def _group_size(self, stream: str) -> int:
         """Return how many reactions share a transaction. Groups of slow reactions are smaller."""
         seconds = self._metrics.seconds_per_event.get(stream, 0.0)
-        return max(1, min(GROUP_SIZE, int(_CLAIM_SECONDS / max(seconds, 1e-6))))
+        return max(1, min(GROUP_SIZE, int(GROUP_SECONDS / max(seconds, 1e-6))))
 
     def _is_full(self) -> bool:
         return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
