@@ -15,7 +15,16 @@ from kingdom.verify.fleet import COMMAND, FleetMember
 from kingdom.verify.history import HistoryEntry
 from kingdom.verify.report import TrialReport
 from kingdom.verify.trial import Trial, open_trial
-from kingdom.verify.workload import ANY, BLOCKING, CALLED, CALLED_IN_TIME, LINE, PAUSED, REACTED, Job
+from kingdom.verify.workload import (
+    ANY,
+    BLOCKING,
+    CALL_VISIBLE_IN_TIME,
+    CALL_WITH_IDENTIFIER,
+    LINE,
+    PAUSED,
+    REACTED,
+    Job,
+)
 
 BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
@@ -72,7 +81,7 @@ class Scenario:
 
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
     """Stop a worker before its call. When it continues, another worker handles the same event."""
-    event = CALLED.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
+    event = CALL_WITH_IDENTIFIER.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
     await _start_workers(trial, 2)
     await trial.publish(event)
     await trial.wait_until(_seen("reconciled", key="one"))
@@ -89,7 +98,7 @@ async def _a_worker_dies(trial: Trial) -> None:
 
 
 async def _an_answer_is_lost(trial: Trial) -> None:
-    await trial.publish(CALLED.envelope(Job(call="one", answers=("accept_then_fail",)), stream=ANY))
+    await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", answers=("accept_then_fail",)), stream=ANY))
     await _start_workers(trial, 1)
     await trial.wait_until(_seen("accepted", key="one"))
 
@@ -97,7 +106,7 @@ async def _an_answer_is_lost(trial: Trial) -> None:
 async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
     """Stop a worker with its call half sent. Another worker finds the call absent, and sends it."""
     await _start_workers(trial, 2)
-    await trial.publish(CALLED.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
+    await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
     await trial.wait_until(_seen("accepted", key="one"))
     await _woken(trial)
     await trial.wait_until(lambda entries: len(_all(entries, "received", key="one")) > 1)
@@ -120,7 +129,7 @@ async def _poison_among_others(trial: Trial) -> None:
 
 async def _a_slow_call_in_line(trial: Trial) -> None:
     """Put a call between two reactions of one key. The later reaction must not overtake it."""
-    slow = CALLED.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
+    slow = CALL_WITH_IDENTIFIER.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
     first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
     await trial.publish(first, slow, last)
     await _start_workers(trial, 1)
@@ -172,7 +181,7 @@ async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
     """Let a call take so long that only renewals keep its lease."""
     await _start_workers(trial, 2)
     work_ms = int(trial.lease.total_seconds() * 1000 * 2)
-    await trial.publish(CALLED.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
+    await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
     await trial.wait_until(_seen("accepted", key="one"))
 
 
@@ -224,7 +233,7 @@ async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
 
 
 async def _a_call_arrives_late(trial: Trial) -> None:
-    await trial.publish(CALLED_IN_TIME.envelope(Job(call="one", answers=("accept_late",)), stream=ANY))
+    await trial.publish(CALL_VISIBLE_IN_TIME.envelope(Job(call="one", answers=("accept_late",)), stream=ANY))
     await _start_workers(trial, 1)
     await trial.wait_until(_seen("accepted", key="one"))
 

@@ -9,7 +9,7 @@ EXPLAINED: Mapping[str, str] = {
     ),
     "backends/postgres/sql/settle.sql done_ordered: drops the predicate"
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
-        "no two leases hold events of one key, so an event of the lease that is in flight is in flight under that lease"
+        "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
     "backends/postgres/bus.py PostgresBus.transaction: does"
     " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (

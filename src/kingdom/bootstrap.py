@@ -197,10 +197,13 @@ def directory_of(url: str) -> Path | None:
 
 
 def generals_directory_of(settings: Settings, realm: "Realm") -> Path:
-    """Return the directory of the Generals: as configured, else in the store of files, else next to kingdom.yaml."""
-    if realm.generals:
-        return Path(realm.generals)
-    return (directory_of(settings.database_url) or settings.base_directory) / "generals"
+    """Return the directory of the Generals: as configured, else in the directory of the realm."""
+    return Path(realm.generals) if realm.generals else realm_directory_of(settings) / "generals"
+
+
+def realm_directory_of(settings: Settings) -> Path:
+    """Return the directory that people edit: the store of files, else the directory of kingdom.yaml."""
+    return directory_of(settings.database_url) or settings.base_directory
 
 
 def data_directory_of(settings: Settings) -> Path:

@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
+DEFAULT_METRICS_PREFIX = "kingdom"
 # The file with the settings of a realm. Relative paths in it start at its directory.
 FILE = "kingdom.yaml"
 # The default store: files in a subdirectory of the current directory.
@@ -34,6 +36,8 @@ class Settings:
     listen_url: str | None = None
     application: str | None = None
     actor: str = ""
+    # The first part of the names of the metrics of the bus.
+    metrics_prefix: str = DEFAULT_METRICS_PREFIX
 
     @property
     def is_files(self) -> bool:
@@ -79,6 +83,7 @@ class Settings:
             listen_url=os.environ.get("KINGDOM_LISTEN_URL") or None,
             application=application or os.environ.get("KINGDOM_APP") or None,
             actor=os.environ.get("KINGDOM_ACTOR") or _user_at_host(),
+            metrics_prefix=_metrics_prefix(),
         )
 
 
@@ -103,6 +108,15 @@ def _flag(name: str) -> bool:
     if value not in _TRUE | _FALSE:
         raise Misconfigured(f"{name} is {value!r}: set it to 1 or 0, or leave it unset")
     return value in _TRUE
+
+
+def _metrics_prefix() -> str:
+    prefix = os.environ.get("KINGDOM_METRICS_PREFIX") or DEFAULT_METRICS_PREFIX
+    if not re.fullmatch(r"[A-Za-z_]\w*", prefix, re.ASCII):
+        raise Misconfigured(
+            f"KINGDOM_METRICS_PREFIX is {prefix!r}: a metric name has letters, digits and _, and no digit at its start"
+        )
+    return prefix
 
 
 def _user_at_host() -> str:

@@ -1,5 +1,6 @@
 """Generals from the command line, on a store of files; the scripted agent plays those that come with Kingdom."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -9,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from kingdom.bootstrap import open_bus
+from kingdom.clock import utc_now
 from kingdom.court.memory import apply_memory_updates
 from kingdom.court.package_files import SHIPPED
+from kingdom.workflow.past_results import NOTICE, PastResult, save_past_result
+from kingdom.workflow.reactions import engine
 from tests.acceptance.front import Typist
 from tests.acceptance.runs import Runs
 from tests.acceptance.terminal import Terminal
@@ -72,7 +77,7 @@ def test_a_person_sees_what_a_general_has_learned_and_lets_it_count_everywhere(l
 
 def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Typist) -> None:
     nobody = laptop("general", "list")
-    assert "kingdom general install NAME (gen-jira, gen-pr, gen-hello, gen-briefing)" in nobody.out
+    assert "kingdom general install NAME (gen-jira, gen-pr, gen-test, gen-hello, gen-briefing)" in nobody.out
     assert laptop.ask("general", "list")["generals"] == []
 
 
@@ -176,9 +181,41 @@ def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: 
     assert (nowhere.code, "name one, such as --repo acme/shop" in nowhere.err) == (2, True)
     previewed = laptop("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "# Review pull request acme/shop#7" in previewed.out
-    assert "These values are empty, since the event does not have them: payload.subject_title" in previewed.err
+    assert "These values are empty for this event: payload.subject_title" in previewed.err
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "payload.text" in laptop.ask(*words)["missing"]
+
+
+async def keep_result(realm: Path) -> None:
+    """Store a result of gen-pr about acme/shop#7 for later runs."""
+    application = engine()
+    result = PastResult(
+        assignment_id="task-20260101-001",
+        general="gen-pr",
+        type="github.pr.review_requested",
+        ended_at=utc_now(),
+        status="success",
+        summary="The cache is stale.",
+        repo="acme/shop",
+        subject="acme/shop#7",
+    )
+    async with (
+        open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
+        bus.transaction() as transaction,
+    ):
+        await save_past_result(transaction, result)
+
+
+def test_a_preview_shows_the_earlier_results_that_a_prompt_names(laptop: Typist, tmp_path: Path) -> None:
+    laptop.ask("general", "install", "gen-pr")
+    words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
+    assert "results.same_subject" in laptop.ask(*words)["missing"]
+    asyncio.run(keep_result(tmp_path / "realm"))
+    previewed = laptop.ask(*words)
+    assert "results.same_subject" not in previewed["missing"]
+    (task,) = previewed["template"]["works"][0]["tasks"]
+    assert f"{NOTICE}\n\n> task-20260101-001, " in task["query"]
+    assert "> The cache is stale.\n" in task["query"]
 
 
 def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
@@ -198,6 +235,26 @@ def test_the_review_is_one_petition_for_its_own_pull_request(runs: Runs) -> None
     ((kind, body),) = petitions(workflow)
     assert (kind, body["repo"], body["number"], body["event"]) == ("github.review", "acme/shop", 7, "COMMENT")
     assert workflow["works"][0]["result"]["status"] == "success"
+
+
+def test_the_tests_of_a_pull_request_are_run_and_told_in_one_comment(runs: Runs) -> None:
+    runs.terminal.ask("general", "install", "gen-test")
+    app = runs.directory / "app"
+    (app / "Makefile").write_text("test:\n\t@echo two tests passed\n")
+    for words in (
+        ("add", "Makefile"),
+        ("-c", "user.name=Somebody", "-c", "user.email=s@localhost", "commit", "-m", "Test"),
+        ("update-ref", "refs/pull/7/head", "HEAD"),
+        ("reset", "--hard", "HEAD~1"),
+    ):
+        subprocess.run(["git", "-C", str(app), *words], check=True, capture_output=True)
+    template = template_for(runs, "gen-test", number=7, subject_title='Fix "it"')
+    workflow = runs.ask("create", template, "--start", "--wait")
+    ((kind, body),) = petitions(workflow)
+    assert (kind, body["repo"], body["number"]) == ("github.comment", "acme/shop", 7)
+    assert workflow["works"][0]["result"]["status"] == "success"
+    assert "two tests passed" in runs.terminal.run("logs", workflow["id"]).out
+    assert "# Result" in runs.run("report", workflow["id"]).out
 
 
 def test_a_ticket_is_planned_approved_implemented_and_verified(runs: Runs) -> None:

@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.health import HealthLevel, HealthState
+from kingdom.court.chamberlain.health import MEMORY, HealthState, next_health
+from kingdom.court.chamberlain.settings import HealthSettings
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter
 from kingdom.court.king.admission import missing_general_owner
@@ -26,6 +28,9 @@ from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.front import Typist
 from tests.acceptance.terminal import Terminal
+
+SEE, IN = "see chamberlain.health.", "in kingdom.yaml"
+ALL = f"{SEE}orange and red {IN}"
 
 
 @pytest.fixture
@@ -47,8 +52,9 @@ def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def set_health(transaction: Transaction, level: HealthLevel, age_seconds: int) -> None:
-    health = HealthState(level=level, reason="cpu_percent: 5", at=utc_now() - timedelta(seconds=age_seconds))
+async def set_health(transaction: Transaction, used: dict[str, float], age_seconds: int = 0) -> None:
+    at = utc_now() - timedelta(seconds=age_seconds)
+    health, _ = next_health(HealthState(), "here", used, at, HealthSettings())
     await transaction.put(Record(kind="health", id="current", state="current", doc=msgspec.to_builtins(health)))
 
 
@@ -66,7 +72,7 @@ def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str
 async def fill(transaction: Transaction) -> None:
     """Let there be one of everything that a person may ask for."""
     now = utc_now()
-    await set_health(transaction, HealthLevel.YELLOW, 5)
+    await set_health(transaction, {MEMORY: 65})
     await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)
     await set_quota(transaction, SOLDIERS, {"task-1": Decimal(1)})
     await set_quota(transaction, "repo:acme/app", {"task-1": Decimal(1)})
@@ -95,7 +101,7 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     done = types("status", "--json")
     assert done.code == 1
     standing = done.document
-    assert (standing["health"]["level"], standing["health"]["reason"]) == ("yellow", "cpu_percent: 5")
+    assert (standing["health"]["level"], standing["health"]["reason"]) == ("yellow", "memory_percent: 65")
     assert standing["money"] == {"spent": 220.0, "set_aside": 5.0, "limit": 300.0, "status": "warning"}
     taken = {each["scope"]: (each["held"], each["limit"]) for each in standing["slots"]}
     assert taken == {"soldiers": (1, 3), "repo:acme/app": (1, 1)}
@@ -103,7 +109,7 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     assert standing["waiting"]["by_priority"] == {"high": 1, "normal": 1, "low": 2}
     assert standing["waiting"]["by_reason"] == {
         "the next round of the King": 1,
-        "the machine is busy (CPU 5 %)": 1,
+        "the machine is short of memory (65 % used)": 1,
         "held back in case a newer event follows": 1,
         "there is no General gen-gone now": 1,
     }
@@ -126,9 +132,60 @@ def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist,
     assert shown.out.count("chamberlain,") == 1
 
 
+@pytest.mark.parametrize(
+    ("used", "level", "stops", "effect"),
+    [
+        ({"cpu_percent": 5}, "green", 0, ""),
+        (
+            {"memory_percent": 61},
+            "yellow",
+            0,
+            "only what is urgent or has waited for hours starts (see chamberlain.health.yellow in kingdom.yaml)",
+        ),
+        (
+            {"cpu_percent": 65},
+            "yellow",
+            0,
+            "at most 2 runs at once (see chamberlain.health.yellow in kingdom.yaml)",
+        ),
+        (
+            {"cpu_percent": 95},
+            "red",
+            0,
+            "one run at a time (see chamberlain.health.orange and red in kingdom.yaml)",
+        ),
+        (
+            {"disk_percent": 96},
+            "orange",
+            1,
+            "nothing new starts (see chamberlain.health.disk_orange in kingdom.yaml)",
+        ),
+        (
+            {"cpu_percent": 95, "memory_percent": 85},
+            "red",
+            1,
+            f"nothing new starts because of memory_percent: 85 ({SEE}orange {IN}), and one run at a time ({ALL})",
+        ),
+    ],
+)
+def test_status_says_what_the_health_holds_back_and_which_setting_decides_it(
+    types: Typist, realm: Path, used: dict[str, float], level: str, stops: int, effect: str
+) -> None:
+    change(realm, partial(set_health, used=used))
+    standing = types("status", "--json").document
+    assert {**standing["health"], "age_seconds": 0, "reason": ""} == {
+        "level": level,
+        "reason": "",
+        "age_seconds": 0,
+        "stops_work": stops,
+        "effect": effect,
+    }
+    assert any("nothing new starts" in trouble["what"] for trouble in standing["troubles"]) == stops
+
+
 def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typist, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
-        await set_health(transaction, HealthLevel.GREEN, 600)
+        await set_health(transaction, {MEMORY: 5}, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
 
     change(realm, act)
@@ -139,9 +196,11 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typis
     assert "raise king.daily_usd" in whats
 
 
-def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(types: Typist, realm: Path) -> None:
+def test_a_machine_short_of_memory_is_told_with_its_setting_and_a_host_alone_as_no_court(
+    types: Typist, realm: Path
+) -> None:
     async def act(transaction: Transaction) -> None:
-        await set_health(transaction, HealthLevel.RED, 5)
+        await set_health(transaction, {MEMORY: 95})
         host = Host(id="vm", epoch=1, slots=3)
         await transaction.put(Record(kind=HOSTS.name, id="vm", state=host.status, doc=msgspec.to_builtins(host)))
 
@@ -149,8 +208,8 @@ def test_a_busy_machine_is_told_with_its_setting_and_a_host_alone_as_no_court(ty
     assert types("status", "--json").document["troubles"] == [
         {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
         {
-            "what": "no new work starts, health is red: cpu_percent: 5;"
-            " see chamberlain.health.orange and red in kingdom.yaml",
+            "what": "health is red (memory_percent: 95): nothing new starts"
+            " (see chamberlain.health.orange and red in kingdom.yaml)",
             "command": "kingdom doctor",
         },
     ]

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def children(up: Running) -> dict[str, int]:
     return {words[words.index("role") + 1]: each.pid for each in found if "role" in (words := each.cmdline())}
 
 
-def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str) -> None:
+def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str, realm: Path) -> None:
+    own_heartbeat = realm / "state" / "gen-hello" / "heartbeat"
     assert files.run("general", "install", "gen-hello").code == 0
     with files.start("up", "--config", settings, "--metrics-port", "0", "--json-logs") as up:
         roles_started(up, len(ROLES))
@@ -59,6 +61,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         assert (unwanted.code, "ended: unrouted, no General subscribes to it" in unwanted.out) == (0, True), unwanted
         before = children(up)
         assert sorted(before) == sorted(ROLES)
+        eventually(lambda: own_heartbeat.exists() and "there")
         again = files.run("up", "--config", settings)
         assert (again.code, f"pid {up.process.pid}" in again.err, "already runs" in again.err) == (2, True, True)
 
@@ -79,10 +82,18 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         up.process.terminate()
         assert up.ends() == 0
         assert none_left(list(after.values()))
-    log = [entry for entry in files.run("bus", "tail", "--json").documents if entry["type"].startswith("system.st")]
-    assert [(entry["actor"], list(entry["data"])) for entry in log] == [("system", ["version"])]
-    ends = [entry["data"] for entry in files.run("bus", "tail", "--json").documents if "shutdown" in entry["type"]]
-    assert ends == [{"reason": "a signal"}]
+    log = files.run("bus", "tail", "--json").documents
+    starts = [entry for entry in log if entry["type"].startswith("system.st")]
+    assert [(entry["actor"], list(entry["data"])) for entry in starts] == [("system", ["version"])]
+    assert [entry["data"] for entry in log if "shutdown" in entry["type"]] == [{"reason": "a signal"}]
+    restarts = [entry["data"] for entry in log if entry["type"] == "recovery.session_restarted"]
+    assert restarts == [{"target": "king", "pid": after["king"]}]
+    (created,) = [entry["data"]["task_id"] for entry in log if entry["type"] == "task.created"]
+    lines = (realm / "logs" / "tasks.log").read_text()
+    steps = re.findall(rf" (\S+: \[TASK\] \w+): {created}\b", lines)
+    assert steps == ["king: [TASK] Created", "general: [TASK] Started", "general: [TASK] Completed"]
+    assert re.search(rf"king: \[EVENT\] Dispatched: evt-cli-\S+ task_id={created} target_general=gen-hello", lines)
+    assert re.search(r"king: \[EVENT\] Discarded: evt-cli-\S+ event_type=demo\.nothing", lines)
 
 
 def test_a_sandbox_that_cannot_be_made_ends_it_and_one_that_is_off_is_told_at_each_start(

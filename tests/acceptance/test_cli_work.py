@@ -76,6 +76,19 @@ def test_the_metrics_endpoint_serves_backlog_and_work(terminal: Terminal) -> Non
         assert served["address"].startswith("http://127.0.0.1:")
 
 
+def test_the_metrics_of_the_bus_get_the_prefix_of_the_environment(terminal: Terminal) -> None:
+    orders(terminal, 1)
+    environment = {"KINGDOM_METRICS_PREFIX": "everbit"}
+    with terminal.worker("--metrics-port", "0", "--stream", "orders", environment=environment) as worker:
+        (served,) = worker.logs("metrics served")
+        counted = 'everbit_outbox_processed_total{result="done",stream="orders"} 1.0'
+        text = eventually(lambda: counted in (text := httpx.get(served["address"]).text) and text)
+    for name in BACKLOG:
+        assert f'everbit_outbox_{name}{{stream="orders"}}' in text
+    assert "everbit_outbox_handler_duration_seconds_bucket" in text
+    assert "kingdom_outbox" not in text
+
+
 @pytest.mark.parametrize(
     "words", [("bus", "work", SHOP), ("role", "engine"), ("up",), ("role", "king"), ("role", "general")]
 )

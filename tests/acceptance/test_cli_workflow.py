@@ -64,6 +64,18 @@ def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: R
     assert open_to_others(runs.directory / "realm") == []
 
 
+def test_a_realm_can_replace_the_instructions_in_the_folder_of_its_agents(runs: Runs) -> None:
+    guide = runs.directory / "realm" / "config" / "workspace-claude.md"
+    guide.parent.mkdir()
+    guide.write_text("Our own rules for {{name}}.\n")
+    runs.template("Follow", {"name": "follow", "tasks": [script({"run": "cp CLAUDE.md app/rules.md"})]})
+    workflow = runs.ask("create", "follow", "--start", "--wait")
+    guide.unlink()
+    assert "+Our own rules for follow." in runs.run("diff", workflow["id"]).out
+    plain = runs.ask("create", "follow", "--start", "--wait")
+    assert "+You work in your own folder." in runs.run("diff", plain["id"]).out
+
+
 def test_the_history_of_a_run_is_told(runs: Runs) -> None:
     runs.template("Talk", {"name": "talk", "tasks": [script({"say": "I listen"}, {"answer": "understood"})]})
     workflow = runs.ask("create", "talk", "--start", "--wait")

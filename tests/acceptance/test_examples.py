@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from bench.servers import free_port
 from examples import letters
 from examples.bank import Bank
+from examples.trading.exchange import read_book
+from examples.trading.push_service import read_pushes
+from examples.trading.store import create_tables
 from kingdom.bootstrap import open_bus, operations_of
 from kingdom.bus import Envelope, Worker
 from tests.acceptance.terminal import ROOT, Terminal, eventually
@@ -24,6 +31,7 @@ RUN_HERE = {
     "hello.yaml": "test_a_general_and_two_templates_do_what_they_say",
     "letters.py": "test_a_member_gets_one_letter",
     "orders.py": "test_an_order_is_remembered_and_charged_for_once",
+    "trading": "test_a_signal_becomes_one_order_and_its_owner_gets_a_push",
     "release-notes.yaml": "test_a_general_and_two_templates_do_what_they_say",
 }
 ROLES = ("king", "general", "soldiers")
@@ -123,6 +131,52 @@ def test_an_order_is_remembered_and_charged_for_once(tmp_path: Path, bank: Bank)
         eventually(lambda: not waiting(store) and "idle")
     assert list(bank.charges.values()) == [{"amount": 42}]
     assert [path.name for path in (store / "orders" / "placed").iterdir()] == ["order-1.json"]
+
+
+def test_a_signal_becomes_one_order_and_its_owner_gets_a_push(tmp_path: Path, dsn: str) -> None:
+    asyncio.run(create_tables(dsn))
+    exchange, push = free_port(), free_port()
+    environment = {
+        **os.environ,
+        "DATABASE_URL": dsn,
+        "EXCHANGE_URL": f"http://127.0.0.1:{exchange}",
+        "PUSH_URL": f"http://127.0.0.1:{push}",
+    }
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", *words]
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def trading(*words: str) -> str:
+        command = [sys.executable, "-m", "examples.trading", *words]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    with (tmp_path / "log").open("w") as log:
+        started = [
+            start("examples.trading.exchange", "--book", str(tmp_path), "--port", str(exchange)),
+            start("examples.trading.push_service", "--log", str(tmp_path), "--port", str(push)),
+            start("examples.trading", "work", "--metrics-port", "0"),
+        ]
+        try:
+            trading("switch", "KRW-BTC", "on")
+            assert trading("signal", "KRW-BTC", "BUY", "10000").startswith("intent ")
+            eventually(lambda: "attempt 1 PREPARED" in trading("show") and "held back")
+            assert "KRW-BTC is stopped: kill switch" in trading("show")
+            trading("switch", "KRW-BTC", "off")
+            eventually(lambda: trading("show") == "KRW-BTC intent FILLED attempt 1 ACKED\n" and "filled")
+            eventually(lambda: len(read_pushes(tmp_path)) == 4 and "pushed")
+            lines = map(json.loads, (tmp_path / "log").read_text().splitlines())
+            (address,) = [line["address"] for line in lines if line.get("event") == "metrics served"]
+            metrics = httpx.get(address).text
+            assert 'everbit_outbox_pending{stream="everbit.trade.command"}' in metrics
+            assert 'everbit_outbox_processed_total{result="done",stream="everbit.trade.event"} 2.0' in metrics
+        finally:
+            for process in started:
+                process.terminate()
+                process.communicate()
+    texts = [push["text"] for push in read_pushes(tmp_path)]
+    assert texts == [f"KRW-BTC: {what}" for what in ("KillSwitchChanged",) * 2 + ("OrderAccepted", "OrderFilled")]
+    assert [line["what"] for line in read_book(tmp_path) if line["what"] == "order"] == ["order"]
 
 
 def waiting(store: Path) -> list[Path]:

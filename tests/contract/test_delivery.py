@@ -61,6 +61,39 @@ async def test_an_envelope_arrives_as_it_was_published(scene: Scene) -> None:
     assert (await scene.claim_one("free")).envelope == event
 
 
+# Some stores write many events in another way than one.
+MANY = 25
+
+
+async def test_many_envelopes_arrive_as_they_were_published(scene: Scene) -> None:
+    odd = 'tab\t line\n return\r back\\slash \\N \\. quote" äöü \U0001f451'
+    events = [
+        Envelope(
+            type="Ping",
+            payload={"text": odd, "number": number, odd: [odd]},
+            stream="free",
+            owner_id=odd,
+            partition_key=odd if number % 2 else None,
+            aggregate_type=odd,
+            aggregate_id=odd,
+            attributes={"text": odd} if number % 3 else {},
+        )
+        for number in range(MANY)
+    ]
+    await scene.bus.publish(*events)
+    assert [delivery.envelope for delivery in await scene.claim("free")] == events
+
+
+async def test_many_events_that_are_published_again_are_duplicates_and_the_new_one_among_them_is_not(
+    scene: Scene,
+) -> None:
+    events = [ping(number) for number in range(MANY)]
+    await scene.bus.publish(*events)
+    again = await scene.bus.publish(*events, new := ping(MANY))
+    assert ids([copy.envelope for copy in again]) == ids(events)
+    assert ids([delivery.envelope for delivery in await scene.claim("free")]) == ids([*events, new])
+
+
 async def test_an_event_is_copied_to_every_stream_that_subscribes_to_its_type(scene: Scene) -> None:
     event = Envelope(type="Both", partition_key="k")
     await scene.bus.publish(event)

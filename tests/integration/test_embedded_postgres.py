@@ -151,7 +151,11 @@ async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_who_still_us
 async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of_the_server(place: Path) -> None:
     async with user_process(f"embedded:{place}") as user:
         await user.says("uses it")
-        for process in await keeper_and_server(place):
+        processes = await keeper_and_server(place)
+        # Stopped first, so that none notices the death of another and cleans up.
+        for process in processes:
+            process.suspend()
+        for process in processes:
             process.kill()
         await user.end()
     pid_file = place / "data" / "postmaster.pid"

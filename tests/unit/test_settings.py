@@ -5,7 +5,7 @@ from kingdom.settings import Settings
 
 NAMES = (
     *("KINGDOM_DATABASE_URL", "DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_THROUGH_PGBOUNCER"),
-    *("KINGDOM_LISTEN_URL", "KINGDOM_APP", "KINGDOM_ACTOR"),
+    *("KINGDOM_LISTEN_URL", "KINGDOM_APP", "KINGDOM_ACTOR", "KINGDOM_METRICS_PREFIX"),
 )
 
 
@@ -32,7 +32,7 @@ def test_with_nothing_said_the_store_is_a_directory_beside_the_work() -> None:
 def test_everything_else_has_a_default() -> None:
     settings = Settings.read(database_url="postgresql://given")
     assert (settings.schema, settings.through_pgbouncer, settings.listen_url) == ("kingdom", False, None)
-    assert settings.application is None
+    assert (settings.application, settings.metrics_prefix) == (None, "kingdom")
     user, at, host = settings.actor.partition("@")
     assert user
     assert at
@@ -43,6 +43,7 @@ def test_the_environment_sets_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in NAMES:
         monkeypatch.setenv(name, f"value of {name}")
     monkeypatch.setenv("KINGDOM_THROUGH_PGBOUNCER", "Yes")
+    monkeypatch.setenv("KINGDOM_METRICS_PREFIX", "everbit")
     assert Settings.read() == Settings(
         database_url="value of KINGDOM_DATABASE_URL",
         schema="value of KINGDOM_SCHEMA",
@@ -50,6 +51,7 @@ def test_the_environment_sets_everything(monkeypatch: pytest.MonkeyPatch) -> Non
         listen_url="value of KINGDOM_LISTEN_URL",
         application="value of KINGDOM_APP",
         actor="value of KINGDOM_ACTOR",
+        metrics_prefix="everbit",
     )
 
 
@@ -66,3 +68,10 @@ def test_behind_pgbouncer_a_session_of_its_own_needs_a_direct_way() -> None:
     assert behind.direct_url == "server"
     with pytest.raises(Misconfigured, match="KINGDOM_LISTEN_URL"):
         _ = Settings(database_url="bouncer", through_pgbouncer=True).direct_url
+
+
+@pytest.mark.parametrize("prefix", ["1st", "my-shop", "shop ", "x{", "é"])
+def test_a_prefix_that_no_metric_may_have_is_refused(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    monkeypatch.setenv("KINGDOM_METRICS_PREFIX", prefix)
+    with pytest.raises(Misconfigured, match="KINGDOM_METRICS_PREFIX"):
+        Settings.read(database_url="postgresql://given")

@@ -17,12 +17,20 @@ RETAIN_EVERY = timedelta(minutes=10)
 _log = structlog.get_logger("kingdom.bus")
 
 
-async def run_retention(operations: Operations, retention: Retention, *, every: timedelta = RETAIN_EVERY) -> None:
-    """Apply the retention periodically until cancelled."""
+async def run_retention(
+    operations: Operations,
+    retention: Retention,
+    *,
+    every: timedelta = RETAIN_EVERY,
+    on_removed: Callable[[int], Awaitable[None]] | None = None,
+) -> None:
+    """Apply the retention periodically until cancelled. `on_removed` gets the number of items if any were removed."""
 
     async def retain() -> None:
         report = await operations.retain(retention)
         _log.debug("retention applied", made=report.partitions_made, dropped=report.partitions_dropped)
+        if on_removed and report.removed:
+            await on_removed(report.removed)
 
     await _repeat("retention", retain, every)
 

@@ -8,28 +8,30 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.operations import Operations, StreamStats
 from kingdom.bus.outcome import Outcome
 
+PREFIX = "kingdom"
+
 
 class WorkerMetrics:
     """The counters and durations of one worker process."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, prefix: str = PREFIX) -> None:
         self._processed = Counter(
-            "kingdom_outbox_processed",
+            f"{prefix}_outbox_processed",
             "Settled deliveries by result",
             ["stream", "result"],
             registry=registry,
         )
         self._duration = Histogram(
-            "kingdom_outbox_handler_duration_seconds",
+            f"{prefix}_outbox_handler_duration_seconds",
             "Time spent in handlers",
             ["stream", "eventType"],
             registry=registry,
         )
         self._lost = Counter(
-            "kingdom_outbox_lease_lost", "Deliveries whose lease was lost", ["stream"], registry=registry
+            f"{prefix}_outbox_lease_lost", "Deliveries whose lease was lost", ["stream"], registry=registry
         )
         self._no_handler = Counter(
-            "kingdom_outbox_no_handler",
+            f"{prefix}_outbox_no_handler",
             "Deferred for lack of a handler",
             ["stream", "eventType"],
             registry=registry,
@@ -83,11 +85,11 @@ class Gauges:
 class BacklogMetrics(Gauges):
     """The backlog of the store, refreshed by the process that serves the metrics."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, prefix: str = PREFIX) -> None:
         super().__init__()
 
         def gauge(name: str, text: str, label: str = "stream") -> Gauge:
-            return Gauge(f"kingdom_outbox_{name}", text, [label], registry=registry)
+            return Gauge(f"{prefix}_outbox_{name}", text, [label], registry=registry)
 
         self._pending = gauge("pending", "Events waiting; counting stops at 10000")
         self._processing = gauge("processing", "Events under a lease")

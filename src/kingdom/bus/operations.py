@@ -104,6 +104,11 @@ class RetentionReport:
     dedup_keys_removed: int
     records_removed: int
 
+    @property
+    def removed(self) -> int:
+        """Return the number of items that were removed."""
+        return self.partitions_dropped + self.dedup_keys_removed + self.records_removed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:

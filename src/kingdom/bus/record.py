@@ -148,7 +148,7 @@ _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """How a store of files turns a document that a person dropped into a directory into a record.
+    """How a store of files creates a record from a document that a person put into one of its directories.
 
     `read` returns the document as a new record in `state`, or raises MalformedEvent with a reason for the person.
     `announce` returns the event that announces the record. Neither function does any I/O.

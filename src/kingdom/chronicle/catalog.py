@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 
 import msgspec
+import structlog
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
@@ -12,6 +14,7 @@ from kingdom.chronicle.events import InternalEvent
 from kingdom.clock import utc_now
 
 CATALOG: Mapping[str, type[InternalEvent]] = {event.type: event for event in InternalEvent.__subclasses__()}
+_log = structlog.get_logger("kingdom.court")
 
 _INTRODUCTION = """\
 # Internal events
@@ -27,8 +30,12 @@ object per line, one file per day. `kingdom bus tail` shows the log of any store
 
 
 async def log_event(transaction: Transaction, event: InternalEvent, actor: str) -> None:
-    """Log an internal event in the transaction that causes it."""
-    await transaction.append(to_log_entry(event, actor, utc_now()))
+    """Log an internal event in the transaction that causes it, and after the commit its line in the text logs."""
+    entry = to_log_entry(event, actor, utc_now())
+    await transaction.append(entry)
+    if event.text_line:
+        facts = {name: value for name, value in entry.data.items() if value != entry.aggregate_id}
+        transaction.after_commit(partial(_log.info, f"{event.text_line}: {entry.aggregate_id}", **facts))
 
 
 def to_log_entry(event: InternalEvent, actor: str, at: datetime) -> LogEntry:

@@ -9,11 +9,15 @@ _WIRE_NAMES = {"assignment_id": "task_id", "original_assignment_id": "original_t
 
 
 class InternalEvent(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAMES):
-    """An observation of the system. `subject_field` is the name of the field that has the id of its subject."""
+    """An observation of the system. `subject_field` is the name of the field that has the id of its subject.
+
+    An event with a `text_line` is also a line of the text logs: this text, and the id of the subject.
+    """
 
     type: ClassVar[str]
     actor: ClassVar[str]
     subject_field: ClassVar[str] = ""
+    text_line: ClassVar[str] = ""
 
 
 class EventDetected(InternalEvent, frozen=True, kw_only=True):
@@ -22,6 +26,7 @@ class EventDetected(InternalEvent, frozen=True, kw_only=True):
     type = "event.detected"
     actor = "sentinel, envoy"
     subject_field = "event_id"
+    text_line = "[EVENT] Emitted"
 
     event_id: str
     source: str
@@ -34,6 +39,7 @@ class EventDispatched(InternalEvent, frozen=True, kw_only=True):
     type = "event.dispatched"
     actor = "king"
     subject_field = "event_id"
+    text_line = "[EVENT] Dispatched"
 
     event_id: str
     assignment_id: str
@@ -46,6 +52,7 @@ class EventDiscarded(InternalEvent, frozen=True, kw_only=True):
     type = "event.discarded"
     actor = "king"
     subject_field = "event_id"
+    text_line = "[EVENT] Discarded"
 
     event_id: str
     event_type: str
@@ -58,6 +65,7 @@ class AssignmentCreated(InternalEvent, frozen=True, kw_only=True):
     type = "task.created"
     actor = "king"
     subject_field = "assignment_id"
+    text_line = "[TASK] Created"
 
     assignment_id: str
     event_type: str
@@ -71,6 +79,7 @@ class AssignmentStarted(InternalEvent, frozen=True, kw_only=True):
     type = "task.started"
     actor = "general"
     subject_field = "assignment_id"
+    text_line = "[TASK] Started"
 
     assignment_id: str
 
@@ -81,6 +90,7 @@ class AssignmentCompleted(InternalEvent, frozen=True, kw_only=True):
     type = "task.completed"
     actor = "general"
     subject_field = "assignment_id"
+    text_line = "[TASK] Completed"
 
     assignment_id: str
     status: str
@@ -93,6 +103,7 @@ class AssignmentFailed(InternalEvent, frozen=True, kw_only=True):
     type = "task.failed"
     actor = "general"
     subject_field = "assignment_id"
+    text_line = "[TASK] Failed"
 
     assignment_id: str
     error: str
@@ -105,6 +116,7 @@ class AssignmentNeedsHuman(InternalEvent, frozen=True, kw_only=True):
     type = "task.needs_human"
     actor = "general"
     subject_field = "assignment_id"
+    text_line = "[TASK] Needs a person"
 
     assignment_id: str
     question: str
@@ -116,6 +128,7 @@ class AssignmentResumed(InternalEvent, frozen=True, kw_only=True):
     type = "task.resumed"
     actor = "king"
     subject_field = "assignment_id"
+    text_line = "[TASK] Resumed"
 
     assignment_id: str
     original_assignment_id: str
@@ -234,7 +247,7 @@ class TokenBudgetReset(InternalEvent, frozen=True, kw_only=True):
 
 
 class SystemStarted(InternalEvent, frozen=True, kw_only=True):
-    """All roles started."""
+    """The court started: `kingdom up` started all roles, or a role started by itself and no other role ran."""
 
     type = "system.startup"
     actor = "system"
@@ -243,7 +256,7 @@ class SystemStarted(InternalEvent, frozen=True, kw_only=True):
 
 
 class SystemStopped(InternalEvent, frozen=True, kw_only=True):
-    """All roles stopped."""
+    """The court stopped: the last running role stopped."""
 
     type = "system.shutdown"
     actor = "system"
@@ -252,7 +265,7 @@ class SystemStopped(InternalEvent, frozen=True, kw_only=True):
 
 
 class SessionRestarted(InternalEvent, frozen=True, kw_only=True):
-    """A dead role was restarted."""
+    """A role started again after its process had died; the new process logs it."""
 
     type = "recovery.session_restarted"
     actor = "chamberlain"
@@ -263,7 +276,7 @@ class SessionRestarted(InternalEvent, frozen=True, kw_only=True):
 
 
 class SessionKilled(InternalEvent, frozen=True, kw_only=True):
-    """A session was killed for recovery."""
+    """A session was killed: no run needs it (`orphaned`), or it exceeded its time limit (`timeout`)."""
 
     type = "recovery.session_killed"
     actor = "chamberlain"
@@ -284,10 +297,10 @@ class LogRotated(InternalEvent, frozen=True, kw_only=True):
 
 
 class FilesCleaned(InternalEvent, frozen=True, kw_only=True):
-    """Files past their retention time were deleted."""
+    """Files, records or days of the log past their retention time were deleted."""
 
     type = "recovery.files_cleaned"
-    actor = "chamberlain"
+    actor = "chamberlain, general"
 
     deleted_count: int
 

@@ -32,7 +32,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Court": {
         "general": "Manage the Generals: which events each one handles, and how.",
-        "event": "List, show and send events from outside, and route them again.",
+        "event": "List and show events from outside, send one yourself, and route an event again.",
         "assignment": "List and show what the King assigned to Generals.",
         "petition": "List and show what agents asked for and what was done outside.",
         "simulate": "Show what other rules would have decided about past events.",

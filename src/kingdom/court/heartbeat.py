@@ -1,7 +1,8 @@
 """Heartbeats: each role writes them from a separate thread, and readers see how long each role has been silent.
 
 In a file store, a heartbeat is the modification time of `state/{role}/heartbeat`. Otherwise it is one record per
-process. Readers compare times of several machines, so clocks must agree within a few seconds.
+process. The General role also writes a heartbeat for each General that it serves. Readers compare times of several
+machines, so clocks must agree within a few seconds.
 """
 
 import asyncio
@@ -11,10 +12,11 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -42,6 +44,8 @@ HEARTBEATS = RecordKind(
     final=frozenset({ENDED}),
     retention=timedelta(days=1),
 )
+# Return the members of a role by name, and whether the role serves them now. The heartbeat thread calls this.
+Members = Callable[[], Mapping[str, bool]]
 _log = structlog.get_logger("kingdom.court")
 
 
@@ -111,25 +115,56 @@ class RecordHeartbeatWriter(HeartbeatWriter):
         await run_transaction(self._bus, act)
 
 
-def heartbeats_in_files(directory: Path, role: str) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
+class MemberHeartbeatWriter(HeartbeatWriter):
+    """Writes the heartbeats of a role and of its current members, such as the Generals.
+
+    A member that is not served gets no heartbeat, so that it is missed. The heartbeat of a removed member is ended.
+    """
+
+    def __init__(self, create: Callable[[str], HeartbeatWriter], role: str, members: Members) -> None:
+        self._create = create
+        self._role = create(role)
+        self._members = members
+        self._writers: dict[str, HeartbeatWriter] = {}
+
+    async def beat(self, at: datetime) -> None:
+        """Write a heartbeat of the role and of each member that it serves."""
+        await self._role.beat(at)
+        members = self._members()
+        # A General with the name of a role must not hide the silence of that role.
+        for name in (name for name, is_served in members.items() if is_served and name not in ROLES):
+            self._writers[name] = self._writers.get(name) or self._create(name)
+            await self._writers[name].beat(at)
+        for name in self._writers.keys() - members.keys():
+            await self._writers.pop(name).end()
+
+    async def end(self) -> None:
+        """End all heartbeats."""
+        for writer in (self._role, *self._writers.values()):
+            await writer.end()
+
+
+def heartbeats_in_files(
+    directory: Path, role: str, members: Members = dict
+) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
     """Return a factory for writers to a directory."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[HeartbeatWriter]:
-        yield FileHeartbeatWriter(directory, role)
+        yield MemberHeartbeatWriter(partial(FileHeartbeatWriter, directory), role, members)
 
     return opened
 
 
 def heartbeats_in_records(
-    open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str
+    open_bus: Callable[[], AbstractAsyncContextManager[Bus]], role: str, members: Members = dict
 ) -> Callable[[], AbstractAsyncContextManager[HeartbeatWriter]]:
     """Return a factory for writers to records. Each writer opens its own bus, since a bus belongs to one event loop."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[HeartbeatWriter]:
         async with open_bus() as bus:
-            yield RecordHeartbeatWriter(bus, role)
+            yield MemberHeartbeatWriter(partial(RecordHeartbeatWriter, bus), role, members)
 
     return opened
 
@@ -212,7 +247,7 @@ async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
 
 
 async def last_heartbeats(transaction: Transaction, directory: Path | None) -> dict[str, datetime]:
-    """Return the latest heartbeat of each role. Processes that stopped on purpose are not included."""
+    """Return the latest heartbeat of each role and each General. Processes that stopped on purpose are not included."""
     found = [(heartbeat.role, heartbeat.at) for heartbeat in await list_heartbeats(transaction)]
     if directory is not None:
         found += _file_heartbeats(directory)

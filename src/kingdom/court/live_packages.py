@@ -36,6 +36,11 @@ class LivePackages:
         """Return every usable package by the name of its General."""
         return {package.name: package for package in self.all()}
 
+    def last_loaded(self) -> Mapping[str, bool]:
+        """Return the names of the Generals, and whether each is usable, as last read. Any thread may call this."""
+        loaded = self._loaded
+        return {each.name: False for each in loaded.broken} | {each.name: True for each in loaded.packages}
+
     def _reload_if_changed(self) -> None:
         if time.monotonic() < self._next_check:
             return

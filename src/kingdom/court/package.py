@@ -129,6 +129,8 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     ask_default: str = ""
     # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
+    # Later runs may read the results of events by these people: globs of logins of GitHub and members of Slack.
+    result_people: tuple[_Words, ...] = ()
 
 
 class General(PackageSection, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ r"""Render prompts with the values of an event. Values are untrusted text and st
     {{ payload.title }}          the value on one line, without control characters and backticks
     {{ quote payload.body }}     all lines of the value, each after `> `; nothing else may be on the placeholder's line
     {{ json payload.number }}    the value as JSON, for scripts
+    {{ results.same_repo }}      earlier results, quoted, with a notice that they are data; also alone on its line
 
 Placeholders inside a value are not rendered. `{{ git }}` is the id of the Git resource for the event's repository.
 `\{{` writes two braces.
@@ -12,7 +13,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -21,17 +22,19 @@ from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.errors import Misconfigured, Permanent
 from kingdom.workflow.model.references import GitRef
 from kingdom.workflow.model.resources.template import WorkDefinition, WorkflowTemplate
+from kingdom.workflow.past_results import NOTICE, PastResult, describe_results
 from kingdom.workflow.registry import ID_PATTERN
 
 PROMPT_BYTES_MAX = 200 * 1024
 MEMORY_BYTES_MAX = PROMPT_BYTES_MAX // 5
+RESULTS_BYTES_MAX = 16 * 1024
 # Stands for the repository of the event where a template has the id of a Git resource (a registered repository).
 EVENT_REPO = "event-repo"
 
 # The allowed placeholders, besides any field of the payload.
 _PAYLOAD = "payload."
 _NAMES = (
-    *("repo", "git", "memory"),
+    *("repo", "git", "memory", "results.same_subject", "results.same_repo"),
     *("event.id", "event.type", "event.source", "event.priority", "event.created_at"),
     *("task.id", "task.type", "task.event_id", "task.priority", "task.created_at"),
 )
@@ -43,6 +46,7 @@ Notes of earlier runs follow. They were written by agents and may be wrong. They
 {{ quote memory }}
 """
 _GIT = re.compile(r"\{\{\s*git\s*\}\}")
+_RESULTS = re.compile(r"\{\{\s*(?:(?:quote|json)\s+)?results\.")
 _BRANCH = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock(?:/|$)))[\w][\w./-]*[\w]", re.ASCII)
 _FENCE = re.compile(r"(?P<fence>`{3,})(?P<kind>\w*)")
 # Markup that turns a line into more than text: headings and fences.
@@ -50,6 +54,14 @@ _MARKUP = re.compile(r"[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*(?=#|~~~|===|---|```)"
 _BREAKS = re.compile(r"\s+")
 # Invisible characters that some writing systems and emoji need.
 _JOINERS = "\u200c\u200d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptResults:
+    """Earlier results that a prompt can show, the newest first."""
+
+    same_subject: tuple[PastResult, ...] = ()
+    same_repo: tuple[PastResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,7 @@ class PromptContext:
     event: Mapping[str, Any]
     task: Mapping[str, Any]
     memory: str = ""
+    results: PromptResults = field(default_factory=PromptResults)
     git: str = ""
 
 
@@ -71,7 +84,12 @@ class _Placeholder:
 
 
 def prompt_context(
-    assignment: Assignment, event: ExternalEvent | None, *, repo: str, memory: str = ""
+    assignment: Assignment,
+    event: ExternalEvent | None,
+    *,
+    repo: str,
+    memory: str = "",
+    results: PromptResults | None = None,
 ) -> PromptContext:
     """Return the values for the prompts of an assignment. The event may be gone already."""
     return PromptContext(
@@ -80,6 +98,7 @@ def prompt_context(
         event=msgspec.to_builtins(event) if event else {"id": assignment.event_id, "type": assignment.type},
         task=msgspec.to_builtins(assignment),
         memory=memory,
+        results=results or PromptResults(),
     )
 
 
@@ -154,6 +173,12 @@ def needs_repo(template: WorkflowTemplate) -> bool:
     return any(ref.git_id == EVENT_REPO for ref in refs)
 
 
+def needs_results(template: WorkflowTemplate) -> bool:
+    """Return whether a prompt of a template shows earlier results."""
+    texts = [text for work in template.works for text in (work.instructions, *(task.query for task in work.tasks))]
+    return any(_RESULTS.search(text) for text in texts)
+
+
 def one_line(value: object) -> str:
     """Return a value as one line that contains no control characters and no backticks."""
     return _BREAKS.sub(" ", _visible(_as_text(value).replace("`", "'"))).strip()
@@ -176,6 +201,8 @@ def _rendered_line(line: str, context: PromptContext) -> str:
         return line
     before = line[: first.start()]
     alone = _read_placeholder(first, line)
+    if alone and _is_results(alone.path) and alone.form != "json":
+        return _quoted_results(alone.path, context, before)
     if alone and alone.form == "quote":
         return _quoted(_value(alone.path, context), before)
 
@@ -206,7 +233,8 @@ def _read_placeholder(match: re.Match[str], line: str) -> _Placeholder | None:
     placeholder = _Placeholder(form=inside["form"] or "", path=inside["path"])
     if placeholder.path not in _NAMES and not placeholder.path.startswith(_PAYLOAD):
         raise Misconfigured(f"{match[0]} is unknown; available: {_PAYLOAD}…, {', '.join(_NAMES)}")
-    if placeholder.form == "quote" and line.strip() != match[0]:
+    is_block = placeholder.form == "quote" or (_is_results(placeholder.path) and placeholder.form != "json")
+    if is_block and line.strip() != match[0]:
         raise Misconfigured(f"{match[0]} becomes several lines: put it on its own line")
     if placeholder.path == "memory" and placeholder.form != "quote":
         raise Misconfigured("memory has several lines: write {{ quote memory }}")
@@ -218,6 +246,8 @@ def _value(path: str, context: PromptContext) -> Any:
     root, *rest = path.split(".")
     if root == "memory":
         return newest_lines(context.memory, MEMORY_BYTES_MAX)
+    if root == "results":
+        return msgspec.to_builtins(_results_at(path, context)) or None
     found: Any = getattr(context, root)
     for step in rest:
         if isinstance(found, Mapping):
@@ -227,6 +257,19 @@ def _value(path: str, context: PromptContext) -> Any:
         else:
             return None
     return None if found == "" and not rest else found
+
+
+def _is_results(path: str) -> bool:
+    return path.startswith("results.")
+
+
+def _results_at(path: str, context: PromptContext) -> tuple[PastResult, ...]:
+    return context.results.same_subject if path == "results.same_subject" else context.results.same_repo
+
+
+def _quoted_results(path: str, context: PromptContext, indent: str) -> str:
+    text = describe_results(_results_at(path, context), RESULTS_BYTES_MAX)
+    return f"{indent}{NOTICE}\n\n{_quoted(text, indent)}" if text else ""
 
 
 def _as_text(value: object) -> str:

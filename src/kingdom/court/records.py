@@ -23,6 +23,7 @@ from kingdom.court.documents import (
 )
 from kingdom.court.streams import event_received, message_queued
 from kingdom.errors import NotFound
+from kingdom.workflow.records import RESULT
 
 # How long a received event is recognized as already seen.
 SEEN_KEPT = timedelta(days=30)
@@ -71,9 +72,9 @@ MESSAGES = RecordKind(
     final=frozenset({MessageStatus.SENT}),
     retention=_QUEUE_KEPT,
 )
-# The final result of an assignment, and the report of its agent under `{id}-raw`.
+# The final result of an assignment, and the report of its agent under `{id}-raw`, which its soldier host writes.
 RESULTS = RecordKind(
-    name="result", directories={ENDED: "state/results"}, final=frozenset({ENDED}), retention=_RESULTS_KEPT
+    name=RESULT, directories={ENDED: "state/results"}, final=frozenset({ENDED}), retention=_RESULTS_KEPT
 )
 KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
 
@@ -110,8 +111,11 @@ async def save(transaction: Transaction, document: _Document, record: Record | N
 async def receive_event(
     transaction: Transaction, event: ExternalEvent, actor: str, seen_kept: timedelta = SEEN_KEPT
 ) -> bool:
-    """Store a new event and notify the King. Return False if it was received before."""
+    """Store a new event and notify the King. Return False if it was received before, or if its id is in the queue."""
     if not await transaction.once(SEEN, event.id, seen_kept):
+        return False
+    if await transaction.get(EVENTS.name, event.id) is not None:
+        # A person put the event into the queue, which does not mark it as seen.
         return False
     await save(transaction, event)
     await transaction.publish(event_received(event.id))

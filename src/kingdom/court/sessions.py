@@ -1,6 +1,6 @@
 """The record of running agent sessions, by soldier."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,19 +11,25 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind
 from kingdom.court.records import CURRENT
 
+# The reasons why a session is killed.
+ORPHANED, TIMEOUT = "orphaned", "timeout"
 SESSIONS = RecordKind(name="sessions", directories={CURRENT: "state"})
 
 
 class SoldierSession(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"assignment_id": "task_id"}
 ):
-    """One agent session: its assignment, General, host, and process if known."""
+    """One agent session: its assignment, General, host, and process if known.
+
+    A session that exceeded its time limit has `timed_out` until it is ended.
+    """
 
     assignment_id: str
     general: str
     host: str
     started_at: datetime
     pid: int | None = None
+    timed_out: bool = False
 
 
 async def add_session(transaction: Transaction, soldier_id: str, session: SoldierSession) -> None:
@@ -38,6 +44,23 @@ async def remove_session(transaction: Transaction, soldier_id: str) -> None:
     record, sessions = await load_sessions(transaction)
     if sessions.pop(soldier_id, None):
         await save_sessions(transaction, record, sessions)
+
+
+async def mark_timed_out(transaction: Transaction, soldier_id: str) -> None:
+    """Record that a session exceeded its time limit."""
+    record, sessions = await load_sessions(transaction)
+    if session := sessions.get(soldier_id):
+        sessions[soldier_id] = msgspec.structs.replace(session, timed_out=True)
+        await save_sessions(transaction, record, sessions)
+
+
+async def remove_timed_out(transaction: Transaction, soldier_ids: Collection[str]) -> list[str]:
+    """Remove those of these sessions that exceeded their time limit, and return their soldiers."""
+    record, sessions = await load_sessions(transaction)
+    removed = sorted(each for each in soldier_ids if each in sessions and sessions[each].timed_out)
+    if removed:
+        await save_sessions(transaction, record, {each: sessions[each] for each in sessions.keys() - removed})
+    return removed
 
 
 async def list_sessions(transaction: Transaction) -> dict[str, SoldierSession]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,8 +21,8 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.king.admission import current_rule, missing_general_owner
-from kingdom.court.king.admission_rules import AdmissionRule, health_rule
+from kingdom.court.king.admission import current_rule, current_slot_limit, missing_general_owner
+from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule, SlotLimit, health_rule, slot_limit
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING, WAITING_ENTRIES, WaitingEntry, read_entry
@@ -38,22 +39,24 @@ from kingdom.workflow.records import HOSTS, WORKFLOWS
 COUNT_MAX = 1000
 UNKNOWN = "unknown"
 _OPEN = (AssignmentStatus.PENDING, AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN)
-_TROUBLE = frozenset({HealthLevel.ORANGE, HealthLevel.RED})
+# What an admission level means for new work.
+_HELD_BACK = {
+    AdmissionLevel.HIGH: "only what is urgent or has waited for hours starts",
+    AdmissionLevel.NOTHING: "nothing new starts",
+}
 
 
 class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The current health level, its reason, and the age of the reading."""
+    """The current health level, its reason, and the age of the reading.
+
+    `stops_work` says whether no new work starts, and `effect` describes what the health holds back, or is "".
+    """
 
     level: str
     reason: str
     age_seconds: float | None = None
-
-    @property
-    def setting_hint(self) -> str:
-        """Return the end of a sentence that names the setting of the threshold, or "" if no threshold is the reason."""
-        resource = self.reason.partition(":")[0]
-        setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(self.level)}"
-        return f"; see {setting} in kingdom.yaml" if resource in (CPU, MEMORY, DISK) else ""
+    stops_work: bool = False
+    effect: str = ""
 
 
 class RoleSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,10 +185,39 @@ async def _health(transaction: Transaction, now: datetime, king: KingContext) ->
         at = msgspec.convert(record.doc.get("at"), datetime)
         age = (now - at).total_seconds()
     except (msgspec.ValidationError, TypeError):
-        return HealthSummary(level=HealthLevel.ORANGE, reason=rule.reason)
-    if age > king.settings.health_stale_seconds:
-        return HealthSummary(level=HealthLevel.ORANGE, reason=rule.reason, age_seconds=age)
-    return HealthSummary(level=str(record.doc["level"]), reason=str(record.doc.get("reason", "")), age_seconds=age)
+        age = None
+    if age is None or age > king.settings.health_stale_seconds:
+        effect = _HELD_BACK[AdmissionLevel.NOTHING]
+        return HealthSummary(
+            level=HealthLevel.ORANGE, reason=rule.reason, age_seconds=age, stops_work=True, effect=effect
+        )
+    return HealthSummary(
+        level=str(record.doc["level"]),
+        reason=str(record.doc.get("reason", "")),
+        age_seconds=age,
+        stops_work=rule.level is AdmissionLevel.NOTHING,
+        effect=_effect(record.doc, rule, slot_limit(record.doc, king.settings)),
+    )
+
+
+def _effect(reading: Mapping[str, Any], rule: AdmissionRule, limit: SlotLimit) -> str:
+    """Return what a health reading holds back and which settings decide it, or ""."""
+    level, reason = str(reading["level"]), str(reading.get("reason", ""))
+    effects = []
+    if rule.level in _HELD_BACK:
+        stop_level, stop_reason = str(reading.get("stop_level") or level), str(reading.get("stop_reason") or reason)
+        because = "" if stop_reason == reason else f" because of {stop_reason}"
+        effects.append(f"{_HELD_BACK[rule.level]}{because}{_setting_hint(stop_level, stop_reason)}")
+    if limit.reason:
+        effects.append(f"{limit.limit_text}{_setting_hint(level, reason) if reason.startswith(CPU) else ''}")
+    return ", and ".join(effects)
+
+
+def _setting_hint(level: str, reason: str) -> str:
+    """Return the end of a sentence that names the setting of the threshold, or "" if no threshold is the reason."""
+    resource = reason.partition(":")[0]
+    setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(level)}"
+    return f" (see {setting} in kingdom.yaml)" if resource in (CPU, MEMORY, DISK) else ""
 
 
 def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
@@ -212,8 +244,10 @@ async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> 
     others = [
         with_current_limit(read_quota(record.doc), now, king) for record in found if record.id not in (SOLDIERS, MONEY)
     ]
-    shown = [soldiers, *(quota for quota in others if quota.holders)]
-    return tuple(SlotUse(scope=each.scope, held=int(each.held), limit=int(each.limit)) for each in shown)
+    limit = await current_slot_limit(transaction, king)
+    in_total = SlotUse(scope=soldiers.scope, held=int(soldiers.held), limit=limit.slots)
+    shown = (quota for quota in others if quota.holders)
+    return in_total, *(SlotUse(scope=each.scope, held=int(each.held), limit=int(each.limit)) for each in shown)
 
 
 async def _waiting(transaction: Transaction, now: datetime, king: KingContext) -> WaitingSummary:
@@ -221,10 +255,10 @@ async def _waiting(transaction: Transaction, now: datetime, king: KingContext) -
     if not records:
         return WaitingSummary()
     rule = await current_rule(transaction, now, king)
-    _, soldiers = await load_current_quota(transaction, SOLDIERS, now, king)
+    slots = await current_slot_limit(transaction, king), (await load_current_quota(transaction, SOLDIERS, now, king))[1]
     entries = [(record, read_entry(record)) for record in records]
     priorities = Counter(entry.priority for _, entry in entries)
-    reasons = Counter(_reason(record, entry, rule, soldiers, now) for record, entry in entries)
+    reasons = Counter(_reason(record, entry, rule, slots, now) for record, entry in entries)
     return WaitingSummary(
         count=len(entries),
         by_priority={str(each): priorities[each] for each in Priority if priorities[each]},
@@ -233,7 +267,9 @@ async def _waiting(transaction: Transaction, now: datetime, king: KingContext) -
     )
 
 
-def _reason(record: Record, entry: WaitingEntry, rule: AdmissionRule, soldiers: Quota, now: datetime) -> str:
+def _reason(
+    record: Record, entry: WaitingEntry, rule: AdmissionRule, slots: tuple[SlotLimit, Quota], now: datetime
+) -> str:
     """Return the first reason why an entry waits."""
     match record.owner:
         case str(owner) if owner == HELD:
@@ -244,7 +280,10 @@ def _reason(record: Record, entry: WaitingEntry, rule: AdmissionRule, soldiers: 
             return entry.reason or owner
     if not rule.admits(entry.rank, now):
         return rule.reason
-    return "the next round of the King" if soldiers.fits() else full_reason(SOLDIERS)
+    limit, soldiers = slots
+    if limit.allows(soldiers):
+        return "the next round of the King"
+    return limit.text if soldiers.fits() else full_reason(SOLDIERS)
 
 
 def _is_absent(record: Record, entry: WaitingEntry) -> bool:
@@ -277,9 +316,8 @@ def _host(record: Record) -> HostSummary:
 def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trouble]:
     """Yield the problems that need a person, the worst first."""
     yield from _find_silent_roles(status)
-    if status.health.level in _TROUBLE:
-        why = f"{status.health.reason}{status.health.setting_hint}"
-        what = f"no new work starts, health is {status.health.level}: {why}"
+    if status.health.stops_work:
+        what = f"health is {status.health.level} ({status.health.reason}): {status.health.effect}"
         yield Trouble(what=what, command="kingdom doctor")
     if status.money.spent >= status.money.limit:
         what = f"the daily budget of ${status.money.limit:.2f} is spent: raise king.daily_usd, or wait for the next day"

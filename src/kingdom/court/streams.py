@@ -91,12 +91,12 @@ MESSAGE_STREAM = Stream(
     on_dead="skip",
     retry=RetryPolicy(cap=timedelta(minutes=1), max_attempts=80),
 )
-# The attempts last longer than an hour, in case of a rate limit.
+# The attempts last longer than an hour and a half, in case of a rate limit.
 PETITION_STREAM = Stream(
     name="court.petition",
     ordered=True,
     on_dead="skip",
-    retry=RetryPolicy(cap=timedelta(minutes=10), max_attempts=20),
+    retry=RetryPolicy(cap=timedelta(minutes=5), max_attempts=30),
 )
 SETTLED_STREAM = Stream(name="court.settled", ordered=True, retry=_RETRY)
 

@@ -21,13 +21,15 @@ import structlog
 from kingdom.clock import utc_now
 from kingdom.text import printable
 
-# All roles write system.log, King and Generals write tasks.log, and the Chamberlain writes metrics.log.
+# All roles write system.log, and the Chamberlain writes metrics.log. King and Generals write all their lines to
+# tasks.log, and other roles their lines about events and assignments.
 SYSTEM, TASKS, METRICS = "system", "tasks", "metrics"
 NAMES = (SYSTEM, TASKS, METRICS)
 OLD = ".old"
 _PLAIN = re.compile(r"[^\s\"=]+")
 # Longer lines are cut.
 _LINE_BYTES_MAX = 64 << 10
+_ABOUT_TASKS = ("[EVENT] ", "[TASK] ")
 _OWN_FIELDS = frozenset({"event", "level", "at", "exc_info"})
 
 
@@ -80,12 +82,14 @@ class TextLog:
         return self._file
 
 
-def tee(log: TextLog, actor: str) -> structlog.typing.Processor:
-    """Return a structlog processor that also writes each line to a text log."""
+def tee(log: TextLog, actor: str, *, only_tasks: bool = False) -> structlog.typing.Processor:
+    """Return a structlog processor that also writes each line, or each about events and assignments, to a text log."""
 
     def write(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        facts = {key: value for key, value in event.items() if key not in _OWN_FIELDS}
-        log.write(actor, str(event.get("event", "")), facts, level=str(event.get("level", "info")))
+        text = str(event.get("event", ""))
+        if text.startswith(_ABOUT_TASKS) or not only_tasks:
+            facts = {key: value for key, value in event.items() if key not in _OWN_FIELDS}
+            log.write(actor, text, facts, level=str(event.get("level", "info")))
         return event
 
     return write

@@ -1,6 +1,5 @@
 """Check the machine: Python, git, bubblewrap, the sandbox, open files, inotify, the clock and the load."""
 
-import asyncio
 import ctypes
 import errno
 import os
@@ -36,8 +35,6 @@ _SYSCTL = Path("/proc/sys")
 _TRY_BUBBLEWRAP = "bwrap --ro-bind / / --unshare-all --proc /proc true"
 # A clock before this date was never set.
 _NOT_BEFORE = datetime(2025, 1, 1, tzinfo=UTC)
-# The load is measured over this time. It is long enough that the other checks, which run meanwhile, matter little.
-_LOAD_SECONDS = 0.5
 
 
 async def check_python(_: CheckContext) -> CheckResult:
@@ -129,14 +126,15 @@ async def check_load(context: CheckContext) -> CheckResult:
     """Check whether the load of processors and memory allows new work; the disk has its own check."""
     # The disk of the root directory is not remote, so reading its usage does not block.
     sensor = MachineSensor(Path("/"))
-    await asyncio.sleep(_LOAD_SECONDS)
     used = {metric: value for metric, value in (await sensor.read()).items() if metric != DISK}
     health, _ = next_health(HealthState(), sensor.name, used, context.clock(), context.realm.chamberlain.health)
     summary = ", ".join(f"{metric}: {value:.0f}" for metric, value in used.items())
     if health.level.rank < HealthLevel.ORANGE.rank:
         return ok(summary)
+    stops = (health.stop_level or health.level).rank >= HealthLevel.ORANGE.rank
+    effect = "no new work starts" if stops else "one run at a time starts"
     fix = f"end what else runs here, or raise chamberlain.health.{threshold_settings(health.level)} in kingdom.yaml"
-    return warn(f"{summary}: no new work starts while the machine is this busy", fix)
+    return warn(f"{summary}: {effect} while the machine is this busy", fix)
 
 
 def _namespaces_fix() -> str:

@@ -19,6 +19,7 @@ from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.sentinel.records import KINDS as SENTINEL_KINDS
 from kingdom.court.streams import STREAMS
 from kingdom.realm import Realm
+from kingdom.roles.process_register import REGISTERS
 from kingdom.workflow.records import KINDS as WORKFLOW_KINDS
 
 KINDS = (
@@ -27,7 +28,7 @@ KINDS = (
     *KING_KINDS,
     *SENTINEL_KINDS,
     *CHAMBERLAIN_KINDS,
-    *(PETITIONS, ENVOYS, HEARTBEATS),
+    *(PETITIONS, ENVOYS, HEARTBEATS, REGISTERS),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Runnable
+from kingdom.court.heartbeat import Members
 from kingdom.court.live_packages import LivePackages
 from kingdom.realm import Realm
 from kingdom.settings import Settings
@@ -29,7 +30,11 @@ class RoleContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleComponents:
-    """The components of a role: runnables that run until they are stopped, and background tasks."""
+    """The components of a role: runnables that run until they are stopped, and background tasks.
+
+    `members` have their own heartbeats.
+    """
 
     runnables: tuple[Runnable, ...]
     background: tuple[Coroutine[Any, Any, None], ...] = ()
+    members: Members = dict

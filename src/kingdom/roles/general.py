@@ -1,13 +1,13 @@
 """The General role runs the engine and all Generals, and performs granted petitions."""
 
 import asyncio
+from collections.abc import Mapping
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.maintenance import run_retention
 from kingdom.bus.worker import Runnable, Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.retention import store_retention
+from kingdom.court.chamberlain.retention import keep_retention
 from kingdom.court.general import reactions as generals
 from kingdom.court.general.context import GeneralContext
 from kingdom.court.general.slug_migration import migrate_slugs
@@ -19,6 +19,7 @@ from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.timers import run_timers
 
 _PACKAGES_CHECK_SECONDS = 2.0
+_ACTOR = "general"
 
 
 def build(context: RoleContext) -> RoleComponents:
@@ -33,16 +34,18 @@ def build(context: RoleContext) -> RoleComponents:
         unused_systems=[system for system in PETITION_GRANTED if getattr(systems, system) is None],
     )
     generals.register(dispatcher, general_context)
-    runnables: list[Runnable] = [_GeneralsWorker(context, dispatcher)]
+    worker = _GeneralsWorker(context, dispatcher)
+    runnables: list[Runnable] = [worker]
     if systems.github or systems.jira:
         from kingdom.roles.petition_worker import (  # noqa: PLC0415 - loads an HTTP client that other realms do not need
             build_petition_worker,
         )
 
         runnables.append(build_petition_worker(context))
-    retention = run_retention(operations_of(context.bus), store_retention(context.realm.chamberlain.retention))
+    settings = context.realm.chamberlain.retention
+    retention = keep_retention(context.bus, operations_of(context.bus), settings, _ACTOR)
     background = (run_timers(context.bus), watch_petitions(context.bus), retention)
-    return RoleComponents(runnables=tuple(runnables), background=background)
+    return RoleComponents(runnables=tuple(runnables), background=background, members=worker.members)
 
 
 class _GeneralsWorker:
@@ -66,6 +69,10 @@ class _GeneralsWorker:
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
+
+    def members(self) -> Mapping[str, bool]:
+        """Return the Generals, and whether the worker serves them. A General with a broken package is not served."""
+        return self._context.packages.last_loaded() if self._worker else {}
 
     def stop(self, *, at_once: bool = False) -> None:
         self._stopping.set()

@@ -2,12 +2,13 @@
 
 import re
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
 
-from kingdom.bootstrap import directory_of
+from kingdom.bootstrap import data_directory_of, directory_of, realm_directory_of
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.errors import Misconfigured
@@ -22,6 +23,7 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 
 # The host name is part of a stream name, so it cannot contain a dot.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_GUIDE = Path("config", "workspace-claude.md")
 _log = structlog.get_logger("kingdom.soldiers")
 
 
@@ -54,7 +56,11 @@ def soldier_host(
         )
     # The directory of a file store, or the current directory.
     base = directory_of(settings.database_url) or Path()
-    folders = HostFolders(directory or base / "soldiers" / name)
+    results = data_directory_of(settings) / "state" / "results"
+    folders = HostFolders(directory or base / "soldiers" / name, results)
+    agent_environment = build_agent_environment(
+        soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
+    )
     return SoldierHost(
         bus,
         name,
@@ -62,8 +68,6 @@ def soldier_host(
         folders,
         slots=soldiers.slots,
         lease=timedelta(seconds=soldiers.lease_seconds),
-        agent_environment=build_agent_environment(
-            soldiers, read_environment, {*secrets, *secrets_of(Realm(database_url=settings.database_url))}
-        ),
+        agent_environment=replace(agent_environment, guide=realm_directory_of(settings) / _GUIDE),
         metrics=metrics,
     )

@@ -10,7 +10,7 @@ import structlog
 
 from kingdom.bus.port import Bus
 from kingdom.chronicle.catalog import to_log_entry
-from kingdom.chronicle.events import HeartbeatMissed, InternalEvent, SessionRestarted
+from kingdom.chronicle.events import HeartbeatMissed
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.chamberlain.settings import ChamberlainSettings
@@ -78,15 +78,11 @@ class SilentRoleRestarter:
         _log.warning("role sends no heartbeat, restarting it", role=role, last_seen=seen.isoformat())
         if role == CHAMBERLAIN:
             last_seen = seen.isoformat(timespec="seconds").replace("+00:00", "Z")
-            await self._log_event(
-                HeartbeatMissed(target=role, last_seen=last_seen, threshold_seconds=self._threshold_seconds)
-            )
-        pid = await self._processes.restart(role)
-        await self._log_event(SessionRestarted(target=role, pid=pid))
-
-    async def _log_event(self, event: InternalEvent) -> None:
-        async with self._bus.transaction() as transaction:
-            await transaction.append(to_log_entry(event, event.actor, self._clock()))
+            missed = HeartbeatMissed(target=role, last_seen=last_seen, threshold_seconds=self._threshold_seconds)
+            async with self._bus.transaction() as transaction:
+                await transaction.append(to_log_entry(missed, missed.actor, self._clock()))
+        # The new process logs `recovery.session_restarted`.
+        await self._processes.restart(role)
 
     async def _last_heartbeats(self) -> dict[str, datetime]:
         """Return the time of the last heartbeat of each role.

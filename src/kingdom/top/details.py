@@ -28,7 +28,7 @@ def describe_question(ask: HumanQuestion) -> list[Text]:
         ("default", ask.default),
     ]
     facts = [Text(f"{name:<11} {plain(value)}") for name, value in values if value]
-    return [*lines, Text(), *facts, Text(), Text("Press q, then a to answer.", style=ATTENTION)]
+    return [*lines, Text(), *facts, Text(), Text("To answer, press the key q and then the key a.", style=ATTENTION)]
 
 
 def describe_queue(rows: Sequence[StreamStats], letters: Sequence[DeadLetter]) -> list[Text]:

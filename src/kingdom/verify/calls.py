@@ -28,11 +28,8 @@ from kingdom.verify.history import History
 from kingdom.verify.script import ScriptRunner
 from kingdom.verify.target import CALL_TIMEOUT_SECONDS, SETTLES_SECONDS, TargetRequest
 from kingdom.verify.workload import (
-    CALLED,
-    CALLED_AND_CLOSED,
-    CALLED_IN_TIME,
-    CALLED_UNDER_FENCE,
-    CALLED_UNSURE,
+    CALL_CONFIRMED_LATER,
+    CALLS,
     IDEMPOTENCY,
     Job,
     applied_entry,
@@ -110,15 +107,15 @@ class _JobCall(Effect[Job]):
             "key": attempt.request["key"],
             "event": attempt.request["event"],
             "stream": attempt.request["stream"],
-            "script": attempt.request["answers"],
+            "answers": attempt.request["answers"],
             "identifier": attempt.identifier,
             "fence": attempt.fence,
             "idempotency": self.target.idempotency.value,
-            "taken_on": self.target.name == CALLED_AND_CLOSED.name,
+            "confirmed_later": self.target.name == CALL_CONFIRMED_LATER.name,
         }
 
 
 def register_calls(dispatcher: Dispatcher, history: History, scripts: ScriptRunner, port: int) -> None:
-    """Register an effect for every kind of call."""
-    for event_type in (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED):
+    """Register an effect for every type of event that calls the target."""
+    for event_type in CALLS:
         dispatcher.effect(event_type, _JobCall(history, scripts, port, event_type))

@@ -14,10 +14,10 @@ SECOND_NS = 1_000_000_000
 # The stream and the event id of one copy of an event.
 CopyId = tuple[str, str]
 Facts = Mapping[str, Any]
-# The status in which an event with this fate must end.
+# The status in which an event of each fate must end.
 _ENDS = {"done": "DONE", "doomed": "DEAD", "poison": "DEAD"}
-# The name of the history entry of each operator request, and the name of the entry that confirms the request.
-_ANSWERS = {"discarding": "discarded", "redriving": "redriven", "cancelling": "cancelled"}
+# The history entry of each request of the operator, and the entry that confirms the request.
+_CONFIRMED_BY = {"discarding": "discarded", "redriving": "redriven", "cancelling": "cancelled"}
 
 
 class Claim(NamedTuple):
@@ -156,8 +156,8 @@ class Evidence:
     def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
         """Return whether a lease was certainly valid at a time.
 
-        The time of a lease starts with the request for it or for its renewal. The store grants the request later, so
-        this is right even on a slow machine.
+        The lease counts from the request for it or for its renewal. The store grants the request later, so the lease
+        is never taken as valid for too long, even on a slow machine.
         """
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 
@@ -169,7 +169,7 @@ class Evidence:
         asked, answered = self._asked.get(event_id), self._answered.get(event_id)
         if asked is None:
             return _ENDS.get(self.described[event_id]["fate"])
-        if answered is None or answered[0] != _ANSWERS[asked[0]]:
+        if answered is None or answered[0] != _CONFIRMED_BY[asked[0]]:
             return None
         match answered:
             case "discarded", _:
@@ -186,11 +186,11 @@ class Evidence:
 
     @cached_property
     def _asked(self) -> dict[str, tuple[str, Facts]]:
-        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS)}
+        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_CONFIRMED_BY)}
 
     @cached_property
     def _answered(self) -> dict[str, tuple[str, Facts]]:
-        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_ANSWERS.values())}
+        return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_CONFIRMED_BY.values())}
 
     def ordering_key(self, stream: str, event_id: str) -> tuple[str, str]:
         """Return the stream and the key within which an event is ordered. The key of an unordered event is its id."""

@@ -23,7 +23,7 @@ _WEIGHTS = {"worker": 3, "publisher": 1}
 # How often a shuffled deck contains each kind of fault. A killed or stopped worker loses its leases. With more kills
 # and stops, a healthy event could lose three leases in a row by chance, and the bus would quarantine it.
 _FAULTS = {"kill": 2, "stop": 2, "pause": 2, "cut": 4, "cut_all": 1}
-# The same for a store with a write lock.
+# How often the deck contains each kind of fault if the store has a write lock.
 _LOCK_FAULTS = {
     "kill": 3,
     "stop": 2,
@@ -32,9 +32,10 @@ _LOCK_FAULTS = {
     "lock_holder_stopped": 1,
     "lock_holder_paused": 8,
 }
-# The time to wait for a process that holds the lock, and the time until a stop signal has taken effect.
+# How long to wait for a process that holds the lock, and how often to look for it.
 _LOCK_WAIT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 0.001
+# The time until a stop signal has taken effect.
 _STOP_EFFECT_SECONDS = 0.01
 
 

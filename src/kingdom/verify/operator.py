@@ -26,9 +26,12 @@ _PAUSE_BETWEEN_SECONDS = 0.2
 _CANCELLED_EVENT_DELAY = timedelta(seconds=3)
 # The retention of archive and log. It is much longer than a trial, so the evidence is kept.
 _RETENTION = timedelta(days=2)
+# The number of events that a dead event blocks.
 _FOLLOWERS = 2
 _PAGE_SIZE = 50
+# The probability that a blocking dead letter is patched and redriven, not discarded.
 _MENDED_SHARE = 0.5
+# The probability that a dead letter that blocks nothing is redriven.
 _REDRIVEN_SHARE = 0.3
 
 Publish = Callable[..., Awaitable[None]]

@@ -19,11 +19,8 @@ from kingdom.verify.target import STEPS
 from kingdom.verify.workload import (
     ANY,
     BROADCAST,
-    CALLED,
-    CALLED_AND_CLOSED,
-    CALLED_IN_TIME,
-    CALLED_UNDER_FENCE,
-    CALLED_UNSURE,
+    CALL_WITHOUT_IDEMPOTENCY,
+    CALLS,
     LINE,
     REACTED,
     UNSURE,
@@ -31,6 +28,7 @@ from kingdom.verify.workload import (
     describe,
 )
 
+# The number of keys of ordered events, and of records in which the reactions to unordered events count.
 KEYS = 24
 TALLIES = 1_000
 # A constant that ends in SHARE is a probability.
@@ -136,7 +134,10 @@ class Publisher:
     async def _publish_by(
         self, way: str, publications: Sequence[tuple[Envelope, datetime | None]]
     ) -> list[tuple[str, str]]:
-        """Publish events, and return the stream and id of each event that the stream already had."""
+        """Publish events, and return the stream and id of each event that the stream already had.
+
+        The way `slow` pauses before it publishes. The way `linger` keeps the transaction open for a while afterwards.
+        """
         keep = self._rng.random() < _COMMITTED_SHARE
         wait = self._rng.uniform(0.02, 0.3)
         if way == "linger":
@@ -190,10 +191,9 @@ def draw_reaction(rng: random.Random, stream: str, *, contest: str = "") -> Enve
 
 def draw_call(rng: random.Random, stream: str) -> Envelope:
     """Draw a call. Sometimes its target fails at first."""
-    calls = (CALLED, CALLED_UNDER_FENCE, CALLED_IN_TIME, CALLED_UNSURE, CALLED_AND_CLOSED)
-    event_type = rng.choices(calls, (4, 4, 1, 1, 2))[0]
+    event_type = rng.choices(CALLS, (4, 4, 1, 1, 2))[0]
     answers = tuple(rng.choice(STEPS) for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0]))
-    if event_type is CALLED_UNSURE:
+    if event_type is CALL_WITHOUT_IDEMPOTENCY:
         return event_type.envelope(Job(call=f"call-{uuid4()}", answers=answers, fate="open"), stream=UNSURE)
     job = Job(call=f"call-{uuid4()}", answers=answers)
     return event_type.envelope(job, stream=stream, partition_key=_key(rng, stream), **_draw_id(rng))

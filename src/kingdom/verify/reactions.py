@@ -13,7 +13,7 @@ from kingdom.verify.history import History
 from kingdom.verify.script import ScriptRunner, die
 from kingdom.verify.workload import (
     BROADCAST,
-    CALLED_AND_CLOSED,
+    CALL_CONFIRMED_LATER,
     CLOSED,
     EXPIRING,
     REACTED,
@@ -90,7 +90,7 @@ class Reactions:
 
     async def _close(self, event: Event[Job], transaction: Transaction) -> None:
         """Close a call that the target has accepted but not confirmed."""
-        closed = await close_effect(transaction, CALLED_AND_CLOSED.name, event.payload.call, Acked())
+        closed = await close_effect(transaction, CALL_CONFIRMED_LATER.name, event.payload.call, Acked())
         await transaction.append(applied_entry(event, self._history.process, closes=event.payload.call, closed=closed))
 
     async def _write_expiring(self, transaction: Transaction, name: str, state: str) -> Mapping[str, Any]:

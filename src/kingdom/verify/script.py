@@ -16,33 +16,33 @@ class ScriptRunner:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def run(self, script: Mapping[str, str], subject: str, point: str) -> None:
+    async def run(self, script: Mapping[str, str], event_id: str, point: str) -> None:
         """Run the step that a script has for this point.
 
-        A step to stop or die runs only once. A step to wait ends when the gate of the subject is opened.
+        A step to stop or die runs only once. A step to wait ends after `open_gate` was called for the same event.
         """
-        self.run_now(script, subject, point)
+        self.run_now(script, event_id, point)
         if script.get(point) == "wait":
-            while not self._gate(subject).exists():  # noqa: ASYNC110 - another process opens it
+            while not self._gate(event_id).exists():  # noqa: ASYNC110 - another process opens it
                 await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
-    def run_now(self, script: Mapping[str, str], subject: str, point: str) -> None:
-        """Stop or die if the script has such a step for this point and the step was not run before."""
+    def run_now(self, script: Mapping[str, str], event_id: str, point: str) -> None:
+        """Stop or die if the script says so for this point, but only the first time."""
         match script.get(point):
-            case "stop" if self._mark_done(f"{subject}.{point}"):
+            case "stop" if self._mark_done(f"{event_id}.{point}"):
                 # The signal goes to this thread. After a signal to the process, the thread could run on for a while.
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-            case "die" if self._mark_done(f"{subject}.{point}"):
+            case "die" if self._mark_done(f"{event_id}.{point}"):
                 die()
             case _:
                 pass
 
-    def open_gate(self, subject: str) -> None:
-        """Let the processes that wait for this subject continue."""
-        self._gate(subject).touch()
+    def open_gate(self, event_id: str) -> None:
+        """Let the processes that wait at a step of this event continue."""
+        self._gate(event_id).touch()
 
-    def _gate(self, subject: str) -> Path:
-        return self._directory / f"{subject}.gate"
+    def _gate(self, event_id: str) -> Path:
+        return self._directory / f"{event_id}.gate"
 
     def _mark_done(self, name: str) -> bool:
         """Mark a step as done. Return False if it was done before."""

@@ -25,7 +25,7 @@ _CREATED, _ACCEPTED, _MULTIPLE_CHOICES = 201, 202, 300
 
 
 class CallTarget:
-    """Executes calls. The `script` in a request lists the treatment of the first, second … request with its key."""
+    """Executes calls. `answers` in a request lists the responses to the first, second … request with the same key."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -81,7 +81,7 @@ class CallTarget:
         key = body["key"]
         number = self._requests[key]
         self._requests[key] += 1
-        step = body["script"][number] if number < len(body["script"]) else "accept"
+        step = body["answers"][number] if number < len(body["answers"]) else "accept"
         self._history.write("received", key=key, identifier=body["identifier"], fence=body["fence"], step=step)
         await asyncio.sleep(_LATENCY_SECONDS)
         match step:
@@ -101,7 +101,7 @@ class CallTarget:
             case "accept_late":
                 await asyncio.sleep(_LATENESS_SECONDS)
         status = self._accept(body)
-        is_only_accepted = body.get("taken_on") and status < _MULTIPLE_CHOICES
+        is_only_accepted = body.get("confirmed_later") and status < _MULTIPLE_CHOICES
         return _ACCEPTED if is_only_accepted else status, {}, {}
 
     def _accept(self, body: dict[str, Any]) -> int:
@@ -117,7 +117,7 @@ class CallTarget:
             return 200
         self._identifiers.add(identifier)
         self._history.write("accepted", **facts)
-        if body.get("taken_on"):
+        if body.get("confirmed_later"):
             self.on_accepted(key)
         return _CREATED
 

@@ -30,7 +30,7 @@ from kingdom.verify.target import CallTarget
 from kingdom.verify.workload import (
     ANY,
     APPLIED,
-    CALLED,
+    CALL_WITH_IDENTIFIER,
     CLOSED,
     EXPIRING,
     KINDS,
@@ -201,7 +201,7 @@ class Trial:
         """Publish jobs that last longer than their lease, for the steady worker, which gets no faults."""
         work_ms = int(self.store.shortest_lease.total_seconds() * _LONG_JOB_LEASES * 1000)
         jobs = [Job(work_ms=work_ms, call=f"long-{number}") for number in range(_LONG_JOBS)]
-        await self.publish(*(CALLED.envelope(job, stream=STEADY) for job in jobs))
+        await self.publish(*(CALL_WITH_IDENTIFIER.envelope(job, stream=STEADY) for job in jobs))
 
     async def publish_poison(self) -> None:
         """In the first half of the trial, publish events that kill their worker, together with healthy events."""

@@ -62,17 +62,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 REACTED = EventType(name="verify.Reacted", payload=Job)
 BROADCAST = EventType(name="verify.Told", payload=Job)
 CLOSED = EventType(name="verify.Closed", payload=Job)
-CALLED = EventType(name="verify.Called", payload=Job)
-CALLED_UNDER_FENCE = EventType(name="verify.CalledUnderFence", payload=Job)
-CALLED_IN_TIME = EventType(name="verify.CalledInTime", payload=Job)
-CALLED_UNSURE = EventType(name="verify.CalledUnsure", payload=Job)
-CALLED_AND_CLOSED = EventType(name="verify.CalledAndClosed", payload=Job)
+# The types of events whose handler calls the target. They differ in how the target treats a repeated call: see
+# `IDEMPOTENCY`.
+CALL_WITH_IDENTIFIER = EventType(name="verify.Called", payload=Job)
+CALL_WITH_FENCE = EventType(name="verify.CalledUnderFence", payload=Job)
+CALL_VISIBLE_IN_TIME = EventType(name="verify.CalledInTime", payload=Job)
+CALL_WITHOUT_IDEMPOTENCY = EventType(name="verify.CalledUnsure", payload=Job)
+# The target only accepts this call. A later event of the type `CLOSED` confirms it.
+CALL_CONFIRMED_LATER = EventType(name="verify.CalledAndClosed", payload=Job)
+CALLS = (CALL_WITH_IDENTIFIER, CALL_WITH_FENCE, CALL_VISIBLE_IN_TIME, CALL_WITHOUT_IDEMPOTENCY, CALL_CONFIRMED_LATER)
 IDEMPOTENCY = {
-    CALLED.name: Idempotency.IDENTIFIER,
-    CALLED_UNDER_FENCE.name: Idempotency.FENCE,
-    CALLED_IN_TIME.name: Idempotency.TIME,
-    CALLED_UNSURE.name: Idempotency.NOTHING,
-    CALLED_AND_CLOSED.name: Idempotency.IDENTIFIER,
+    CALL_WITH_IDENTIFIER.name: Idempotency.IDENTIFIER,
+    CALL_WITH_FENCE.name: Idempotency.FENCE,
+    CALL_VISIBLE_IN_TIME.name: Idempotency.TIME,
+    CALL_WITHOUT_IDEMPOTENCY.name: Idempotency.NOTHING,
+    CALL_CONFIRMED_LATER.name: Idempotency.IDENTIFIER,
 }
 _BROADCAST_TO = (ANY, LINE)
 

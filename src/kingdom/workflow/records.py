@@ -79,6 +79,8 @@ HOSTS = RecordKind(
 DOCUMENTS = RecordKind(
     name="document", directories=_states("documents", ACTIVE), final=frozenset({ACTIVE}), retention=_DOCUMENTS_KEPT
 )
+# The kind and state of the records in which hosts store the results of agents. The court declares the kind.
+RESULT, RESULT_STATE = "result", "ended"
 # Commands that a host has accepted. A command becomes ANSWERED when the host has answered it.
 ACCEPTED, ANSWERED = "ACCEPTED", "ANSWERED"
 COMMANDS = RecordKind(
@@ -95,7 +97,14 @@ VERDICTS = RecordKind(
     final=frozenset({DECIDED}),
     retention=timedelta(days=1),
 )
-KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS)
+# Results of ended assignments, for the prompts and agents of later runs.
+PAST_RESULTS = RecordKind(
+    name="past-result",
+    directories=_states("past-results", ACTIVE),
+    final=frozenset({ACTIVE}),
+    retention=timedelta(days=7),
+)
+KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS, PAST_RESULTS)
 
 # The requester of a run gets these events.
 REQUESTER_EVENTS: frozenset[type[DomainEvent]] = frozenset(

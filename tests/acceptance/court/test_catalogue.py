@@ -78,6 +78,8 @@ async def test_a_soldier_that_takes_too_long_is_told_of(court: Court, oversleepi
     (late,) = await court.said("soldier.timeout", task_id=oversleeping.task.id)
     (spawned,) = await court.said("soldier.spawned", task_id=oversleeping.task.id)
     assert (late["soldier_id"], late["timeout_seconds"]) == (spawned["soldier_id"], TIME_LIMIT)
+    (killed,) = await court.said("recovery.session_killed", soldier_id=spawned["soldier_id"])
+    assert killed["reason"] == "timeout"
 
 
 async def test_a_role_that_never_came_back_is_missed_once(court: Court, chronicled: list[LogEntry]) -> None:

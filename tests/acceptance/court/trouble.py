@@ -13,12 +13,14 @@ import psutil
 import yaml
 
 from kingdom.bootstrap import migrate, open_bus, operations_of
-from kingdom.bus import LogEntry
+from kingdom.bus import Bus, LogEntry
 from kingdom.clock import utc_now
+from kingdom.court.chamberlain.records import recall
 from kingdom.court.documents import Assignment
 from kingdom.court.sessions import SoldierSession, add_session, list_sessions
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
+from kingdom.roles.process_register import REGISTERS, ProcessRegister
 from tests.acceptance.court.court import Court, wait, whole_log
 from tests.acceptance.court.packages import LOST, second_gate
 from tests.acceptance.court.stories import Story, ended, mention
@@ -79,6 +81,7 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
             await wait(lambda: said("system.startup"), "kingdom up says that all roles were started")
             # A slow machine may have taken him for silent already.
             before = len(await said("recovery.session_restarted"))
+            await wait(lambda: _is_registered(bus, "king"), "the King enters himself in the register")
             os.kill(await _king_of(process.pid), signal.SIGSTOP)
 
             async def is_revived() -> bool:
@@ -87,6 +90,12 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
             await wait(is_revived, "the silent King is started again")
         await wait(lambda: said("system.shutdown"), "kingdom up says that all roles were stopped")
         return await whole_log(operations)
+
+
+async def _is_registered(bus: Bus, role: str) -> bool:
+    async with bus.transaction() as transaction:
+        _, register = await recall(transaction, REGISTERS, "processes", ProcessRegister)
+    return any(process.role == role for process in register.processes.values())
 
 
 @asynccontextmanager

@@ -9,6 +9,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
+from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor import machine
 from kingdom.doctor.machine import judge_python
 from kingdom.doctor.programs import run_program
@@ -125,11 +127,23 @@ async def test_a_clock_that_was_never_set_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
-async def test_a_machine_too_busy_for_anything_to_begin_is_reported(
-    tmp_path: Path, orange: float, status: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_machine_without_memory_for_anything_to_begin_is_reported(
+    tmp_path: Path, orange: float, status: str
 ) -> None:
-    monkeypatch.setattr(machine, "_LOAD_SECONDS", 0.01)
     health = {"yellow": 0.001, "orange": orange, "red": 1000}
     report = await look_at("load", config=write_settings(tmp_path, chamberlain={"health": health}))
     assert (report.status, "no new work starts" in report.found) == (status, status == "warn")
     assert ("chamberlain.health.orange" in report.fix) == (status == "warn")
+
+
+async def test_busy_processors_are_reported_as_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BusyMachine(MachineSensor):
+        async def read(self) -> dict[str, float]:
+            return {CPU: 97.0, MEMORY: 10.0, DISK: 99.0}
+
+    monkeypatch.setattr(machine, "MachineSensor", BusyMachine)
+    report = await look_at("load")
+    assert (report.status, report.found) == (
+        "warn",
+        "cpu_percent: 97, memory_percent: 10: one run at a time starts while the machine is this busy",
+    )

@@ -21,6 +21,7 @@ from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
+from kingdom.workflow.past_results import NOTICE
 from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.soldiers.tools_host import House, open_house
 from tests.patience import PATIENCE_SECONDS
@@ -73,6 +74,16 @@ async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]
 
 def request(method: str, message_id: int = 1, **parameters: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": parameters})
+
+
+async def test_an_agent_reads_earlier_results_through_the_official_client(house: House) -> None:
+    async with client_of(*relay_command(house.url)) as client:
+        failed, text = await called(client, "read_results", count=1)
+        assert (failed, text.splitlines()[0]) == (False, NOTICE)
+        assert text.endswith("gen-pr, github.pr.comment, acme/shop: success\n> The cache is stale.")
+        assert "task-20260101-002" not in text
+        refused, why = await called(client, "read_results", count=21)
+        assert (refused, "Correct it, and call read_results again" in why) == (True, True)
 
 
 async def test_the_official_client_is_offered_the_tools_and_their_guide(house: House) -> None:

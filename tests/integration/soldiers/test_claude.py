@@ -65,9 +65,9 @@ async def test_the_model_and_the_instructions_of_the_launch_reach_the_model(stag
     assert body["model"] == "claude-haiku-5-5"
     assert "no Friday releases" in str(body["system"])
     assert "the house colour is teal" in str(body)
-    assert {f"mcp__kingdom__{tool}" for tool in ("report_result", "ask_human", "petition", "remember")} <= {
-        tool["name"] for tool in body["tools"]
-    }
+    assert {
+        f"mcp__kingdom__{tool}" for tool in ("report_result", "ask_human", "petition", "remember", "read_results")
+    } <= {tool["name"] for tool in body["tools"]}
 
 
 async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> None:

@@ -21,7 +21,7 @@ from kingdom.workflow.records import DOCUMENTS, REQUESTER_EVENTS
 from kingdom.workflow.registry import register_mcp_server
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import at_work, eventually
-from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+from tests.integration.soldiers.host_scene import ANNA, APP, OUTLINE, HostScene, task, work
 from tests.integration.soldiers.sources import run as run_git
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -123,12 +123,12 @@ async def test_a_run_that_cannot_be_placed_is_not_made_at_all(scene: HostScene) 
         assert await transaction.get("workflow", "wf-asked") is None
 
 
-async def _ask_for(scene: HostScene, *works: Any) -> Workflow:
+async def _ask_for(scene: HostScene, *works: Any, workflow_id: str = "wf-asked", general: str = "") -> Workflow:
     template = WorkflowTemplate(
         id="asked", name="Asked", works=works, git_refs=(GitRef(git_id=APP, base_branch="main"),)
     )
     async with scene.bus.transaction() as transaction:
-        return await lifecycle.run(transaction, template, "wf-asked", actor=ANNA, requester=ANNA)
+        return await lifecycle.run(transaction, template, workflow_id, actor=ANNA, requester=ANNA, general=general)
 
 
 @ONE_BACKEND
@@ -163,3 +163,45 @@ async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_
         assert done.works[0].result == {"status": "success", "summary": REDACTED, "details": REDACTED}
     else:
         assert done.reason.endswith(f"DB_PASSWORD={REDACTED}\n{REDACTED}")
+
+
+@ONE_BACKEND
+async def test_an_agent_finds_the_assignment_it_works_for_and_the_instructions_of_the_realm(scene: HostScene) -> None:
+    guide = scene.folder / "config" / "workspace-claude.md"
+    guide.parent.mkdir()
+    guide.write_text("# {{name}} at Acme\n\n{{repositories}}\n\nCosts in ${USD}, {{ other }}.\n")
+    await scene.start_host(agent_environment=replace(UNCONFINED, guide=guide))
+    copies = task({"run": f"cp .kingdom-task.json CLAUDE.md {scene.folder}"})
+    run = await _ask_for(scene, work("Fix {{reports}}", copies), workflow_id="wf-task-20260207-001", general="gen-pr")
+    await scene.until(run, WorkflowStatus.COMPLETED)
+    document = json.loads((scene.folder / ".kingdom-task.json").read_text())
+    assert document.keys() == {"task_id", "result_path"}
+    assert document["task_id"] == "task-20260207-001"
+    assert (scene.folder / "CLAUDE.md").read_text() == (
+        "# Fix {{reports}} at Acme\n\n- `app/`\n\nCosts in ${USD}, {{ other }}.\n"
+    )
+
+
+@ONE_BACKEND
+async def test_instructions_of_the_realm_that_cannot_be_read_fail_the_run_by_the_name_of_their_file(
+    scene: HostScene,
+) -> None:
+    guide = scene.folder / "workspace-claude.md"
+    guide.write_bytes(b"caf\xe9")
+    await scene.start_host(agent_environment=replace(UNCONFINED, guide=guide))
+    failed = await scene.until(await scene.begin(work("plan", task())), WorkflowStatus.FAILED)
+    assert f"the instructions in {guide} cannot be read" in failed.reason
+    assert "remove it to use the built-in instructions" in failed.reason
+
+
+@ONE_BACKEND
+async def test_an_agent_learns_the_outline_of_its_report_with_the_query(scene: HostScene) -> None:
+    await scene.start_host()
+    run = await scene.begin(work("plan", task({"report": "# Plan"}, report_outline=OUTLINE), task()))
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    texts = [entry["text"] for entry in scene.transcript(done.works[0]) if "goesOn" in entry]
+    first, report, second = texts
+    assert first.startswith(run.works[0].tasks[0].definition.query.rstrip())
+    assert first.endswith("Do not write it yet. It has these sections:\n\n## Report\nWhat was done.\n")
+    assert report.startswith("Write a report")
+    assert second == run.works[0].tasks[1].definition.query

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,21 @@ from typing import Any
 from kingdom.soldiers.agent_tools.host_tools import HostTools
 from kingdom.soldiers.agent_tools.relay import answer_tool_call
 from kingdom.soldiers.sandbox.model_proxy import ModelProxy
+from kingdom.workflow.past_results import PastResult
 from kingdom.workflow.verdicts import PetitionVerdict
+
+PAST_RESULTS = tuple(
+    PastResult(
+        assignment_id=f"task-20260101-{number:03d}",
+        general="gen-pr",
+        type="github.pr.comment",
+        ended_at=datetime(2026, 1, 1, tzinfo=UTC),
+        status="success",
+        summary="The cache is stale.",
+        repo="acme/shop",
+    )
+    for number in (1, 2)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +45,10 @@ async def open_house(space: Path, socket: Path, *, verdict: PetitionVerdict | No
     async def decided(_: str) -> PetitionVerdict | None:
         return verdict
 
-    tools = HostTools(space, decided)
+    async def past_results(count: int) -> list[PastResult]:
+        return list(PAST_RESULTS[:count])
+
+    tools = HostTools(space, decided, find_results=past_results)
 
     async with ModelProxy(socket, (), on_tool_call=partial(answer_tool_call, tools), on_loopback=True) as gate:
         house = House(tools=tools, url=f"{gate.url}/voice", socket=socket)

@@ -27,7 +27,7 @@ WorkflowCancelled: workflowId | AgentStopped
 WorkflowGitRefsUpdated: workflowId addedRefs removedRefs | modify
 WorkflowMcpServerRefsUpdated: workflowId addedRefs removedRefs | modify
 WorkStatusChanged: workId workflowId status | \
-AgentStarted WorkVerified AgentStopped AgentError QueryFailed ReportFailed RolledBack
+AgentStarted QueryResponded ReportGenerated WorkVerified AgentStopped AgentError QueryFailed ReportFailed RolledBack
 WorkStarted: workId workflowId | AgentStarted
 WorkCompleted: workId workflowId | WorkVerified
 AgentStarted: workId | AgentStarted

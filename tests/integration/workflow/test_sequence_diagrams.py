@@ -74,7 +74,8 @@ def test_arrow_3_1_agent_to_complete_task__report_generated(history: History) ->
 
 def test_arrow_3_1_send_query_to_complete_task__without_a_report(history: History) -> None:
     moment = history.all("QueryResponded", DONE)[1]
-    assert moment.names == ["QueryResponded", "TaskCompleted"]
+    assert moment.names == ["QueryResponded", "TaskCompleted", "WorkStatusChanged"]
+    assert moment.data("WorkStatusChanged")["status"] == WorkStatus.RUNNING
     assert moment.after.works[0].tasks[1].status is TaskStatus.COMPLETED
 
 

@@ -46,22 +46,9 @@ def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "reason", "told"),
-    [
-        ("green", "cpu_percent: 5", ""),
-        ("unknown", "the Chamberlain has not measured it yet", ""),
-        (
-            "yellow",
-            "memory_percent: 61",
-            ": only what is urgent or has waited for hours starts; see chamberlain.health.yellow in kingdom.yaml",
-        ),
-        ("orange", "cpu_percent: 85", ": nothing new starts; see chamberlain.health.orange in kingdom.yaml"),
-        ("orange", "disk_percent: 96", ": nothing new starts; see chamberlain.health.disk_orange in kingdom.yaml"),
-        ("red", "cpu_percent: 95", ": nothing new starts; see chamberlain.health.orange and red in kingdom.yaml"),
-        ("orange", "the last reading is old", ": nothing new starts"),
-    ],
+    ("level", "effect", "told"), [("green", "", ""), ("orange", "one run at a time", ": one run at a time")]
 )
-def test_a_health_that_holds_something_back_says_what_and_by_which_setting(level: str, reason: str, told: str) -> None:
-    health = HealthSummary(level=level, reason=reason, age_seconds=5)
+def test_a_health_that_holds_something_back_says_what(level: str, effect: str, told: str) -> None:
+    health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
     first = next(facts(msgspec.structs.replace(a_standing(), health=health)))
-    assert first.plain == f"health       {level} ({reason}), read 5.0 s ago{told}"
+    assert first.plain == f"health       {level} (cpu_percent: 85), read 5.0 s ago{told}"

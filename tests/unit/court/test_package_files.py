@@ -188,7 +188,9 @@ def test_of_two_packages_with_one_schedule_the_second_is_broken(tmp_path: Path) 
 def test_the_generals_that_come_with_kingdom_are_whole() -> None:
     loaded = load_packages(SHIPPED)
     assert loaded.broken == ()
-    assert {package.name for package in loaded.packages} == {"gen-briefing", "gen-hello", "gen-jira", "gen-pr"}
+    assert {package.name for package in loaded.packages} == {
+        *("gen-briefing", "gen-hello", "gen-jira", "gen-pr", "gen-test"),
+    }
     assert find_shipped_package("gen-pr") == SHIPPED / "gen-pr"
     assert find_shipped_package("../generals/gen-pr") is None
 
@@ -207,7 +209,7 @@ def test_the_generals_that_come_with_kingdom_ask_only_for_what_they_may() -> Non
                     assert body.is_about(origin)
                     assert any(fnmatchcase(body.target, glob) for glob in allowed[step.petition].targets)
                     asked.append(step.petition)
-    assert sorted(asked) == ["github.pull_request", "github.review", "jira.comment", "slack.message"]
+    assert sorted(asked) == ["github.comment", "github.pull_request", "github.review", "jira.comment", "slack.message"]
 
 
 def test_the_example_in_the_documentation_is_a_general(tmp_path: Path) -> None:

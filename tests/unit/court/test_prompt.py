@@ -1,4 +1,6 @@
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,9 +12,12 @@ from kingdom.court.package_files import SHIPPED, load_packages
 from kingdom.court.prompt import (
     MEMORY_BYTES_MAX,
     PROMPT_BYTES_MAX,
+    RESULTS_BYTES_MAX,
     PromptContext,
+    PromptResults,
     find_placeholder_errors,
     missing_values,
+    needs_results,
     newest_lines,
     render,
     render_template,
@@ -20,6 +25,7 @@ from kingdom.court.prompt import (
 from kingdom.errors import Misconfigured, Permanent
 from kingdom.soldiers.agents.scripted.script import parse_script
 from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.past_results import NOTICE, PastResult
 
 FOREIGN = st.text(alphabet=st.one_of(st.sampled_from('`~#{}"\\> \t\r\n\u2028\x85script-='), st.characters()))
 PROMPTS = [
@@ -200,3 +206,62 @@ def test_no_value_changes_the_script_of_a_shipped_general(foreign: str) -> None:
         assert played
         assert expected
         assert [type(step) for step in played] == [type(step) for step in expected]
+
+
+def with_results(*summaries: str) -> PromptContext:
+    results = tuple(
+        PastResult(
+            assignment_id=f"task-20260101-{number:03d}",
+            general="gen-x",
+            type="github.pr.comment",
+            ended_at=datetime(2026, 1, 1, 9, number, tzinfo=UTC),
+            status="success",
+            summary=summary,
+        )
+        for number, summary in enumerate(summaries)
+    )
+    return replace(context(text="now"), results=PromptResults(same_repo=results))
+
+
+@pytest.mark.parametrize("written", ["{{results.same_repo}}", "  {{ quote results.same_repo }}"])
+def test_earlier_results_are_quoted_below_a_notice_that_they_are_data(written: str) -> None:
+    indent = written[: written.index("{")]
+    shown = render(f"Before:\n{written}\nAfter", with_results("{{ payload.text }}")).splitlines()
+    assert shown == [
+        "Before:",
+        f"{indent}{NOTICE}",
+        "",
+        f"{indent}> task-20260101-000, 2026-01-01 09:00 UTC, gen-x, github.pr.comment: success",
+        f"{indent}> {{{{ payload.text }}}}",
+        "After",
+    ]
+
+
+def test_without_earlier_results_nothing_is_shown_and_the_value_is_missing() -> None:
+    text = "{{ results.same_repo }}"
+    assert render(text, with_results()) == ""
+    assert missing_values(text, with_results()) == ("results.same_repo",)
+    assert missing_values(text, with_results("done")) == ()
+
+
+def test_a_script_gets_earlier_results_as_json() -> None:
+    (line,) = render("{{ json results.same_repo }} {{ json results.same_subject }}", with_results("a")).splitlines()
+    assert json.loads(line.removesuffix(" null"))[0]["summary"] == "a"
+
+
+def test_only_as_many_results_are_shown_as_fit() -> None:
+    shown = render("{{ results.same_repo }}", with_results(*["\u00e9" * 1000] * 20))
+    assert RESULTS_BYTES_MAX / 2 < len(shown.encode()) < RESULTS_BYTES_MAX + len(NOTICE) + 100
+    assert "task-20260101-000" in shown
+    assert "task-20260101-019" not in shown
+
+
+@pytest.mark.parametrize("text", ["{{ results.all }}", "They are: {{ results.same_repo }}", "{{ results }}"])
+def test_results_have_their_own_line_and_two_names(text: str) -> None:
+    assert list(find_placeholder_errors(text))
+
+
+def test_results_are_looked_up_only_for_a_prompt_that_shows_them() -> None:
+    assert not needs_results(template())
+    assert needs_results(template(tasks=[{"query": "{{results.same_subject}}"}]))
+    assert needs_results(template(instructions="{{ json results.same_repo }}"))

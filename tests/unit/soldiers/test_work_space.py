@@ -49,6 +49,7 @@ def test_an_agent_finds_its_repositories_the_reports_and_what_it_may_do(tmp_path
     assert "- `app/`" in instructions
     assert f"- `{REPORT}`" in instructions
     task = json.loads((space / ".kingdom-task.json").read_text())
+    # A run that a person started has no assignment.
     assert task == {"task_id": "wf-1-w2", "result_path": str(space / "result.json")}
 
 

@@ -26,7 +26,7 @@ class Caller:
             "identifier": "i",
             "fence": 1,
             "idempotency": "identifier",
-            "script": [],
+            "answers": [],
         }
         request = await TargetRequest.connect(self._target.port)
         request.send(path, {**fields, **body})
@@ -71,19 +71,19 @@ async def test_a_lower_fence_is_refused_once_a_higher_one_was_seen_in_a_question
     ("step", "status", "happened"),
     [("throttle", 429, False), ("fail", 503, False), ("accept_then_fail", 500, True), ("accept_late", 201, True)],
 )
-async def test_a_step_of_the_script_is_taken_once(caller: Caller, step: str, status: int, *, happened: bool) -> None:
-    assert (await caller.post(script=[step]))[0] == status
+async def test_a_listed_answer_is_given_once(caller: Caller, step: str, status: int, *, happened: bool) -> None:
+    assert (await caller.post(answers=[step]))[0] == status
     _, _, body = await caller.post("/findings")
     assert body == {"happened": happened}
-    assert (await caller.post(script=[step]))[0] == (200 if happened else 201)
+    assert (await caller.post(answers=[step]))[0] == (200 if happened else 201)
 
 
 async def test_a_throttled_caller_is_told_when_to_come_back(caller: Caller) -> None:
-    _, headers, _ = await caller.post(script=["throttle_for_a_second"])
+    _, headers, _ = await caller.post(answers=["throttle_for_a_second"])
     assert headers["Retry-After"] == "1"
 
 
 async def test_a_call_can_be_accepted_without_an_answer(caller: Caller) -> None:
     with pytest.raises(EOFError):
-        await caller.post(script=["accept_silently"])
+        await caller.post(answers=["accept_silently"])
     assert caller.acts() == ["accepted"]

@@ -266,7 +266,7 @@ class Store:
         self._catch_up()
 
     def _reload_if_clock_set_back(self) -> None:
-        """If the clock was set back, reload all streams, because events would wait too long for their old due times."""
+        """If the clock was set back, reload all streams: loading adjusts the due times of events to the new clock."""
         ahead = time.time() - boot_clock()
         if ahead < self._clock_ahead - _SET_BACK_SECONDS:
             _log.warning("the clock was set back", seconds=round(self._clock_ahead - ahead))
@@ -329,8 +329,8 @@ class Store:
         entries: list[tuple[int, JournalEntry]] = []
         for start in segments:
             if start != self.journal.end:
-                # There is a gap before this segment: a checkpoint removed segments, and a power loss restored some of
-                # them. Their changes are synced, so they need no replay.
+                # A gap: a checkpoint removed all earlier segments, but a power loss came before some removals were
+                # synced. The changes in these segments were synced before, so they need no replay.
                 entries.clear()
             entries += self.journal.recover(start, after)
         self.journal.sync()

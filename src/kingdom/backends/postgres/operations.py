@@ -1,7 +1,8 @@
 """Operations on PostgreSQL. Each change by an operator is one short transaction, which also writes a log entry."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from kingdom.errors import Conflict, NotFound
 
 # `pins` reports what keeps old row versions alive. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
+_DeadChange = Callable[[Connection, DictRow, str], Awaitable[bool]]
 
 
 class PostgresOperations(Operations):
@@ -86,11 +88,12 @@ class PostgresOperations(Operations):
 
     async def redrive(self, positions: Sequence[int], *, actor: str) -> list[UUID]:
         """See `Operations.redrive`."""
-        return await self._change_each_dead(positions, "dead_letter.redriven", actor, {}, "revive")
+        return await self._change_each_dead(positions, "dead_letter.redriven", actor, {}, self._redrive)
 
     async def discard(self, positions: Sequence[int], *, reason: str, actor: str) -> list[UUID]:
         """See `Operations.discard`."""
-        return await self._change_each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, "discard")
+        discard = partial(self._discard, reason)
+        return await self._change_each_dead(positions, "dead_letter.discarded", actor, {"reason": reason}, discard)
 
     async def cancel(self, event_id: UUID, stream: str, *, actor: str) -> Literal["cancelled", "requested"]:
         """See `Operations.cancel`."""
@@ -140,37 +143,32 @@ class PostgresOperations(Operations):
         return [Pin(**row) for row in await self._read("pins", {"seconds": _PIN_SECONDS})]
 
     async def _change_each_dead(
-        self, positions: Sequence[int], entry_type: str, actor: str, details: Mapping[str, Any], query: str
+        self, positions: Sequence[int], entry_type: str, actor: str, details: Mapping[str, Any], change: _DeadChange
     ) -> list[UUID]:
-        """Apply a statement to each of these events that is still DEAD, each in its own transaction."""
+        """Change each of these events that is still DEAD, each in its own transaction."""
         changed = []
         for row in await self._read("events_by_positions", {"positions": list(positions)}):
             data = {"event_id": str(row["event_id"]), "stream": row["stream"], **details}
-            key = {"stream": row["stream"], "key": row["partition_key"]}
             # If another operator was faster, nothing changes and nothing is logged.
             with suppress(NotFound):
                 async with self._change(entry_type, actor, data) as connection:
-                    key_row = (await self._run(connection, "lock_key", **key))[0] if row["ordered"] else None
-                    if not await self._run(connection, query, id=row["id"], actor=actor, **details):
+                    if not await change(connection, row, actor):
                         raise NotFound(f"event {row['event_id']} is no longer a dead letter")
-                    if key_row and (key_row["blocked_by"] == row["id"] or key_row["turn"] == 0):
-                        await self._promote_first(connection, key)
-                    elif key_row and key_row["blocked_by"] is None and query == "revive":
-                        await self._rewind(connection, key, row["id"])
                 changed.append(row["event_id"])
                 self._bus.nudge([row["stream"]])
         return changed
 
-    async def _rewind(self, connection: Connection, key: Mapping[str, Any], position: int) -> None:
-        """Put a redriven event back at its old position in its key.
+    async def _redrive(self, connection: Connection, row: DictRow, actor: str) -> bool:
+        return bool(await self._run(connection, "redrive", id=row["id"], actor=actor))
 
-        If events of the key are in flight, the redriven event comes right after them.
-        """
-        first = await self._run(connection, "first_open", **key)
-        if first[0]["id"] == position and await self._run(connection, "demote_head", **key):
-            await self._run(connection, "promote", id=position)
-        # The events in flight may have later positions. When they are settled, `rewind` makes this event the next head.
-        await self._run(connection, "rewind", id=position, **key)
+    async def _discard(self, reason: str, connection: Connection, row: DictRow, actor: str) -> bool:
+        key = {"stream": row["stream"], "key": row["partition_key"]}
+        key_row = (await self._run(connection, "lock_key", **key))[0] if row["ordered"] else None
+        if not await self._run(connection, "discard", id=row["id"], actor=actor, reason=reason):
+            return False
+        if key_row and (key_row["blocked_by"] == row["id"] or key_row["turn"] == 0):
+            await self._promote_first(connection, key)
+        return True
 
     async def _promote_first(self, connection: Connection, key: Mapping[str, Any]) -> None:
         """Make the first open event of an idle key its head. Delete the key row if no event is open."""

@@ -1,4 +1,7 @@
-"""Convert between objects of the bus and rows of the database. This module does no I/O."""
+"""Convert between objects of the bus and rows of the database. This module does no I/O.
+
+An EventCopy is an event as it is published to one stream. COPY is the SQL command that inserts many rows.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,8 +23,8 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def copy_row(number: int, copy: EventCopy) -> dict[str, Any]:
-    """Return one published copy as a row of the publish statements."""
+def row_of_copy(number: int, copy: EventCopy) -> dict[str, Any]:
+    """Return an EventCopy as a row of the publish statements. `number` identifies it in their results."""
     envelope = copy.envelope
     return {
         "n": number,
@@ -43,35 +46,39 @@ def copy_row(number: int, copy: EventCopy) -> dict[str, Any]:
     }
 
 
-def copy_rows(copies: Sequence[EventCopy]) -> str:
-    """Return published copies as the JSON document of a publish statement."""
-    return to_json([copy_row(number, copy) for number, copy in enumerate(copies)])
+def rows_of_copies(copies: Sequence[EventCopy]) -> str:
+    """Return EventCopies as the JSON parameter of a publish statement for many events."""
+    return to_json([row_of_copy(number, copy) for number, copy in enumerate(copies)])
 
 
 def is_ordered(copy: EventCopy) -> bool:
-    """Return whether a copy is ordered with others of its key."""
+    """Return whether an EventCopy must be handled in order with the other events of its key."""
     return copy.stream.ordered and copy.envelope.partition_key is not None
 
 
-def may_be_withdrawn(copy: EventCopy) -> bool:
-    """Return whether a copy may turn out to be a duplicate after it was inserted."""
+def may_need_cleanup(copy: EventCopy) -> bool:
+    """Return whether the insert of a duplicate may need cleanup in the same transaction.
+
+    An ordered duplicate may have created a row for its key. A duplicate with a given id may have been inserted although
+    its event is in the archive.
+    """
     return is_ordered(copy) or copy.envelope.event_id_given
 
 
-def is_fresh(copy: EventCopy) -> bool:
-    """Return whether a copy needs nothing but an insert: it has a new id, no key and no delay."""
-    return copy.at is None and not may_be_withdrawn(copy)
+def is_plain(copy: EventCopy) -> bool:
+    """Return whether an EventCopy needs nothing but an insert: its id is new, and it is neither ordered nor delayed."""
+    return copy.at is None and not may_need_cleanup(copy)
 
 
 def event_parameters(copy: EventCopy) -> dict[str, Any]:
-    """Return one published copy as the parameters of the statement for a single event."""
-    row = copy_row(0, copy)
+    """Return an EventCopy as the parameters of the publish statement for a single event."""
+    row = row_of_copy(0, copy)
     row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
     return row
 
 
-def fresh_line(copy: EventCopy) -> str:
-    """Return a copy with a fresh id and without a delay as a line for COPY. See `copy_fresh` for its columns."""
+def event_table_line(copy: EventCopy) -> str:
+    """Return a plain EventCopy as a line of text for COPY into the event table, with the columns of `copy_fresh`."""
     envelope = copy.envelope
     texts = (
         copy.stream.name,
@@ -92,9 +99,9 @@ def fresh_line(copy: EventCopy) -> str:
     return f"{envelope.event_id.int:032x}\t{envelope.occurred_at.isoformat()}\t{numbers}\t{key}\t{line}\n"
 
 
-def staged_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
-    """Return one published copy as a row for COPY."""
-    row = copy_row(number, copy)
+def staging_table_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
+    """Return an EventCopy as a row for COPY into the staging table, from which a statement publishes it."""
+    row = row_of_copy(number, copy)
     row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
     return tuple(row.values())
 
@@ -150,7 +157,7 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
 def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Delivery]:
     """Return claimed rows as deliveries in the order of their positions.
 
-    A delivery of an ordered stream gets its run: the positions of all deliveries with the same key.
+    In an ordered stream, `Delivery.run` lists the positions of all these deliveries that have the same key.
     """
     deliveries = [
         Delivery(
@@ -169,9 +176,9 @@ def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Deliver
     ]
     if not deliveries or not any(delivery.ordered for delivery in deliveries):
         return deliveries
-    runs: dict[tuple[str, str], list[int]] = {}
+    positions_of: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
         if delivery.ordering_key:
-            runs.setdefault(delivery.ordering_key, []).append(delivery.position)
-    tuples = {key: tuple(positions) for key, positions in runs.items()}
+            positions_of.setdefault(delivery.ordering_key, []).append(delivery.position)
+    tuples = {key: tuple(positions) for key, positions in positions_of.items()}
     return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]

@@ -13,15 +13,15 @@ from psycopg.rows import DictRow, dict_row
 from kingdom.backends.postgres.connection import keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
-    copy_rows,
     entry_rows,
     event_parameters,
-    fresh_line,
-    is_fresh,
+    event_table_line,
     is_ordered,
-    may_be_withdrawn,
+    is_plain,
+    may_need_cleanup,
     read_record,
-    staged_row,
+    rows_of_copies,
+    staging_table_row,
     to_json,
 )
 from kingdom.bus.delivery import Delivery
@@ -117,7 +117,7 @@ class PostgresTransaction(Transaction):
             return
         # Settlements, records and some publishes must be rolled back if their check fails.
         copies = self.changes.copies.values()
-        may_roll_back = self.changes.puts or self.changes.settlements or any(map(may_be_withdrawn, copies))
+        may_roll_back = self.changes.puts or self.changes.settlements or any(map(may_need_cleanup, copies))
         if commit and not may_roll_back and len(statements) == 1 and self._opening and self._may_skip_opening:
             self._opening, commit = (), False  # a single statement is a transaction by itself
         async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
@@ -139,13 +139,13 @@ class PostgresTransaction(Transaction):
         return (
             len(copies) >= COPY_FRESH_FROM_ROWS
             and not (self.changes.puts or self.changes.settlements or self.changes.entries)
-            and all(map(is_fresh, copies))
+            and all(map(is_plain, copies))
             and await self._copy_fresh(copies)
         )
 
     async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
         """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
-        lines = "".join(map(fresh_line, copies))
+        lines = "".join(map(event_table_line, copies))
         try:
             # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
             with keep_cancellation():
@@ -251,7 +251,7 @@ class PostgresTransaction(Transaction):
         keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
         if ordered:
-            in_keys = {"rows": copy_rows(ordered), **locks}
+            in_keys = {"rows": rows_of_copies(ordered), **locks}
             yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
         elif keys:
             yield self._queries["lock_keys"], locks, _accept_any
@@ -259,7 +259,7 @@ class PostgresTransaction(Transaction):
         if len(unordered) == 1:
             yield self._queries["publish_one"], event_parameters(unordered[0]), self._collect_duplicates(unordered)
         elif unordered:
-            counted = {"rows": copy_rows(unordered), "count": len(unordered)}
+            counted = {"rows": rows_of_copies(unordered), "count": len(unordered)}
             yield self._queries["publish"], counted, self._collect_duplicates(unordered)
 
     def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
@@ -344,7 +344,7 @@ class PostgresTransaction(Transaction):
             with keep_cancellation():
                 async with cursor.copy(self._queries["copy_stage"]) as copying:
                     for number, copy in enumerate(copies):
-                        await copying.write_row(staged_row(number, copy))
+                        await copying.write_row(staging_table_row(number, copy))
             await cursor.execute(self._queries["publish_stage"])
             self._collect_duplicates(copies)(await cursor.fetchall())
 

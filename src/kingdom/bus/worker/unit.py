@@ -13,8 +13,9 @@ class Unit:
     """Deliveries of one lease that are handled one after another.
 
     `open` has the deliveries that are neither settled nor lost, and `cancelled` the positions that an operator has
-    cancelled. `running` is the position whose handler runs now. `calls_outside` is true for effects. The unit starts
-    when `slot` is set. `lost` means that its lease was lost. `stopped` means that the worker has stopped it.
+    cancelled. `running` is the position whose handler runs now. `calls_outside` means that the handlers call
+    outside systems. The unit starts when `slot` is set. `lost` means that the lease was lost. `stopped` means that
+    the worker has stopped the unit.
     """
 
     lease: HeldLease
@@ -39,8 +40,8 @@ class Unit:
     def adopt_task(self) -> None:
         """Make the current task the task of the unit. Raise CancelledError if the unit must not run any more.
 
-        Until then `task` is None, so that `cancel` cannot cancel it: asyncio never runs a task that is cancelled before
-        its first step, and its deliveries would not be released.
+        `task` is None before this call, so `cancel` cannot cancel a task that has not started. asyncio would never run
+        such a task, and the deliveries of the unit would not be released.
         """
         self.task = asyncio.current_task()
         if self.lost or self.stopped:

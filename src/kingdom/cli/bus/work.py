@@ -70,7 +70,7 @@ async def work(
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
     application = _application(name or call.settings.application)
     streams = _streams(application, stream or ())
-    registry = CollectorRegistry()
+    registry, prefix = CollectorRegistry(), call.settings.metrics_prefix
     await refuse_old_store(call.settings)
     # A handler may use its whole lease, so the store aborts idle transactions only after the longest lease.
     idle_limit = max(application.topology.stream(each).lease for each in streams)
@@ -82,9 +82,9 @@ async def work(
             concurrency=concurrency,
             batch=batch,
             grace=duration(grace),
-            metrics=WorkerMetrics(registry),
+            metrics=WorkerMetrics(registry, prefix=prefix),
         )
-        refresh = partial(BacklogMetrics(registry).refresh, operations_of(bus), streams)
+        refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             upkeep = asyncio.create_task(run_retention(operations_of(bus), application.retention))
             try:

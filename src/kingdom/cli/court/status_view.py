@@ -25,12 +25,6 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.IN_PROGRESS: "in progress",
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
-# What a health level means for new work.
-_HOLDS_BACK: Mapping[str, str] = {
-    HealthLevel.YELLOW: "only what is urgent or has waited for hours starts",
-    HealthLevel.ORANGE: "nothing new starts",
-    HealthLevel.RED: "nothing new starts",
-}
 
 
 def status_view(court_status: CourtStatus) -> RenderableType:
@@ -58,7 +52,7 @@ def facts(court_status: CourtStatus) -> Iterator[Text]:
     health, money = court_status.health, court_status.money
     age = f", read {format_duration(health.age_seconds)} ago" if health.age_seconds is not None else ""
     because = f" ({health.reason})" if health.reason else ""
-    held_back = f": {_HOLDS_BACK[health.level]}{health.setting_hint}" if health.level in _HOLDS_BACK else ""
+    held_back = f": {health.effect}" if health.effect else ""
     yield _fact("health", health.level, f"{because}{age}{held_back}")
     spent = f": ${money.spent:.2f} spent by Generals and ${money.set_aside:.2f} set aside of ${money.limit:.2f}"
     yield _fact("money today", money.status, spent)

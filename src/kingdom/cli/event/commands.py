@@ -28,7 +28,9 @@ from kingdom.text import sentence
 from kingdom.workflow.records import each_record, run_transaction
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="List, show and send events from outside, and route them again."
+    no_args_is_help=True,
+    add_completion=False,
+    help="List and show events from outside, send one yourself, and route an event again.",
 )
 _SOURCE = "cli"
 

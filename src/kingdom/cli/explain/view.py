@@ -63,7 +63,7 @@ def outcome(timeline: Timeline, now: datetime) -> str:
 
 
 def result_of(strand: Strand) -> str:
-    """Return the result of a strand as a sentence."""
+    """Return the result of a strand, which is one assignment or run of the timeline, as a sentence."""
     who = f" by {strand.general}" if strand.general else ""
     text = with_reason(f"{strand.id}{who} is {strand.status}", strand.summary or strand.reason)
     return printable(sentence(text))

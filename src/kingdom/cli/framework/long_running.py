@@ -74,10 +74,16 @@ def stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
     return received
 
 
-async def run_until_stopped(parts: Sequence[Runnable], background: Sequence[Coroutine[Any, Any, None]] = ()) -> bool:
+async def run_until_stopped(
+    parts: Sequence[Runnable],
+    background: Sequence[Coroutine[Any, Any, None]] = (),
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+) -> bool:
     """Run parts and background coroutines until a signal. Return whether a second signal ended them at once.
 
-    When one of them ends by itself, the others are stopped too, and its error is raised.
+    `on_ready` is called as soon as a signal ends them gracefully. When one of them ends by itself, the others are
+    stopped too, and its error is raised.
     """
 
     def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
@@ -89,6 +95,7 @@ async def run_until_stopped(parts: Sequence[Runnable], background: Sequence[Coro
     gc.collect()
     gc.freeze()
     received = stop_on_signals(stop)
+    on_ready()
     running = [asyncio.create_task(part.run()) for part in parts]
     others = [asyncio.create_task(each) for each in background]
     try:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -20,9 +20,9 @@ from kingdom.cli.general.lookup import (
     generals_directory,
     named_package,
 )
+from kingdom.cli.general.preview_values import git_of, preview_context
 from kingdom.cli.schemas.described import print_schema
 from kingdom.cli.schemas.general import general_schema
-from kingdom.court.memory import load_memory
 from kingdom.court.package import NAME_PATTERN, Package, PetitionRule
 from kingdom.court.package_files import (
     GENERAL_FILE,
@@ -34,15 +34,12 @@ from kingdom.court.package_files import (
     load_package,
     load_packages,
 )
-from kingdom.court.prompt import PromptContext, missing_values, needs_repo, render_template
+from kingdom.court.prompt import missing_values, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agents.port import AgentFailed
 from kingdom.soldiers.agents.scripted.script import parse_script
 from kingdom.views.generals import ListedGeneral, ListedGenerals, Preview
-from kingdom.workflow.model.resources.git import unique_name
 from kingdom.workflow.model.resources.template import WorkflowTemplate
-from kingdom.workflow.reactions import engine
-from kingdom.workflow.registry import git_finder
 from kingdom.workflow.template_file import write_template
 
 app = typer.Typer(
@@ -126,19 +123,11 @@ async def preview(
     JSON: {template: as `kingdom template show` prints it, missing: [name of a value]}.
     """
     package = named_package(call, name, directory)
-    general = package.general
-    repo = repo or general.default_repo or ""
+    repo = repo or package.general.default_repo or ""
     if needs_repo(package.template) and not repo:
         raise Misconfigured(f"{name} works in the repository of its event: name one, such as --repo acme/shop")
-    git = await _git_of(call, repo) if needs_repo(package.template) else ""
-    context = PromptContext(
-        payload=inputs.payload(payload),
-        repo=repo,
-        event={"id": "evt-demo-preview", "type": event_type, "source": "demo", "priority": "normal"},
-        task={"id": "task-preview", "type": event_type, "event_id": "evt-demo-preview", "priority": "normal"},
-        memory=load_memory(package.directory, repo, general.memory),
-        git=git,
-    )
+    git = await git_of(call, repo) if needs_repo(package.template) else ""
+    context = replace(await preview_context(call, package, inputs.payload(payload), repo, event_type), git=git)
     template = render_template(package.template, context, lambda _: git)
     queries = [task.query for work in package.template.works for task in work.tasks]
     missing = list(dict.fromkeys(path for query in queries for path in missing_values(query, context)))
@@ -147,7 +136,7 @@ async def preview(
         return
     typer.echo(write_template(template), nl=False)
     if missing:
-        call.output.note(f"These values are empty, since the event does not have them: {', '.join(missing)}")
+        call.output.note(f"These values are empty for this event: {', '.join(missing)}")
 
 
 @command(app, "validate", result=one(ListedGenerals))
@@ -254,14 +243,6 @@ def _directory_to_check(call: CommandCall, path: str, directory: str) -> Path:
         cause = f"there is no General and no directory {path or place}"
         raise Misconfigured(f"{cause}: name one, or create a General with `kingdom general create`")
     return place
-
-
-async def _git_of(call: CommandCall, repo: str) -> str:
-    """Return the id under which a repository is registered, or a suitable id if it is not registered yet."""
-    with suppress(NotFound):
-        async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
-            return (await git_finder(transaction))(repo)
-    return unique_name(repo)
 
 
 def _load(place: Path, *, accepts_strangers: bool) -> LoadedPackages:

@@ -18,7 +18,9 @@ def agent_mcp(
         str, typer.Argument(metavar="[URL]", help=f"http://HOST:PORT/voice or unix:SOCKET; by default {_VARIABLE}.")
     ] = "",
 ) -> None:
-    """Serve the tools report_result, ask_human, petition and remember to an agent, which starts this command itself.
+    """Serve the tools of Kingdom to an agent, which starts this command itself.
+
+    They are report_result, ask_human, petition, remember and read_results.
 
     Example: kingdom agent-mcp http://127.0.0.1:8099/voice
     """

@@ -39,13 +39,14 @@ from kingdom.log_output import configure_logs
 from kingdom.realm import read_realm
 from kingdom.roles import declare_application
 from kingdom.roles.context import RoleComponents, RoleContext
+from kingdom.roles.process_register import Registration, stop_reason
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
 
 app = typer.Typer(add_completion=False)
 CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
 RoleName = Literal[CourtRole, "engine", "host"]
-# These roles also write the log of assignments.
+# These roles write all their lines to the log of assignments too.
 _ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
 
@@ -131,15 +132,15 @@ async def _play_court_role(
 ) -> bool:
     realm = read_realm(call.settings.file)
     directory = bootstrap.data_directory_of(call.settings)
-    logs = [TextLog(log_path(directory, SYSTEM))]
-    if name in _ASSIGNMENT_ROLES:
-        logs.append(TextLog(log_path(directory, TASKS)))
-    configure_logs(json=call.output.json, level=level, also=[tee(log, name) for log in logs])
+    system, tasks = (TextLog(log_path(directory, each)) for each in (SYSTEM, TASKS))
+    tees = [tee(system, name), tee(tasks, name, only_tasks=name not in _ASSIGNMENT_ROLES)]
+    configure_logs(json=call.output.json, level=level, also=tees)
     await refuse_old_store(call.settings)
     application, registry = declare_application(realm), CollectorRegistry()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(call.bus(application, connections=CONNECTIONS))
-        refreshes = [partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
+        backlog = BacklogMetrics(registry, prefix=call.settings.metrics_prefix)
+        refreshes = [partial(backlog.refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
         if name == CHAMBERLAIN:
             look = partial(read_current_status, bus, call.settings, realm)
             refreshes.append(partial(CourtMetrics(registry).refresh, look))
@@ -152,18 +153,24 @@ async def _play_court_role(
                 bootstrap.generals_directory_of(call.settings, realm),
                 accepts_strangers=realm.sentinel.accepts_strangers,
             ),
-            metrics=WorkerMetrics(registry),
+            metrics=WorkerMetrics(registry, prefix=call.settings.metrics_prefix),
             directory=directory,
             stack=stack,
         )
-        if bootstrap.directory_of(call.settings.database_url):
-            heartbeats = heartbeats_in_files(directory, name)
-        else:
-            heartbeats = heartbeats_in_records(lambda: call.bus(application), name)
         components = _components_of(name, context)
+        if bootstrap.directory_of(call.settings.database_url):
+            heartbeats = heartbeats_in_files(directory, name, components.members)
+        else:
+            heartbeats = heartbeats_in_records(lambda: call.bus(application), name, components.members)
         await stack.enter_async_context(HeartbeatThread(heartbeats, every=timedelta(seconds=realm.heartbeat_seconds)))
-        _log.info("role started", role=name)
-        return await run_until_stopped(components.runnables, components.background)
+        silence_max = timedelta(seconds=realm.chamberlain.heartbeat.threshold_seconds)
+        registration = Registration(bus, name, silence_max=silence_max)
+        await registration.enter()
+        ready = partial(_log.info, "role started", role=name)
+        # After an error the entry stays, so that the next process of this role logs a restart.
+        cut_off = await run_until_stopped(components.runnables, components.background, on_ready=ready)
+        await registration.leave(stop_reason(cut_off=cut_off))
+        return cut_off
 
 
 def _components_of(name: CourtRole, context: RoleContext) -> RoleComponents:

@@ -42,7 +42,8 @@ async def run_standalone(
     await refuse_old_store(call.settings)
     application, registry = declared(), CollectorRegistry()
     async with call.bus(application, connections=CONNECTIONS * (2 if runs_engine and host else 1)) as bus:
-        operations, metrics = operations_of(bus), WorkerMetrics(registry)
+        prefix = call.settings.metrics_prefix
+        operations, metrics = operations_of(bus), WorkerMetrics(registry, prefix=prefix)
         parts: list[Runnable] = []
         background: list[Coroutine[Any, Any, None]] = []
         if runs_engine:
@@ -52,7 +53,7 @@ async def run_standalone(
             from kingdom.roles.soldiers import soldier_host
 
             parts.append(soldier_host(bus, call.settings, host, directory, metrics=metrics))
-        refresh = partial(BacklogMetrics(registry).refresh, operations, ENGINE_STREAMS)
+        refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations, ENGINE_STREAMS)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             if runs_engine:
                 background = [run_timers(bus), run_retention(operations, application.retention)]

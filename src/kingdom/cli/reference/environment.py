@@ -24,6 +24,10 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
     },
     "The user and the application": {
         "KINGDOM_APP": "`MODULE:OBJECT` that declares the streams and handlers of your application.",
+        "KINGDOM_METRICS_PREFIX": (
+            "The first part of the names of the [metrics](metrics.md) of workers and of the store; by default"
+            " `kingdom`, as in `kingdom_outbox_pending`."
+        ),
         "KINGDOM_ACTOR": "Your name in the log; by default `USER@MACHINE`.",
         "GITHUB_TOKEN": "The GitHub token that the kingdom.yaml of `kingdom init` refers to.",
         "TZ": "The time zone that `kingdom init` writes.",

@@ -46,14 +46,14 @@ async def create(
         str | None,
         typer.Option(
             metavar="OWNER/NAME",
-            help="The repository on GitHub whose events use it; by default taken from URL, '' means none.",
+            help="Its name on GitHub, by which events find it; by default taken from URL, '' means none.",
         ),
     ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not check whether it can be reached.")] = False,
 ) -> None:
     """Register a repository, after checking that it can be reached.
 
-    Events refer to it by its name on GitHub, not by NAME, so register each repository once.
+    Events find a repository by its name on GitHub, so a GitHub name can be registered only once. Templates use NAME.
 
     Example: kingdom git create app https://example.org/app.git --branch develop
 
@@ -164,7 +164,7 @@ def _checked_repo(repo_name: str) -> str:
 
 
 async def _home_of_host(call: CommandCall) -> Path:
-    """Return the home directory of git for the soldier host on this machine."""
+    """Return the directory in which the soldier host of this machine keeps its `.gitconfig`."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             for host in await known_hosts(transaction):

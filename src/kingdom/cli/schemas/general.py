@@ -46,6 +46,10 @@ _WORDS: Words = {
         "ask_deadline_hours": "The time after which a question gets its default answer.",
         "ask_default": "The default answer. Default: the assignment fails.",
         "ask_people": "The people who may answer. Default: everyone in the channel.",
+        "result_people": (
+            "Later runs may read the results of events by these people: globs of GitHub logins and Slack members; `*`"
+            " for everyone. Events of schedules and of the command line need no name here."
+        ),
     },
     "PetitionRule": {
         "kind": "The kind of petition, such as `github.review`; see [Petitions](../petitions.md).",

@@ -142,9 +142,9 @@ _WORDS: Words = {
         "seen_days": "Days to remember seen events.",
     },
     "HealthSettings": {
-        "yellow": "Percent of CPU or memory from which only urgent work starts.",
-        "orange": "Percent from which nothing starts.",
-        "red": "Percent from which people are also warned.",
+        "yellow": "Percent of memory from which only urgent work starts; CPU pressure that leaves half the slots.",
+        "orange": "Percent of memory from which nothing starts; CPU pressure that leaves one run at a time.",
+        "red": "Percent of memory from which people are also warned.",
         "disk_yellow": "The same for disks.",
         "disk_orange": "The same for disks; a disk alone is never red.",
         "margin": "A level ends when the value is this many points below the threshold of the level.",

@@ -5,8 +5,8 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +19,6 @@ from kingdom import bootstrap
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
-from kingdom.chronicle.catalog import log_event
-from kingdom.chronicle.events import InternalEvent, SystemStarted, SystemStopped
 from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
@@ -45,6 +43,7 @@ from kingdom.errors import KingdomError
 from kingdom.log_output import configure_logs
 from kingdom.realm import EXAMPLE, Realm, read_realm
 from kingdom.roles import declare_application
+from kingdom.roles.process_register import SUPERVISOR, Registration, stop_reason
 from kingdom.settings import FILE, environment_of_children
 from kingdom.supervisor.processes import RoleProcesses, hold_realm
 from kingdom.supervisor.silent_roles import SilentRoleRestarter
@@ -97,8 +96,11 @@ async def up(
                 environment_of_children(call.settings),
                 lines.add_role_output,
             )
-            court, registry = _RunningCourt(call, realm, bus, processes, lines), CollectorRegistry()
-            backlog = partial(BacklogMetrics(registry).refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)
+            silence_max = timedelta(seconds=realm.chamberlain.heartbeat.threshold_seconds)
+            registration = Registration(bus, SUPERVISOR, silence_max=silence_max)
+            court, registry = _RunningCourt(call, realm, bus, processes, lines, registration), CollectorRegistry()
+            metrics = BacklogMetrics(registry, prefix=call.settings.metrics_prefix)
+            backlog = partial(metrics.refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)
             court_status = partial(CourtMetrics(registry).refresh, court.look)
             async with serving_metrics(registry, backlog, court_status, host=metrics_host, port=metrics_port):
                 return await court.run(is_screen=is_screen)
@@ -113,35 +115,27 @@ class _RunningCourt:
     bus: Bus
     processes: RoleProcesses
     lines: RoleLog
+    registration: Registration
 
     async def run(self, *, is_screen: bool) -> int | None:
         """Run until stopped, and return the exit code."""
         background = [self._watch(), *([self._draw()] if is_screen else [])]
         reason = "an error"
+        await self.registration.enter()
         try:
             cut_off = await run_until_stopped([self.processes], background)
-            reason = "two signals: running work was cut off" if cut_off else "a signal"
+            reason = stop_reason(cut_off=cut_off)
         finally:
-            await self._log_stop(reason)
+            await self.registration.leave(reason)
         return exit_code.FAILED if cut_off else None
 
     async def _watch(self) -> None:
         """Log the start, then restart silent roles until cancelled."""
         await self.processes.started.wait()
-        await self._log_event(SystemStarted(version=version("kingdom")))
+        await self.registration.log_start()
         _log.info("court started", roles=list(self.processes.roles()))
         store = bootstrap.directory_of(self.call.settings.database_url)
         await SilentRoleRestarter(self.bus, self.processes, self.realm.chamberlain, store=store).watch()
-
-    async def _log_stop(self, reason: str) -> None:
-        try:
-            await self._log_event(SystemStopped(reason=reason))
-        except KingdomError as error:
-            _log.warning("the stop could not be logged", error=str(error))
-
-    async def _log_event(self, event: InternalEvent) -> None:
-        async with self.bus.transaction() as transaction:
-            await log_event(transaction, event, _ACTOR)
 
     async def _draw(self) -> None:
         """Draw the screen until cancelled."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -18,7 +17,7 @@ from kingdom.clock import utc_now
 from kingdom.court.chamberlain.budget import BudgetState, update_budget
 from kingdom.court.chamberlain.calendar import latest_due
 from kingdom.court.chamberlain.daily_report import send_reports
-from kingdom.court.chamberlain.health import CPU, HealthLevel, HealthState, next_health
+from kingdom.court.chamberlain.health import HealthLevel, HealthState, next_health
 from kingdom.court.chamberlain.log_reader import read_new_entries
 from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, STATE, log_internal_event, notify, recall, remember
 from kingdom.court.chamberlain.retention import clean_up
@@ -36,8 +35,6 @@ from kingdom.workflow.records import run_transaction
 
 # A job that hangs is cancelled after this time.
 _JOB_SECONDS_MAX = 600.0
-# The first CPU reading is made this late, because the start of the roles loads the machine for a moment.
-_FIRST_READING_SECONDS = 5.0
 _OLD_THREADS_AFTER = timedelta(days=7)
 _log = structlog.get_logger("kingdom.court")
 
@@ -96,9 +93,6 @@ class Chamberlain:
                 self._metrics.close()
 
     async def _keep_measuring(self) -> None:
-        # The King needs a first reading at once. CPU use is not known yet.
-        await self._run_job("health", partial(self._check_health, ignored=CPU), self._clock())
-        await self._pause(min(_FIRST_READING_SECONDS, self._settings.every_seconds))
         while not self._stopping.is_set():
             await self.measure()
             await self._pause(self._settings.every_seconds)
@@ -174,9 +168,9 @@ class Chamberlain:
         for alert in reading.alerts:
             _log.warning(alert.text)
 
-    async def _check_health(self, now: datetime, *, ignored: str = "") -> None:
-        """Measure this machine and store its health. The `ignored` metric is left out."""
-        metrics = {metric: used for metric, used in (await self._sensor.read()).items() if metric != ignored}
+    async def _check_health(self, now: datetime) -> None:
+        """Measure this machine and store its health."""
+        metrics = await self._sensor.read()
 
         async def act(transaction: Transaction) -> HealthState:
             record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
@@ -184,8 +178,8 @@ class Chamberlain:
             health, events = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
             for event in events:
                 await log_internal_event(transaction, event, now)
-            if health.level is HealthLevel.RED and before.level is not HealthLevel.RED:
-                text = f"Health is red ({health.reason}): no new work starts."
+            if health.stop_level is HealthLevel.RED and before.stop_level is not HealthLevel.RED:
+                text = f"Health is red ({health.stop_reason}): no new work starts."
                 channel = self._settings.channel
                 await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
             await remember(transaction, record, health)

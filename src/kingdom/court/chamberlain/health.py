@@ -1,4 +1,7 @@
-"""The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it."""
+"""The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it.
+
+Memory, disk and many timeouts may stop new work. Processor pressure only leaves fewer slots.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,7 +16,11 @@ CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
 
 
 class HealthLevel(StrEnum):
-    """How much new work may start: all (green), only high priority (yellow), none (orange), none and alert (red)."""
+    """How healthy the machines are.
+
+    If it is not the processors, the level says how much new work may start: all (green), only high priority (yellow),
+    none (orange), none and alert (red).
+    """
 
     GREEN = "green"
     YELLOW = "yellow"
@@ -26,6 +33,8 @@ class HealthLevel(StrEnum):
         return list(HealthLevel).index(self)
 
 
+# The share of its slots that a machine offers, by the level of its processor pressure.
+_SLOT_SHARES = {HealthLevel.GREEN: 1.0, HealthLevel.YELLOW: 0.5, HealthLevel.ORANGE: 0.0, HealthLevel.RED: 0.0}
 Thresholds = tuple[tuple[float, HealthLevel], ...]
 
 
@@ -38,10 +47,18 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthState(msgspec.Struct, kw_only=True):
-    """The health of all machines: the worst level, its reason, and the metrics of the machine that caused it."""
+    """The health of all machines: the worst level, its reason, and the metrics of the machine that caused it.
+
+    `stop_level` is the worst level without the processors. `slot_share` is the share of all slots that the processors
+    leave; the King never uses fewer than one.
+    """
 
     level: HealthLevel = HealthLevel.GREEN
     reason: str = ""
+    stop_level: HealthLevel | None = None
+    stop_reason: str = ""
+    slot_share: float = 1.0
+    slot_reason: str = ""
     at: datetime | None = None
     metrics: dict[str, float] = {}
     machines: dict[str, MachineReading] = {}
@@ -97,13 +114,25 @@ def next_health(
     machines = {each: state for each, state in before.machines.items() if state.at >= stale and each != name}
     machines[name] = seen
     level, reason, worst = _worst(machines)
+    stop_level, stop_reason, _ = _worst(machines, without=CPU)
     if yellow_reason and level is HealthLevel.GREEN:
         level, reason = HealthLevel.YELLOW, yellow_reason
+    if yellow_reason and stop_level is HealthLevel.GREEN:
+        stop_level, stop_reason = HealthLevel.YELLOW, yellow_reason
+    slot_share, slot_reason = _slot_share(machines)
     new_events: list[InternalEvent] = list(_warnings(known, seen, settings))
     if level is not before.level:
         new_events.append(HealthChanged(from_=before.level, to=level, reason=reason))
     return HealthState(
-        level=level, reason=reason, at=now, metrics=machines[worst].metrics, machines=machines
+        level=level,
+        reason=reason,
+        stop_level=stop_level,
+        stop_reason=stop_reason,
+        slot_share=slot_share,
+        slot_reason=slot_reason,
+        at=now,
+        metrics=machines[worst].metrics,
+        machines=machines,
     ), new_events
 
 
@@ -122,12 +151,20 @@ def _warnings(before: MachineReading | None, now: MachineReading, settings: Heal
     ]
 
 
-def _worst(machines: Mapping[str, MachineReading]) -> tuple[HealthLevel, str, str]:
-    """Return the worst level, its resource and value, and the machine."""
+def _slot_share(machines: Mapping[str, MachineReading]) -> tuple[float, str]:
+    """Return the share of the slots that the processors of all machines leave, and the highest pressure."""
+    shares = [_SLOT_SHARES[state.levels.get(CPU, HealthLevel.GREEN)] for state in machines.values()]
+    highest = max(state.metrics.get(CPU, 0.0) for state in machines.values())
+    return sum(shares) / len(shares), f"{CPU}: {highest:.0f}"
+
+
+def _worst(machines: Mapping[str, MachineReading], without: str = "") -> tuple[HealthLevel, str, str]:
+    """Return the worst level, its resource and value, and the machine. `without` is a resource that does not count."""
     all_levels = [
         (level.rank, state.metrics[metric], metric, level, name)
         for name, state in machines.items()
         for metric, level in state.levels.items()
+        if metric != without
     ]
     if not all_levels:
         return HealthLevel.GREEN, "", next(iter(machines))

@@ -88,6 +88,7 @@ class _LogPage:
         # Another Chamberlain may have read the page already.
         if statistics.cursor == self.stored_cursor:
             self._add(statistics)
+        statistics.sum_last_hour(self.now)
         alerts = statistics.watch.detect(self.now, self.settings.anomalies)
         if self.checks_waiting_events:
             alerts += await self._alert_undispatched(transaction, statistics)

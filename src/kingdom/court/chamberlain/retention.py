@@ -8,9 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from kingdom.bus.maintenance import RETAIN_EVERY, run_retention
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import FilesCleaned
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import list_sessions
@@ -18,7 +21,7 @@ from kingdom.court.text_logs import NAMES, OLD
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
-from kingdom.workflow.records import WORKFLOWS, each_record
+from kingdom.workflow.records import PAST_RESULTS, WORKFLOWS, each_record
 
 _RESULT_SUFFIXES = ("-soldier-id", "-session-id")
 # A run with one of these statuses has no running session.
@@ -51,6 +54,7 @@ def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> 
         ASSIGNMENTS.name: settings.queue_days,
         MESSAGES.name: settings.queue_days,
         RESULTS.name: settings.results_days,
+        PAST_RESULTS.name: settings.results_days,
     }
     return tuple(
         replace(kind, retention=timedelta(days=days[kind.name])) if kind.name in days else kind for kind in kinds
@@ -85,7 +89,19 @@ async def clean_up(
             owners = await _find_owners(transaction, files)
         removed += await asyncio.to_thread(_remove, expired_files(files, owners, now))
     report = await operations.retain(store_retention(settings))
-    return removed + report.partitions_dropped + report.dedup_keys_removed + report.records_removed
+    return removed + report.removed
+
+
+async def keep_retention(
+    bus: Bus, operations: Operations, settings: RetentionSettings, actor: str, *, every: timedelta = RETAIN_EVERY
+) -> None:
+    """Remove expired records periodically until cancelled, and log how many were removed."""
+
+    async def log_removed(removed: int) -> None:
+        async with bus.transaction() as transaction:
+            await log_event(transaction, FilesCleaned(deleted_count=removed), actor)
+
+    await run_retention(operations, store_retention(settings), every=every, on_removed=log_removed)
 
 
 def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:

@@ -1,13 +1,20 @@
 """Measure the resources of this machine."""
 
 import asyncio
+import os
 import socket
+import time
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from kingdom.court.chamberlain.health import CPU, DISK, MEMORY
+
+WINDOW_SECONDS = 120.0
+_PRESSURE_FILE = Path("/proc/pressure/cpu")
 
 
 class Sensor(ABC):
@@ -17,23 +24,76 @@ class Sensor(ABC):
 
     @abstractmethod
     async def read(self) -> dict[str, float]:
-        """Return the used percentage of each resource."""
+        """Return the used percentage of memory and disk, and the pressure on the processors in percent."""
+
+
+class ProcessorPressure:
+    """Measures the processor pressure of the last two minutes: the share of the time in which work waited for a core.
+
+    Linux reports it (pressure stall information). Elsewhere the load is used: the processes per core beyond one.
+    """
+
+    def __init__(
+        self,
+        file: Path = _PRESSURE_FILE,
+        *,
+        load: Callable[[], float] = lambda: os.getloadavg()[0] / (os.cpu_count() or 1),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file: Path | None = file
+        self._load = load
+        self._clock = clock
+        # Each sample has its time, and for how many seconds work has waited until then.
+        self._samples: deque[tuple[float, float]] = deque()
+        try:
+            file.read_bytes()
+        except OSError:
+            self._file = None
+        # The time before the first sample counts as the minute before it.
+        self._before, _ = self._sample()
+
+    def read(self) -> float:
+        """Return the pressure in percent."""
+        _, (at, waited) = self._sample()
+        while len(self._samples) > 1 and at - self._samples[1][0] >= WINDOW_SECONDS:
+            self._samples.popleft()
+        first_at, first_waited = self._samples[0]
+        measured = at - first_at
+        before = self._before * max(0.0, WINDOW_SECONDS - measured)
+        percent = (100 * (waited - first_waited) + before) / max(WINDOW_SECONDS, measured)
+        return min(100.0, max(0.0, percent))
+
+    def _sample(self) -> tuple[float, tuple[float, float]]:
+        """Take a sample. Return the pressure of the last minute in percent, and the sample."""
+        at = self._clock()
+        if self._file:
+            # some avg10=0.00 avg60=0.00 avg300=0.00 total=0
+            fields = dict(field.split("=") for field in self._file.read_text().splitlines()[0].split()[1:])
+            recent, waited = float(fields["avg60"]), int(fields["total"]) / 1_000_000
+        else:
+            recent = min(100.0, max(0.0, self._load() - 1) * 100)
+            last_at, last_waited = self._samples[-1] if self._samples else (at, 0.0)
+            waited = last_waited + (at - last_at) * recent / 100
+        self._samples.append((at, waited))
+        return recent, self._samples[-1]
 
 
 class MachineSensor(Sensor):
-    """Measures this machine: CPU since the last reading, memory, and the disk of a directory."""
+    """Measures this machine: processor pressure, memory, and the disk of a directory."""
 
     def __init__(self, directory: Path | None) -> None:
         self.name = socket.gethostname()
         self._directory = directory or Path.cwd()
-        # The first call has no earlier call to compare with, so its value is not used.
-        psutil.cpu_percent()
+        self._pressure = ProcessorPressure()
 
     async def read(self) -> dict[str, float]:
         """See `Sensor.read`."""
-        # CPU use is measured since the last call in the same thread.
-        return {CPU: psutil.cpu_percent(), **await asyncio.to_thread(self._read)}
+        return await asyncio.to_thread(self._read)
 
     def _read(self) -> dict[str, float]:
         place = next(path for path in (self._directory, *self._directory.resolve().parents) if path.exists())
-        return {MEMORY: psutil.virtual_memory().percent, DISK: psutil.disk_usage(str(place)).percent}
+        return {
+            CPU: self._pressure.read(),
+            MEMORY: psutil.virtual_memory().percent,
+            DISK: psutil.disk_usage(str(place)).percent,
+        }

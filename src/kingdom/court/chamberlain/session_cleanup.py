@@ -15,14 +15,13 @@ from kingdom.chronicle.events import InternalEvent, SessionKilled, SessionOrphan
 from kingdom.court.chamberlain.records import log_internal_event
 from kingdom.court.general.context import run_id_of_root
 from kingdom.court.records import ASSIGNMENTS
-from kingdom.court.sessions import SoldierSession, list_sessions, load_sessions, save_sessions
+from kingdom.court.sessions import ORPHANED, TIMEOUT, SoldierSession, list_sessions, load_sessions, save_sessions
 from kingdom.workflow.hosts import find_host
 from kingdom.workflow.model.resources.host import Host, HostStatus
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import WORKFLOWS, run_transaction
 
-ORPHANED = "orphaned"
 # Younger sessions are left alone, because they may not be recorded everywhere yet.
 GRACE = timedelta(seconds=60)
 # If a process and its session started further apart than this, another process has reused the pid.
@@ -110,8 +109,12 @@ def _internal_events(
         if soldier in gone
     ]
     for kind in (SoldierKilled, SessionKilled):
-        events += [kind(soldier_id=soldier, reason=ORPHANED) for soldier in killed if soldier in gone]
+        events += [kind(soldier_id=soldier, reason=_reason(sessions[soldier])) for soldier in killed if soldier in gone]
     return [*events, SessionsCleaned(removed_count=len(gone))] if gone else events
+
+
+def _reason(session: SoldierSession) -> str:
+    return TIMEOUT if session.timed_out else ORPHANED
 
 
 async def _gather_facts(transaction: Transaction, sessions: Mapping[str, SoldierSession]) -> dict[str, SessionFacts]:

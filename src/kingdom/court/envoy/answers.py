@@ -28,7 +28,7 @@ QUESTION_OVER = "This question is closed."
 class PersonAnswer:
     """A person's answer to a question. Answers with the same question, source and time are the same answer.
 
-    `asked_at` is the time of the question that the person saw. It is empty for the current question.
+    `asked_at` is the time of the question that the person saw. It is empty if the answer is to the current question.
     """
 
     source: str

@@ -25,7 +25,7 @@ class MessageThread(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""
 
     def is_in(self, channel: str) -> bool:
-        """Return whether a channel is that of the thread. An empty channel always is."""
+        """Return whether a channel is the channel of the thread. An empty name counts as this channel."""
         return not channel or channel.removeprefix("#") in (self.channel, self.asked.removeprefix("#"))
 
 

@@ -21,8 +21,9 @@ from kingdom.workflow.records import run_transaction
 _QUESTIONS_LIMIT = 50
 # How many characters of a question a reminder shows. The thread shows the complete question.
 _SHOWN_MAX = 1500
-# A question or thread that could not be cleaned up is removed after this time.
-_LEFT_OVER_AFTER = timedelta(days=1)
+# How old a closed question must be to be removed although the end could not be shown in its thread. A thread is removed
+# at this age if its assignment is no longer stored.
+_REMOVED_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
 
@@ -34,6 +35,7 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
     reminded = 0
     for record in due:
         question = msgspec.convert(record.doc, HumanQuestion)
+        # The query finds questions that need a reminder, and questions that are past their deadline `due_at`.
         if question.due_at <= now:
             continue
         late = now >= question.asked_at + WARNED_AFTER
@@ -65,7 +67,7 @@ async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> N
                 await messenger.end_question(question, ending)
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 _log.warning("a closed question still looks open", task=assignment_id, error=str(error))
-                if now - question.created_at < _LEFT_OVER_AFTER:
+                if now - question.created_at < _REMOVED_AFTER:
                     continue
         await run_transaction(bus, partial(_forget_question, assignment_id=assignment_id, msg_id=question.msg_id))
     await run_transaction(bus, lambda transaction: _forget_threads(transaction, now))
@@ -89,7 +91,7 @@ async def _forget_question(transaction: Transaction, assignment_id: str, msg_id:
 
 async def _forget_threads(transaction: Transaction, now: datetime) -> None:
     for assignment_id, thread in (await load_entries(transaction, MessageThread)).items():
-        is_old = now - thread.created_at >= _LEFT_OVER_AFTER
+        is_old = now - thread.created_at >= _REMOVED_AFTER
         # While the assignment is stored, its last message may still be on its way to the thread.
         if is_old and await transaction.get(ASSIGNMENTS.name, assignment_id) is None:
             await remove_entry(transaction, MessageThread, assignment_id)
@@ -103,8 +105,8 @@ async def _channel(transaction: Transaction, question: HumanQuestion, otherwise:
 def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     days = (now - question.asked_at).days
     since = f"{days} days" if days > 1 else "a day"
-    otherwise = "then it is refused" if question.petition else "then the work fails"
-    after = f"then the answer is {question.default!r}" if question.default else otherwise
+    otherwise = "the petition is refused" if question.petition else "the work fails"
+    unanswered = f"the answer is {question.default!r}" if question.default else otherwise
     begin = "No answer for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
-    return f"{begin} {since}: {asked}\nAnswer by {question.due_at.isoformat()}; {after}."
+    return f"{begin} {since}: {asked}\nWithout an answer by {question.due_at.isoformat()}, {unanswered}."

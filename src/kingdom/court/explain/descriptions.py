@@ -187,7 +187,7 @@ def _rolled_back(data: Mapping[str, Any], _: DescriptionContext) -> Description:
 
 
 def _restarted(data: Mapping[str, Any], _: DescriptionContext) -> Description:
-    return Description(MomentKind.CRASH, f"restarted {data['target']}", "it had no heartbeat")
+    return Description(MomentKind.CRASH, f"restarted {data['target']}", "its process had died")
 
 
 def _missed(data: Mapping[str, Any], _: DescriptionContext) -> Description:

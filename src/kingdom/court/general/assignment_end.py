@@ -13,6 +13,7 @@ from kingdom.court.general.context import GeneralContext, open_assignments
 from kingdom.court.petitions.settlement import withdraw_waiting_petitions
 from kingdom.court.questions import close_question
 from kingdom.court.records import ASSIGNMENTS, ENDED, RESULTS, load, save
+from kingdom.court.result_memory import remember_result
 from kingdom.court.sessions import remove_session
 from kingdom.court.streams import slot_release_due
 from kingdom.workflow import lifecycle
@@ -52,7 +53,8 @@ async def end_assignment(
     cost = workflow.cost_usd if workflow else max(assignment.cost_usd for _, assignment in found)
     result = _final_result(root_id, status, reason, workflow)
     result["metrics"] = {"duration_seconds": duration, "cost_usd": round(cost, 6)}
-    await _save_results(transaction, root_id, result, _last_report(workflow))
+    if await transaction.get(RESULTS.name, root_id) is None:
+        await transaction.put(Record(kind=RESULTS.name, id=root_id, state=ENDED, doc=result))
     for record, assignment in found:
         ended = msgspec.structs.replace(
             assignment, status=status, ended_at=now, reason=reason, cost_usd=cost if assignment.id == root_id else 0.0
@@ -62,6 +64,7 @@ async def end_assignment(
     if root.status in ASSIGNMENTS.final:
         # The root ended before it was resumed, and has already reported how it ended.
         return
+    await remember_result(transaction, root, result, context.policy_of(root.target_general), now)
     actor = root.target_general
     if status is AssignmentStatus.FAILED:
         await log_event(
@@ -114,14 +117,3 @@ def _final_result(root_id: str, status: AssignmentStatus, reason: str, workflow:
     elif status is AssignmentStatus.SKIPPED:
         result["reason"] = reason
     return result | {name: reported[name] for name in ("details", "memory_updates") if name in reported}
-
-
-async def _save_results(
-    transaction: Transaction, root_id: str, result: dict[str, Any], reported: dict[str, Any] | None
-) -> None:
-    documents = {root_id: result}
-    if reported is not None:
-        documents[f"{root_id}-raw"] = {**reported, "task_id": root_id}
-    for result_id, document in documents.items():
-        if await transaction.get(RESULTS.name, result_id) is None:
-            await transaction.put(Record(kind=RESULTS.name, id=result_id, state=ENDED, doc=document))

@@ -15,9 +15,10 @@ from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_i
 from kingdom.court.general.side_files import write_prompts
 from kingdom.court.memory import load_memory
 from kingdom.court.package import GeneralPolicy, Package
-from kingdom.court.prompt import needs_repo, prompt_context, render_template
+from kingdom.court.prompt import needs_repo, needs_results, prompt_context, render_template
 from kingdom.court.questions import REJECT
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load, save
+from kingdom.court.result_memory import load_prompt_results
 from kingdom.court.streams import AssignmentGiven, RetryDue
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent, Transient
 from kingdom.workflow import lifecycle
@@ -149,7 +150,8 @@ async def _rendered_template(transaction: Transaction, assignment: Assignment, p
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     repo = assignment.repo or package.general.default_repo or ""
     memory = load_memory(Path(package.directory), repo, package.general.memory)
-    context = prompt_context(assignment, event, repo=repo, memory=memory)
+    results = await load_prompt_results(transaction, assignment, repo) if needs_results(package.template) else None
+    context = prompt_context(assignment, event, repo=repo, memory=memory, results=results)
     git_of = await git_finder(transaction) if needs_repo(package.template) else unique_name
     template = render_template(package.template, context, git_of)
     works = tuple(

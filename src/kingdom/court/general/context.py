@@ -14,13 +14,13 @@ from kingdom.bus.outcome import Defer
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
-from kingdom.court.package import Package
+from kingdom.court.package import GeneralPolicy, Package
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.ids import first_id
+from kingdom.workflow.model.run.workflow import RUN_PREFIX
 
 # The requester of all runs of Generals. The workflow engine sends the events of these runs to its stream.
 COURT_REQUESTER = "court"
-_RUN = "wf-"
 # The shortest and longest wait before an assignment that cannot start is tried again.
 _SOON, _LATER = timedelta(seconds=0.5), timedelta(seconds=10)
 
@@ -49,6 +49,11 @@ class GeneralContext:
         package = self.packages().get(general)
         return (package.general.channel if package else "") or self.channel
 
+    def policy_of(self, general: str) -> GeneralPolicy:
+        """Return the current policy of a General, or the default policy if it has no package."""
+        package = self.packages().get(general)
+        return package.general.policy if package else GeneralPolicy()
+
     def defer(self, received: Event[Any], reason: str) -> Defer:
         """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may be starting."""
         waited = self.clock() - received.envelope.occurred_at
@@ -66,7 +71,7 @@ def run_id_of(assignment: Assignment) -> str:
 
 def run_id_of_root(root_id: str) -> str:
     """Return the id of the run of a root assignment."""
-    return f"{_RUN}{root_id}"
+    return f"{RUN_PREFIX}{root_id}"
 
 
 def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -81,7 +86,7 @@ def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
 
 def root_id_of(workflow_id: str) -> str:
     """Return the id of the root assignment of a run."""
-    return workflow_id.removeprefix(_RUN)
+    return workflow_id.removeprefix(RUN_PREFIX)
 
 
 async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple[Record, Assignment]]:

@@ -9,13 +9,18 @@ from kingdom.bus.event import Event
 from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.chronicle.catalog import log_event
-from kingdom.chronicle.events import AssignmentNeedsHuman, SoldierCompleted, SoldierSpawned, SoldierTimeout
+from kingdom.chronicle.events import (
+    AssignmentNeedsHuman,
+    SessionKilled,
+    SoldierCompleted,
+    SoldierSpawned,
+    SoldierTimeout,
+)
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.general.assignment_end import end_assignment, is_skipped, judge_result, remove_run_sessions
 from kingdom.court.general.context import GeneralContext, open_assignments, root_id_of, run_id_of_root
 from kingdom.court.general.costs import announce_parked, record_late_cost
-from kingdom.court.general.side_files import write_memory, write_sessions
-from kingdom.court.package import GeneralPolicy
+from kingdom.court.general.side_files import write_memory
 from kingdom.court.petitions.decision import PetitionState
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.intake import handle_petition
@@ -30,7 +35,14 @@ from kingdom.court.questions import (
     save_question,
 )
 from kingdom.court.records import ASSIGNMENTS, load, save
-from kingdom.court.sessions import SoldierSession, add_session, remove_session
+from kingdom.court.sessions import (
+    TIMEOUT,
+    SoldierSession,
+    add_session,
+    mark_timed_out,
+    remove_session,
+    remove_timed_out,
+)
 from kingdom.court.streams import PetitionsDue, PetitionSettled, retry_due, slot_release_due
 from kingdom.errors import NotFound
 from kingdom.text import sentence, with_reason
@@ -62,8 +74,6 @@ async def on_work_started(
     await add_session(transaction, soldier, session)
     await grant_waiting_petitions(transaction, root.id, workflow, context.today)
     await log_event(transaction, SoldierSpawned(assignment_id=root.id, soldier_id=soldier), root.target_general)
-    if context.directory:
-        write_sessions(transaction, context.directory, root.id, workflow)
 
 
 async def on_work_completed(_: GeneralContext, received: Event[events.WorkCompleted], transaction: Transaction) -> None:
@@ -87,10 +97,10 @@ async def on_query_failed(_: GeneralContext, received: Event[answers.QueryFailed
         return
     workflow, root = await _load_run(transaction, received.envelope.aggregate_id)
     seconds = _time_limit(workflow.find_work(failed.work_id), failed.task_id)
-    timeout = SoldierTimeout(
-        assignment_id=root.id, soldier_id=_soldier(workflow, failed.work_id), timeout_seconds=seconds
-    )
+    soldier = _soldier(workflow, failed.work_id)
+    timeout = SoldierTimeout(assignment_id=root.id, soldier_id=soldier, timeout_seconds=seconds)
     await log_event(transaction, timeout, root.target_general)
+    await mark_timed_out(transaction, soldier)
 
 
 async def on_agent_petitioned(
@@ -186,6 +196,7 @@ async def on_run_failed(
     workflow, root = await _load_run(transaction, received.payload.workflow_id)
     package = context.packages().get(root.target_general)
     await record_late_cost(transaction, root, workflow.cost_usd)
+    await _log_timed_out_sessions(transaction, workflow)
     if workflow.status is not WorkflowStatus.FAILED or root.status in ASSIGNMENTS.final:
         return None
     if package is None:
@@ -200,6 +211,13 @@ async def on_run_failed(
     at = context.clock() + timedelta(seconds=policy.retry_after_seconds)
     await transaction.publish(retry_due(root.id, root.target_general), at=at)
     return None
+
+
+async def _log_timed_out_sessions(transaction: Transaction, workflow: Workflow) -> None:
+    """Log the sessions that the host has killed because of their time limit. A failed run has no running agents."""
+    soldiers = {_soldier(workflow, work.id) for work in workflow.works}
+    for soldier in await remove_timed_out(transaction, soldiers):
+        await log_event(transaction, SessionKilled(soldier_id=soldier, reason=TIMEOUT), SessionKilled.actor)
 
 
 async def _end_if_done(context: GeneralContext, transaction: Transaction, workflow_id: str) -> None:
@@ -234,7 +252,7 @@ async def _release_slots(transaction: Transaction, workflow: Workflow) -> None:
 
 
 def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, current: Assignment) -> HumanQuestion:
-    policy, now = _policy(context, root), context.clock()
+    policy, now = context.policy_of(root.target_general), context.clock()
     question = workflow.question
     for_money = question is not None and question.topic is QuestionTopic.BUDGET
     asked = HumanQuestion(
@@ -254,12 +272,6 @@ def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, 
     # Drop a default that is not a valid answer, because it would leave the question open forever.
     is_invalid = asked.exact and asked.matching_choice(asked.default) is None
     return msgspec.structs.replace(asked, default="") if is_invalid else asked
-
-
-def _policy(context: GeneralContext, root: Assignment) -> GeneralPolicy:
-    """Return the current policy, or the default policy if the General has no package."""
-    package = context.packages().get(root.target_general)
-    return package.general.policy if package else GeneralPolicy()
 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:

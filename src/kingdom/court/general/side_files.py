@@ -1,4 +1,4 @@
-"""Files for people beside the records: the prompts, soldiers and sessions of an assignment.
+"""Files beside the records: the prompts of an assignment, and the memory of its General.
 
 Each file is written after the commit, and always with its whole content. If a crash prevents this, the
 next event writes the file.
@@ -12,7 +12,6 @@ import structlog
 from kingdom.atomic_write import write_atomically
 from kingdom.bus.port import Transaction
 from kingdom.court.memory import apply_memory_updates
-from kingdom.workflow.model.run.work import session_of, soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 
 _log = structlog.get_logger("kingdom.court")
@@ -26,15 +25,6 @@ def write_prompts(transaction: Transaction, directory: Path, root_id: str, workf
     ]
     file = directory / "state" / "prompts" / f"{root_id}.md"
     transaction.after_commit(partial(write_atomically, file, "\n".join(sections)))
-
-
-def write_sessions(transaction: Transaction, directory: Path, root_id: str, workflow: Workflow) -> None:
-    """Write the soldiers and sessions of a run, one line for each Work, the current one last."""
-    tokens = [work.agent.session for work in workflow.works if work.agent.session]
-    results = directory / "state" / "results"
-    for name, lines in (("soldier-id", map(soldier_of, tokens)), ("session-id", map(session_of, tokens))):
-        text = "".join(f"{line}\n" for line in lines)
-        transaction.after_commit(partial(write_atomically, results / f"{root_id}-{name}", text))
 
 
 def write_memory(transaction: Transaction, directory: Path, repo: str, workflow: Workflow) -> None:

@@ -52,7 +52,7 @@ async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: Senti
     async with bus.transaction() as transaction:
         stored = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
         found = list(read_documents(stored, Git))
-        gits = [_with_address(git, sentinel.repository_host) for git in found]
+        gits = [_with_repo_of_url(git, sentinel.repository_host) for git in found]
         is_done = not files and all(git.repo for git in gits)
         assigned = frozenset() if is_done else await _assigned_repos(transaction)
     known = _known_repos(packages, sentinel, [git.repo for git in gits if git.repo], assigned)
@@ -90,7 +90,7 @@ def _named_repos(packages: Iterable[Package], sentinel: SentinelSettings) -> Ite
         yield from (glob for subscription in general.subscribes for glob in subscription.repos)
 
 
-def _with_address(git: Git, repository_host: str) -> Git:
+def _with_repo_of_url(git: Git, repository_host: str) -> Git:
     """Return a Git resource with the repository name of its URL, if the URL is on the repository host."""
     return git if git.repo else msgspec.structs.replace(git, repo=repo_of(git.url, repository_host))
 

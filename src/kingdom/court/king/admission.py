@@ -6,7 +6,14 @@ from datetime import datetime
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
-from kingdom.court.king.admission_rules import AdmissionRule, budget_rule, health_rule, strictest_rule
+from kingdom.court.king.admission_rules import (
+    AdmissionRule,
+    SlotLimit,
+    budget_rule,
+    health_rule,
+    slot_limit,
+    strictest_rule,
+)
 from kingdom.court.king.assignments import (
     QuotaNeed,
     create_assignment,
@@ -45,17 +52,17 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
     done = AdmissionResult()
     await _admit_answers(transaction, done, now, context)
     rule = await current_rule(transaction, now, context)
-    while not done.has_more and not await _is_full(transaction, QuotaNeed(SOLDIERS), now, context):
+    limit = await current_slot_limit(transaction, context)
+    while not done.has_more and await _has_slot(transaction, limit, now, context):
         await _unpark(transaction, rule, now, context)
         page = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=READY, limit=_PAGE))
         if not page or not rule.admits(read_entry(page[0]).rank, now):
             break
         for record in page:
-            if not rule.admits(read_entry(record).rank, now):
+            if not rule.admits(read_entry(record).rank, now) or not await _has_slot(transaction, limit, now, context):
                 break
             done.examined += 1
-            if not await _admit_or_park(transaction, record, done, now, context):
-                break
+            await _admit_or_park(transaction, record, done, now, context)
     return done
 
 
@@ -66,6 +73,12 @@ async def current_rule(transaction: Transaction, now: datetime, context: KingCon
     return strictest_rule(
         health_rule(health.doc if health else None, now, context.settings), budget_rule(money, context.settings)
     )
+
+
+async def current_slot_limit(transaction: Transaction, context: KingContext) -> SlotLimit:
+    """Return how many assignments may run at once at this moment."""
+    health = await transaction.get(_HEALTH, CURRENT)
+    return slot_limit(health.doc if health else None, context.settings)
 
 
 def missing_general_owner(general: str) -> str:
@@ -101,13 +114,13 @@ async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: d
 
 async def _admit_or_park(
     transaction: Transaction, record: Record, done: AdmissionResult, now: datetime, context: KingContext
-) -> bool:
-    """Admit an entry, or park it if a quota is full. Return False once nothing more can be admitted."""
+) -> None:
+    """Admit an entry, or park it if a quota is full. The caller has checked that there is a slot."""
     entry = read_entry(record)
     if context.package(entry.general) is None:
         owner = missing_general_owner(entry.general)
         await move_entry(transaction, record, owner, f"there is no General {entry.general} now")
-        return True
+        return
     wanted = quota_needs(entry.general, entry.repo, context)
     own = [(QUOTAS.name, need.scope) for need in wanted if need.scope not in (SOLDIERS, MONEY)]
     await transaction.read_ahead([*own, (EVENTS.name, entry.event_id)])
@@ -115,14 +128,16 @@ async def _admit_or_park(
     if not full:
         if assignment := await create_assignment(transaction, record, now, context):
             done.assignments.append(assignment)
-        return True
-    if SOLDIERS in full:
-        return False
+        return
     # Writing the quota here conflicts with a concurrent release, so the release cannot miss the parked entry.
     quota_record, quota = await load_current_quota(transaction, full[0], now, context)
     await save_quota(transaction, quota, quota_record, wanted=True)
     await move_entry(transaction, record, full[0], full_reason(full[0]))
-    return True
+
+
+async def _has_slot(transaction: Transaction, limit: SlotLimit, now: datetime, context: KingContext) -> bool:
+    _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
+    return limit.allows(soldiers)
 
 
 async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, context: KingContext) -> bool:

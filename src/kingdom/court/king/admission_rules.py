@@ -1,9 +1,13 @@
-"""Admission rules: how much new work health and budget allow. The strictest rule counts."""
+"""Admission rules: how much new work health and budget allow. The strictest rule counts.
+
+Memory, disk and money may stop new work. Processor pressure only lowers how many assignments run at once.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
+from math import ceil
 from typing import Annotated, Any
 
 import msgspec
@@ -22,9 +26,10 @@ HEAD_START: Mapping[Priority, timedelta] = {
 }
 # Enough digits for milliseconds since 1970 until the year 5138.
 _RANK_DIGITS = 14
+_PROCESSOR = "cpu_percent"
 # The explanation of a health reading, by the resource that decides its level.
 _RESOURCE_TEXTS = {
-    "cpu_percent": "the machine is busy (CPU {} %)",
+    _PROCESSOR: "the machine is busy (CPU pressure {} %)",
     "memory_percent": "the machine is short of memory ({} % used)",
     "disk_percent": "the disk is almost full ({} % used)",
 }
@@ -40,11 +45,18 @@ class AdmissionLevel(IntEnum):
 
 
 class _HealthReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The health reading of the Chamberlain. A reading without a time zone is invalid."""
+    """The health reading of the Chamberlain. A reading without a time zone is invalid.
+
+    Chamberlains of earlier versions write no `stop_level`.
+    """
 
     level: str
     at: Annotated[datetime, Meta(tz=True)]
     reason: str = ""
+    stop_level: str | None = None
+    stop_reason: str = ""
+    slot_share: Annotated[float, Meta(ge=0, le=1)] = 1
+    slot_reason: str = ""
 
 
 class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +75,27 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
                 return False
         lowest = Priority.HIGH if self.level is AdmissionLevel.HIGH else Priority.NORMAL
         return rank <= rank_of(now, lowest)
+
+
+class SlotLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many assignments may run at once, and why these are fewer than configured, or ""."""
+
+    slots: int
+    reason: str = ""
+
+    def allows(self, soldiers: Quota) -> bool:
+        """Return whether one more assignment may start."""
+        return soldiers.held < self.slots
+
+    @property
+    def limit_text(self) -> str:
+        """Return the limit for people."""
+        return "one run at a time" if self.slots == 1 else f"at most {self.slots} runs at once"
+
+    @property
+    def text(self) -> str:
+        """Return the reason and the limit for people."""
+        return f"{self.reason}, so {self.limit_text}"
 
 
 def rank_of(since: datetime, priority: Priority) -> int:
@@ -99,15 +132,35 @@ def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: King
             level=AdmissionLevel.NOTHING,
             reason=f"the last health reading is {age:.0f} s old, which counts as orange",
         )
-    level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(seen.level, AdmissionLevel.NOTHING)
-    return AdmissionRule(name="health", level=level, reason=_describe_health(seen))
+    health, reason = _stopping(seen)
+    level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(health, AdmissionLevel.NOTHING)
+    return AdmissionRule(name="health", level=level, reason=_describe_health(health, reason))
 
 
-def _describe_health(reading: _HealthReading) -> str:
-    resource, _, percent = reading.reason.partition(": ")
+def slot_limit(reading: Mapping[str, Any] | None, settings: KingSettings) -> SlotLimit:
+    """Return how many assignments may run at once. Processor pressure lowers the number, but never below one."""
+    try:
+        seen = msgspec.convert(reading, _HealthReading) if reading is not None else None
+    except msgspec.ValidationError:
+        seen = None
+    slots = max(1, ceil(settings.soldiers * seen.slot_share)) if seen else settings.soldiers
+    if seen is None or slots >= settings.soldiers:
+        return SlotLimit(slots=settings.soldiers)
+    return SlotLimit(slots=slots, reason=_describe_health(seen.level, seen.slot_reason))
+
+
+def _stopping(reading: _HealthReading) -> tuple[str, str]:
+    """Return the level of what may stop new work, and its reason."""
+    if reading.stop_level is not None:
+        return reading.stop_level, reading.stop_reason
+    return ("green", "") if reading.reason.startswith(_PROCESSOR) else (reading.level, reading.reason)
+
+
+def _describe_health(level: str, reason: str) -> str:
+    resource, _, percent = reason.partition(": ")
     if resource in _RESOURCE_TEXTS:
         return _RESOURCE_TEXTS[resource].format(percent)
-    return f"health is {reading.level}" + (f" ({reading.reason})" if reading.reason else "")
+    return f"health is {level}" + (f" ({reason})" if reason else "")
 
 
 def budget_rule(money: Quota, settings: KingSettings) -> AdmissionRule:

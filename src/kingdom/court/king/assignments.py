@@ -93,6 +93,7 @@ async def create_assignment(
             created_at=now,
             status=AssignmentStatus.PENDING,
             repo=entry.repo,
+            subject=entry.key,
         ),
         now,
         context,

@@ -7,7 +7,7 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.admission import current_rule
+from kingdom.court.king.admission import current_rule, current_slot_limit
 from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule
 from kingdom.court.king.answers import is_answer
 from kingdom.court.king.assignments import SCHEDULE, load_current_quota, quota_needs
@@ -138,15 +138,22 @@ async def _held_by(
     if not rule.admits(entry.rank, now):
         return _describe_rule(rule)
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, context)
-    return ADMITTED if soldiers.fits() else _describe_quota(soldiers)
+    limit = await current_slot_limit(transaction, context)
+    if limit.allows(soldiers):
+        return ADMITTED
+    return f"{limit.text}, held by {_holders(soldiers)}" if soldiers.fits() else _describe_quota(soldiers)
 
 
 def _describe_rule(rule: AdmissionRule) -> str:
     return f"{rule.reason}, so {_LEVEL_TEXT[rule.level]}"
 
 
+def _holders(quota: Quota) -> str:
+    return ", ".join(quota.holders) or "no assignment"
+
+
 def _describe_quota(quota: Quota) -> str:
-    holders = ", ".join(quota.holders) or "no assignment"
+    holders = _holders(quota)
     if quota.scope == MONEY:
         return f"${quota.spent:.2f} spent and ${quota.held:.2f} reserved of ${quota.limit:.2f}, held by {holders}"
     return f"{full_reason(quota.scope)} ({quota.held} of {quota.limit}), held by {holders}"

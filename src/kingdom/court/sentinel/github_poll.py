@@ -1,7 +1,7 @@
-"""Poll the notifications of GitHub. A poll stores everything or nothing, and marks nothing as read."""
+"""Poll the notifications of GitHub. A poll leaves out what cannot be read or stored, and marks nothing as read."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -23,13 +23,13 @@ from kingdom.court.sentinel.records import (
     IntakeResult,
     PollCursor,
     accept_activity,
+    accept_each,
     recall,
     remember,
 )
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import convert_untrusted
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import run_transaction
 
 CURSOR = "github"
 # GitHub may list a notification late, so each poll starts this much before the end of the last one.
@@ -38,7 +38,7 @@ _OVERLAP = timedelta(hours=1)
 _FULL_POLL_EVERY = timedelta(hours=1)
 # Last-Modified has a resolution of one second, so a recent value may hide later changes. Only older values are used.
 _LAST_MODIFIED_AGE_MIN = timedelta(minutes=1)
-# If GitHub does not return a comment, polls fail for this long. Later polls continue without the comment.
+# If GitHub does not return a comment, polls leave out its activity for this long. Later polls take it without it.
 _COMMENT_RETRIES_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400
@@ -52,7 +52,7 @@ async def poll_github(
     settings: GitHubSettings,
     clock: Callable[[], datetime] = utc_now,
 ) -> PollResult:
-    """Poll once, and store the events and the cursor in one transaction."""
+    """Poll once, and store the events and the cursor, in one transaction if all events can be stored."""
     now = clock()
     async with bus.transaction() as transaction:
         _, cursor = await recall(transaction, PollCursor, CURSOR)
@@ -61,32 +61,30 @@ async def poll_github(
     reply, documents = await _read_all(session, settings, since, _conditions(cursor, since, now))
     activities = _parse_all(documents, settings, now)
     known = await _known_ids(bus, activities)
-    for index, activity in enumerate(activities):
-        if why_filtered(activity, settings) is None and activity.event.id not in known:
-            activities[index] = await _with_details(session, settings, activity, now)
+    detailed: list[GitHubActivity] = []
+    left_out: list[GitHubActivity] = []
+    for activity in activities:
+        is_news = why_filtered(activity, settings) is None and activity.event.id not in known
+        found = await _with_details(session, settings, activity, now) if is_news else activity
+        (detailed if found else left_out).append(found or activity)
     newest = max((activity.at for activity in activities), default=since)
 
-    async def act(transaction: Transaction) -> Counter[IntakeResult]:
-        # The activities are sorted by id, so that concurrent polls lock their keys in the same order.
-        ordered = sorted(activities, key=lambda activity: activity.event.id)
-        taken = Counter(
-            [
-                await accept_activity(transaction, each, why_filtered(each, settings), settings.seen_kept)
-                for each in ordered
-            ]
-        )
-        record, stored = await recall(transaction, PollCursor, CURSOR)
-        moved = _advance_cursor(stored or cursor, reply, since, min(newest, now), now)
-        await remember(transaction, CURSOR, moved, record)
-        return taken
+    async def accept(transaction: Transaction, each: GitHubActivity) -> IntakeResult:
+        return await accept_activity(transaction, each, why_filtered(each, settings), settings.seen_kept)
 
-    taken = await run_transaction(bus, act)
-    return PollResult(
-        taken[IntakeResult.RECEIVED],
-        taken[IntakeResult.SEEN],
-        taken[IntakeResult.DROPPED] + len(documents) - len(activities),
-        _next_poll_after(settings, reply),
-    )
+    async def move_cursor(transaction: Transaction, failed: Sequence[GitHubActivity]) -> None:
+        record, stored = await recall(transaction, PollCursor, CURSOR)
+        # The cursor stays before an activity that must be read again, but at most `look_back_hours` ago.
+        again = [max(each.at, start) for each in (*left_out, *failed)]
+        moved = _advance_cursor(stored or cursor, reply, since, min(newest, now, *again), now)
+        if again:
+            # "Not modified" would hide it.
+            moved = msgspec.structs.replace(moved, etag="", last_modified="")
+        await remember(transaction, CURSOR, moved, record)
+
+    taken = Counter(await accept_each(bus, {each.event.id: each for each in detailed}, accept, move_cursor))
+    received, seen = taken[IntakeResult.RECEIVED], taken[IntakeResult.SEEN]
+    return PollResult(received, seen, len(documents) - received - seen, _next_poll_after(settings, reply))
 
 
 def _conditions(cursor: PollCursor | None, since: datetime, now: datetime) -> dict[str, str]:
@@ -150,8 +148,8 @@ async def _known_ids(bus: Bus, activities: list[GitHubActivity]) -> set[str]:
 
 async def _with_details(
     session: aiohttp.ClientSession, settings: GitHubSettings, activity: GitHubActivity, now: datetime
-) -> GitHubActivity:
-    """Return an activity with its author and text, if GitHub returns them."""
+) -> GitHubActivity | None:
+    """Return an activity with its author and text, if GitHub returns them. Return None if it may return them soon."""
     if not activity.details_url.startswith(f"{settings.api_url.rstrip('/')}/repos/"):
         return activity
     try:
@@ -160,9 +158,13 @@ async def _with_details(
         )
     except Misconfigured:
         return activity
-    except Transient:
-        if now - activity.at < _COMMENT_RETRIES_FOR:
+    except Transient as error:
+        if error.after:
+            # GitHub limits all requests.
             raise
+        if now - activity.at < _COMMENT_RETRIES_FOR:
+            _log.warning("comment_not_read", event_id=activity.event.id, reason=str(error))
+            return None
         return activity
     if reply is None:
         return activity

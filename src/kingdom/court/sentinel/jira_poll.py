@@ -1,4 +1,4 @@
-"""Poll the tickets of Jira. A poll stores everything or nothing."""
+"""Poll the tickets of Jira. A poll leaves out what cannot be read or stored."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from kingdom.court.records import receive_event
 from kingdom.court.remote_http import HttpReply, jira_headers, requested_pause
 from kingdom.court.sentinel.http_requests import PollResult, send_request
 from kingdom.court.sentinel.jira import FoundTicket, TicketComment, detect_news, parse_comments, parse_issue
-from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, recall, remember
+from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, accept_each, recall, remember
 from kingdom.court.sentinel.settings import JiraSettings
+from kingdom.court.sentinel.untrusted import time_stamp
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
-from kingdom.workflow.records import run_transaction
 
 CURSOR = "jira"
 # Jira may index a change late, so each poll starts this much before the end of the last one.
@@ -27,8 +27,6 @@ _OVERLAP = timedelta(hours=1)
 _PAGES_MAX = 400
 _PAGE = 50
 _COMMENT_PAGES_MAX = 20
-# If Jira does not return the comments of a ticket, polls fail for this long. Later polls continue without the ticket.
-_COMMENTS_RETRIES_FOR = timedelta(minutes=10)
 _FIELDS = ("summary", "status", "assignee", "reporter", "updated")
 _GONE_STATUSES = (404, 410)
 _log = structlog.get_logger("kingdom.court.sentinel")
@@ -37,7 +35,7 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 async def poll_jira(
     bus: Bus, session: aiohttp.ClientSession, settings: JiraSettings, clock: Callable[[], datetime] = utc_now
 ) -> PollResult:
-    """Poll once, and store the events, the known tickets and the cursor in one transaction."""
+    """Poll once, and store the events, the known tickets and the cursor, in one transaction if all can be stored."""
     now = clock()
     async with bus.transaction() as transaction:
         _, cursor = await recall(transaction, PollCursor, CURSOR)
@@ -49,30 +47,29 @@ async def poll_jira(
     news = [each for each in found if each.has_changed_since(known[each.key])]
     own = settings.own_accounts or (await _own_account(session, settings) if news else ())
     comments = {
-        each.key: await _try_read_comments(session, settings, each, ticket.known_until, now)
+        each.key: await _try_read_comments(session, settings, each, ticket.known_until)
         for each in news
         if (ticket := known[each.key])
     }
-    # The cursor stays before a ticket whose comments could not be read, but at most `look_back_hours` ago.
-    unread = [max(each.updated, start) for each in news if comments.get(each.key, ()) is None]
+    unread = [each for each in news if comments.get(each.key, ()) is None]
 
-    async def act(transaction: Transaction) -> tuple[int, int]:
-        received = seen = 0
-        for each in sorted(news, key=lambda one: one.key):
-            taken = await _accept_ticket(transaction, each, comments.get(each.key), own, settings, now)
-            received += taken is True
-            seen += taken is False
+    async def accept(transaction: Transaction, each: FoundTicket) -> bool | None:
+        return await _accept_ticket(transaction, each, comments.get(each.key), own, settings, now)
+
+    async def move_cursor(transaction: Transaction, failed: Sequence[FoundTicket]) -> None:
         record, stored = await recall(transaction, PollCursor, CURSOR)
-        newest = min([max((min(each.updated, now) for each in found), default=since), *unread])
+        # The cursor stays before a ticket that must be read again, but at most `look_back_hours` ago.
+        again = [max(each.updated, start) for each in (*unread, *failed)]
+        newest = min([max((min(each.updated, now) for each in found), default=since), *again])
         await remember(
             transaction,
             CURSOR,
             PollCursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
             record,
         )
-        return received, seen
 
-    received, seen = await run_transaction(bus, act)
+    taken = await accept_each(bus, {each.key: each for each in news}, accept, move_cursor)
+    received, seen = taken.count(True), taken.count(False)
     period = timedelta(seconds=settings.poll_seconds)
     pause = requested_pause(reply.headers) or period
     return PollResult(received, seen, len(documents) - received - seen, max(period, pause))
@@ -99,6 +96,8 @@ async def _accept_ticket(
         return None
     if await receive_event(transaction, event, ACTOR, settings.seen_kept):
         return True
+    if known is None or time_stamp(known.known_until) != time_stamp(found.updated):
+        return False
     # The id exists already, because the ticket changed twice within one second.
     again = msgspec.structs.replace(event, id=f"{event.id}-{found.updated.microsecond // 1000:03d}")
     return await receive_event(transaction, again, ACTOR, settings.seen_kept)
@@ -162,13 +161,14 @@ async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -
 
 
 async def _try_read_comments(
-    session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime, now: datetime
+    session: aiohttp.ClientSession, settings: JiraSettings, found: FoundTicket, known_until: datetime
 ) -> list[TicketComment] | None:
-    """Return the comments on a ticket since a time, or None if Jira does not return them."""
+    """Return the comments on a ticket since a time, or None if Jira does not return them now."""
     try:
         return await _read_comments(session, settings, found.key, known_until)
     except (Misconfigured, Transient) as error:
-        if isinstance(error, Transient) and (error.after or now - found.updated < _COMMENTS_RETRIES_FOR):
+        if isinstance(error, Transient) and error.after:
+            # Jira limits all requests.
             raise
         _log.warning("comments_not_read", ticket=found.key, reason=str(error))
         return None

@@ -1,11 +1,14 @@
 """What the Sentinel stores, and how a GitHub activity becomes an event exactly once."""
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
@@ -14,6 +17,7 @@ from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive_event
 from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
 from kingdom.court.sentinel.filters import FilterReason
 from kingdom.court.sentinel.github_activity import GitHubActivity
+from kingdom.errors import Conflict, KingdomError, Transient
 from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
@@ -33,6 +37,7 @@ TICKETS = RecordKind(
     retention=_ENDED_RETENTION,
 )
 KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
+_log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class PollCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,6 +67,8 @@ class IntakeResult(StrEnum):
     DROPPED = "dropped"
 
 
+_Item = TypeVar("_Item")
+_Taken = TypeVar("_Taken")
 _Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
 _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
 # How long after the last activity a record is kept. The dedup keys of GitHub expire after the same time.
@@ -107,6 +114,56 @@ async def end_old_records(bus: Bus, now: datetime) -> int:
         return ended
 
     return await run_transaction(bus, act)
+
+
+async def accept_each(
+    bus: Bus,
+    items: Mapping[str, _Item],
+    accept: Callable[[Transaction, _Item], Awaitable[_Taken]],
+    move_cursor: Callable[[Transaction, Sequence[_Item]], Awaitable[None]],
+) -> list[_Taken]:
+    """Accept the items of a poll and move its cursor, all in one transaction, and return what became of each item.
+
+    The items are accepted in the order of their ids, so that concurrent polls lock their keys in the same order. If
+    the transaction fails although the store is available, one item may be the cause: then each item is accepted alone,
+    and those that fail are left out and passed to `move_cursor`, so that a later poll finds them again.
+    """
+    ordered = sorted(items)
+
+    async def act(transaction: Transaction) -> list[_Taken]:
+        taken = [await accept(transaction, items[item_id]) for item_id in ordered]
+        await move_cursor(transaction, ())
+        return taken
+
+    try:
+        return await run_transaction(bus, act)
+    except Exception as error:
+        if _is_outage(error):
+            raise
+        _log.warning("poll_not_stored_at_once", reason=str(error))
+    taken, failed = [], []
+    for item_id in ordered:
+        item = items[item_id]
+        try:
+            taken.append(await run_transaction(bus, partial(_call_with, accept, item)))
+        except Exception as error:
+            if _is_outage(error):
+                raise
+            failed.append(item)
+            trace = None if isinstance(error, KingdomError) else error
+            _log.error("event_not_stored", item=item_id, reason=str(error), exc_info=trace)
+    await run_transaction(bus, partial(_call_with, move_cursor, failed))
+    return taken
+
+
+def _is_outage(error: Exception) -> bool:
+    return isinstance(error, Transient) and not isinstance(error, Conflict)
+
+
+def _call_with(
+    function: Callable[[Transaction, _Item], Awaitable[_Taken]], item: _Item, transaction: Transaction
+) -> Awaitable[_Taken]:
+    return function(transaction, item)
 
 
 async def accept_activity(

@@ -1,1 +1,1 @@
-"""The tools that agents call to report results, ask people, make petitions and remember."""
+"""The tools that agents call to report and read results, ask people, make petitions and remember."""

@@ -12,6 +12,7 @@ from kingdom.soldiers.agent_tools.calls import (
     TOOLS,
     AskHumanInput,
     PetitionInput,
+    ReadResultsInput,
     RememberInput,
     ReportResultInput,
     parse_tool_input,
@@ -20,11 +21,13 @@ from kingdom.soldiers.agent_tools.port import AgentQuestion, AgentTools, ToolRep
 from kingdom.soldiers.agent_tools.result_file import add_memory, write_result
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.text import sentence, with_reason
+from kingdom.workflow.past_results import NOTICE, PastResult, describe_results
 from kingdom.workflow.verdicts import PetitionVerdict
 
 # How long a call waits for the verdict on a petition. Agents wait longer than this for a tool.
 VERDICT_LIMIT = timedelta(seconds=20)
 _PETITIONS_MAX = 50
+_RESULTS_BYTES_MAX = 32 * 1024
 
 _NO_TURN = "You have no prompt at the moment, so this call is not accepted: wait for your next prompt, and call again."
 _ASKED_ALREADY = "You have asked a person and must wait: end your turn now. The answer comes as your next prompt."
@@ -34,6 +37,7 @@ _ASKED = (
 _REPORTED = "Your result is stored. Unless there is more to do, end your turn; a later report replaces this one."
 _REMEMBERED = "It is kept, and becomes memory with your result."
 _NOTED = "It is noted and will be decided. Continue without it, and do not ask for the same again."
+_NO_RESULTS = "There are no results of earlier work in the repositories of your checkouts."
 _TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is the limit: this one is not accepted."
 
 
@@ -57,11 +61,16 @@ def petition_id(prompt_id: str, number: int) -> str:
     return f"{task_or_report}-a{attempt}-p{number}"
 
 
+async def _no_results(_count: int) -> list[PastResult]:
+    return []
+
+
 class HostTools(AgentTools):
     """Handles the tool calls of the agent in one WorkSpace.
 
     `await_verdict` waits for the decision on the petition with an id. If the decision takes longer than
-    `verdict_limit`, the agent continues without it. Secrets are removed from all arguments.
+    `verdict_limit`, the agent continues without it. `find_results` returns up to a number of earlier results, the
+    newest first. Secrets are removed from all arguments.
     """
 
     def __init__(
@@ -69,12 +78,14 @@ class HostTools(AgentTools):
         space: Path,
         await_verdict: Callable[[str], Awaitable[PetitionVerdict | None]],
         *,
+        find_results: Callable[[int], Awaitable[list[PastResult]]] = _no_results,
         verdict_limit: timedelta = VERDICT_LIMIT,
         redaction: Redaction = DEFAULT_REDACTION,
     ) -> None:
         self.tools = TOOLS
         self._space = space
         self._await_verdict = await_verdict
+        self._find_results = find_results
         self._verdict_limit = verdict_limit
         self._redaction = redaction
         self._turn: _ToolTurn | None = None
@@ -119,8 +130,21 @@ class HostTools(AgentTools):
                     return ToolReply(text=_ASKED)
                 case PetitionInput():
                     return await self._petition(turn, call)
+                case ReadResultsInput():
+                    return await self._read_results(call)
         except (MalformedEvent, ProgramFailed, OSError, RecursionError) as error:
             return ToolReply(text=str(error), is_error=True)
+
+    async def _read_results(self, call: ReadResultsInput) -> ToolReply:
+        try:
+            async with asyncio.timeout(self._verdict_limit.total_seconds()):
+                results = await self._find_results(call.count)
+        except (TimeoutError, OSError, KingdomError) as error:
+            why = str(error) or "the store did not answer in time"
+            return ToolReply(text=f"The results cannot be read now ({why}): continue without them.", is_error=True)
+        text = describe_results(results, _RESULTS_BYTES_MAX)
+        quoted = "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+        return ToolReply(text=f"{NOTICE}\n\n{quoted}" if text else _NO_RESULTS)
 
     async def _petition(self, turn: _ToolTurn, call: PetitionInput) -> ToolReply:
         if turn.petitions >= _PETITIONS_MAX:

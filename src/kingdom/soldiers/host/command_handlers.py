@@ -10,6 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+from kingdom.atomic_write import write_atomically
+from kingdom.bus.record import Record
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.agent_tools.calls import GUIDE
 from kingdom.soldiers.agents.port import Launch
@@ -28,10 +32,12 @@ from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.text import with_reason
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.run.work import session_of, soldier_of
+from kingdom.workflow.records import RESULT, RESULT_STATE
 
 VERIFY_LIMIT = timedelta(minutes=10)
 # How long an agent that is stopped may take to finish its turn.
 GRACE = timedelta(seconds=30)
+_log = structlog.get_logger("kingdom.soldiers")
 
 
 async def prepare_resources(context: HostContext, command_input: CommandInput[commands.PrepareResources]) -> HostReply:
@@ -51,7 +57,15 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
     space = context.folders.work_space(command_input.general, command.work_space_id)
     trees = command_input.select_trees(*command.work_tree_ids)
-    work_space.lay_out_work_space(space, context.folders.run(command.workflow_id), work, trees, command_input.reports)
+    work_space.lay_out_work_space(
+        space,
+        context.folders.run(command.workflow_id),
+        work,
+        trees,
+        command_input.reports,
+        assignment_id=command_input.assignment_id,
+        guide=context.agent_environment.guide,
+    )
     context.send(HostReply(workflow_id=command.workflow_id, answers=(answer_to(command, answers.WorkSpaceCreated),)))
     workplace = _workplace(context, command_input, space, trees)
     await workplace.set_up_checkouts()
@@ -62,6 +76,7 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
         await stack.aclose()
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
+    _write_sessions(context, command_input, token)
     return closing_reply(command_input, answer_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))
 
 
@@ -106,9 +121,10 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
                 " files that .gitignore lists: change the check, or .gitignore in the base branch, and create a new run"
             )
-    verified = answer_to(command, answers.WorkVerified, result=workplace.redaction.value(read_result(space)))
+    result = workplace.redaction.value(read_result(space))
+    verified = answer_to(command, answers.WorkVerified, result=result)
     stopped = [answer_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
-    return closing_reply(command_input, verified, *stopped)
+    return closing_reply(command_input, verified, *stopped, documents=_raw_result(command_input.assignment_id, result))
 
 
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
@@ -199,6 +215,29 @@ async def _launch(
         redaction=workplace.redaction,
         meter=meter,
     )
+
+
+def _write_sessions(context: HostContext, command_input: CommandInput[Any], token: str) -> None:
+    """Write the soldiers and sessions of an assignment for people, one line for each Work, the current one last."""
+    if not command_input.assignment_id:
+        return
+    tokens = (*command_input.sessions, token)
+    try:
+        for name, part in (("soldier-id", soldier_of), ("session-id", session_of)):
+            file = context.folders.results / f"{command_input.assignment_id}-{name}"
+            write_atomically(file, "".join(f"{part(each)}\n" for each in tokens))
+    except OSError as error:
+        _log.warning(
+            "the sessions of an assignment cannot be written", task=command_input.assignment_id, error=str(error)
+        )
+
+
+def _raw_result(assignment_id: str, result: dict[str, Any] | None) -> tuple[Record, ...]:
+    """Return the result of an assignment as its agent reported it. The result of a later Work replaces it."""
+    if not assignment_id or result is None:
+        return ()
+    document = {**result, "task_id": assignment_id}
+    return (Record(kind=RESULT, id=f"{assignment_id}-raw", state=RESULT_STATE, doc=document),)
 
 
 def _commit_message(command_input: CommandInput[Any]) -> str:

@@ -26,17 +26,20 @@ C = TypeVar("C", bound=commands.HostCommand)
 class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that a reply closes.
 
-    `ended` means that the run has ended for good.
+    `ended` means that the run has ended for good. A run that a person started has no `assignment_id`. `sessions` are
+    the session tokens of the other Works.
     """
 
     command: C
     accepted: Record
     general: str
+    assignment_id: str = ""
     work: Work | None
     ended: bool
     trees: dict[str, CheckoutSpec]
     mcp_servers: tuple[McpServer, ...] = ()
     reports: dict[str, str]
+    sessions: tuple[str, ...] = ()
 
     def select_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
         """Return checkouts by their ids."""
@@ -60,11 +63,13 @@ async def load_command_input(
         command=command,
         accepted=accepted,
         general=workflow.general,
+        assignment_id=workflow.assignment_id,
         work=work,
         ended=workflow.status in workflow.machine.final or workflow.deleted_at is not None,
         trees=await _trees(transaction, workflow, command, folders),
         mcp_servers=servers,
         reports=reports,
+        sessions=tuple(each.agent.session for each in workflow.works if each is not work and each.agent.session),
     )
 
 

@@ -1,5 +1,6 @@
 """Send prompts, which commands call queries, and report requests to agents. Reply with the results and all costs."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -24,6 +25,7 @@ from kingdom.soldiers.turns.result import (
     remove_unsuccessful_result,
 )
 from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.report_outline import ReportSection
 from kingdom.workflow.records import ACTIVE, DOCUMENTS
 
 QUERY_LIMIT = timedelta(minutes=10)
@@ -59,7 +61,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
         return closing_reply(command_input, answer, documents=(document,) if answered else ())
     prompt = Prompt(
         id=prompt_id,
-        text=command.query,
+        text=_query_with_outline(command),
         continues=command.continues,
         reply=command.reply,
         budget_usd=command.budget_usd,
@@ -165,6 +167,18 @@ def _document(command: commands.SendQuery | commands.GenerateReport, document_id
     return Record(kind=DOCUMENTS.name, id=document_id, state=ACTIVE, owner=command.workflow_id, doc=document)
 
 
+def _query_with_outline(command: commands.SendQuery) -> str:
+    """Return the query, with the outline of the report so that the agent can collect what the report needs."""
+    if not command.report_outline:
+        return command.query
+    announced = "Afterwards you are asked for a report about this step. Do not write it yet. It has these sections:"
+    return f"{command.query.rstrip()}\n\n{announced}\n\n{_sections(command.report_outline)}\n"
+
+
 def _report_prompt(command: commands.GenerateReport) -> str:
-    sections = "\n".join(f"## {section.title}\n{section.description}".rstrip() for section in command.report_outline)
+    sections = _sections(command.report_outline)
     return f"Write a report about this step in Markdown, as your whole answer, with these sections:\n\n{sections}\n"
+
+
+def _sections(outline: Iterable[ReportSection]) -> str:
+    return "\n".join(f"## {section.title}\n{section.description}".rstrip() for section in outline)

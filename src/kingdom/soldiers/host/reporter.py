@@ -13,7 +13,7 @@ from kingdom.bus.record import Record, to_storable
 from kingdom.errors import Conflict, KingdomError, Transient
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.workflow.model.messages.answers import HostAnswer
-from kingdom.workflow.records import ACCEPTED, ANSWERED, DOCUMENTS, event_envelope
+from kingdom.workflow.records import ACCEPTED, ANSWERED, DOCUMENTS, RESULT, event_envelope
 
 _BATCH_SIZE = 64
 _PAUSE_SECONDS = 0.5
@@ -107,8 +107,8 @@ class Reporter:
                 if reply.closes and not closes:
                     _log.info("a reply comes too late and is dropped", workflow=reply.workflow_id)
                     return
-                known = [await transaction.get(DOCUMENTS.name, each.id) for each in reply.documents]
-                missing = [each for each, found in zip(reply.documents, known, strict=True) if found is None]
+                known = {each.id for each in reply.documents if await transaction.get(DOCUMENTS.name, each.id)}
+                missing = [each for each in reply.documents if each.id not in known]
                 await self._write(transaction, reply, closes, missing)
         except Transient:
             raise
@@ -124,7 +124,10 @@ class Reporter:
         for record in closes:
             await transaction.put(replace(record, state=ANSWERED))
         for record in documents:
-            await transaction.put(replace(record, doc=self._redaction.value(to_storable(record.doc))))
+            # A later result of the same assignment replaces the earlier one.
+            earlier = await transaction.get(record.kind, record.id) if record.kind == RESULT else None
+            version = earlier.version if earlier else record.version
+            await transaction.put(replace(record, version=version, doc=self._redaction.value(to_storable(record.doc))))
         for answer in reply.answers:
             envelope = event_envelope(answer, "Workflow", reply.workflow_id)
             payload = self._redaction.value(to_storable(envelope.payload))

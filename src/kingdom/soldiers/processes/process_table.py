@@ -31,6 +31,19 @@ def process_state(pid: int) -> bytes:
     return _field(pid, 0)
 
 
+def process_identity(pid: int) -> str:
+    """Return a text that differs for every process of this machine, or an empty text if the process has ended."""
+    if process_state(pid) in _ENDED:
+        return ""
+    # The start of the process in clock ticks since the machine was booted. After a reboot, ticks can repeat.
+    started = _field(pid, 19)
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return f"{boot}.{started.decode()}" if started else ""
+
+
 def describe_exit(code: int) -> str:
     """Describe an exit code."""
     number = -code if code < 0 else code - 128

@@ -43,7 +43,7 @@ def build_agent_sandbox(
 
     The reports and the folders of `tools` are read-only. The git directories of the checkouts are read-only too,
     because Kingdom commits for the agent. With `may_commit` they are writable, except the files that can make git run
-    programs.
+    programs. `egress` is the socket of the proxy to the allowed hosts.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
     overlays: list[tuple[Path, Path]] = []

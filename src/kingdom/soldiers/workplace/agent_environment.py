@@ -11,6 +11,7 @@ from kingdom.bus.port import Bus
 from kingdom.soldiers.agent_tools.host_tools import HostTools
 from kingdom.soldiers.agent_tools.port import AgentTools
 from kingdom.soldiers.agent_tools.relay import answer_tool_call
+from kingdom.soldiers.agent_tools.results import find_results_of_repositories
 from kingdom.soldiers.agent_tools.verdict import await_verdict
 from kingdom.soldiers.checkouts.checkout import GitPolicy, checkout_paths
 from kingdom.soldiers.checkouts.git import IDENTITY
@@ -41,7 +42,8 @@ class AgentEnvironment:
 
     `path` are folders with programs, searched before those of the system. `upstreams` are the models that the proxy
     serves. `egress` are the hosts that a strict sandbox can reach in addition to the model. `may_commit` is whether
-    agents may commit on the branch of their run. `disk_mib` is the disk quota of a run in MiB, 0 for no quota.
+    agents may commit on the branch of their run. `disk_mib` is the disk quota of a run in MiB, 0 for no quota. If the
+    file `guide` exists, its text replaces the built-in instructions in the CLAUDE.md of a WorkSpace.
     """
 
     profile: SandboxProfile
@@ -53,6 +55,7 @@ class AgentEnvironment:
     disk_mib: int = 0
     checkout_setup: CheckoutSetup = field(default_factory=CheckoutSetup)
     redaction: Redaction = DEFAULT_REDACTION
+    guide: Path | None = None
 
     @property
     def git_policy(self) -> GitPolicy:
@@ -146,7 +149,13 @@ class Workplace:
         """Create the tools of an agent, if its kind can be offered tools."""
         if not self.agent_environment.offers_tools:
             return None
-        return HostTools(self.space, partial(await_verdict, bus), redaction=self.redaction)
+        git_ids = tuple(tree.git_id for tree in self.checkouts)
+        return HostTools(
+            self.space,
+            partial(await_verdict, bus),
+            find_results=partial(find_results_of_repositories, bus, git_ids),
+            redaction=self.redaction,
+        )
 
     @property
     def _setup_folder(self) -> Path:

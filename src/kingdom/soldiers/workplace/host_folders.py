@@ -19,10 +19,13 @@ class HostFolders:
     runs/{workflow}/reports/               every version of every report
     logs/sessions/{soldier}.json, .err     the transcript and the standard error of an agent
     logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run requested
+
+    `results` is where people find the soldiers and sessions of an assignment, by default state/results.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, results: Path | None = None) -> None:
         self.directory = directory.resolve()
+        self.results = results or self.directory / "state" / "results"
         self.repositories = self.directory / "repositories"
         self.runs = self.directory / "runs"
         self.work_spaces = self.directory / "workspace"

@@ -1,11 +1,13 @@
 """The WorkSpace: the folder in which the agent of a Work runs, with links to everything it needs."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from kingdom.atomic_write import write_atomically
+from kingdom.errors import ProgramFailed
 from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.agent_files import AgentFile
@@ -13,17 +15,19 @@ from kingdom.soldiers.files.removal import remove_tree
 from kingdom.workflow.model.run.work import Work
 
 _REPORTS, _GUIDE, _TASK = "reports", "CLAUDE.md", ".kingdom-task.json"
+_PLACEHOLDER = re.compile(r"\{\{ ?(name|repositories|reports) ?\}\}")
 
+# A text of the realm that replaces this one can contain the same placeholders.
 _INSTRUCTIONS = """\
-# {name}
+# {{name}}
 
 You work in your own folder. Each repository is a link to a checkout on its own branch:
 
-{repositories}
+{{repositories}}
 
 Reports of earlier steps are in `reports/` and are read-only:
 
-{reports}
+{{reports}}
 
 - Change files in the repositories only. Your changes there are committed for you when you are done.
 - Do not push, and do not change branches.
@@ -36,13 +40,22 @@ Reports of earlier steps are in `reports/` and are read-only:
 
 
 def lay_out_work_space(
-    space: Path, run: Path, work: Work, trees: Iterable[CheckoutSpec], reports: Mapping[str, str]
+    space: Path,
+    run: Path,
+    work: Work,
+    trees: Iterable[CheckoutSpec],
+    reports: Mapping[str, str],
+    *,
+    assignment_id: str = "",
+    guide: Path | None = None,
 ) -> None:
     """Create or update the folder with its links and instructions, and write report files that this host lacks.
 
-    `run` is the folder of the run, and `reports` are texts by their path in it. If the agent put something else in
-    place of a link or file, that is renamed to `{name}.found-1`.
+    `run` is the folder of the run, and `reports` are texts by their path in it. A run that a person started has no
+    `assignment_id`. If the file `guide` exists, its text replaces the built-in instructions. If the agent put something
+    else in place of a link or file, that is renamed to `{name}.found-1`.
     """
+    template = _read_guide(guide)
     repositories = _link_names(trees)
     report_links: dict[str, Path] = {}
     for path, text in reports.items():
@@ -55,8 +68,11 @@ def lay_out_work_space(
     AgentFile(space, _REPORTS).make_folder()
     for name, target in {**repositories, **report_links}.items():
         AgentFile(space, name).link_to(target)
-    task = {"task_id": work.id, "result_path": str(space / RESULT_FILE)}
-    texts = {_GUIDE: _instructions(work, repositories, report_links), _TASK: json.dumps(task, indent=2) + "\n"}
+    task = {"task_id": assignment_id or work.id, "result_path": str(space / RESULT_FILE)}
+    texts = {
+        _GUIDE: _instructions(template, work, repositories, report_links),
+        _TASK: json.dumps(task, indent=2) + "\n",
+    }
     for name, text in texts.items():
         AgentFile(space, name).write(text)
 
@@ -82,9 +98,23 @@ def _link_names(trees: Iterable[CheckoutSpec]) -> dict[str, Path]:
     return found
 
 
-def _instructions(work: Work, repositories: Iterable[str], reports: Iterable[str]) -> str:
-    return _INSTRUCTIONS.format(
-        name=work.definition.name,
-        repositories="\n".join(f"- `{name}/`" for name in repositories) or "(none)",
-        reports="\n".join(f"- `{name}`" for name in reports) or "(none)",
-    )
+def _read_guide(guide: Path | None) -> str:
+    try:
+        return guide.read_text(encoding="utf-8") if guide else _INSTRUCTIONS
+    except FileNotFoundError:
+        return _INSTRUCTIONS
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProgramFailed(
+            f"the instructions in {guide} cannot be read ({error}): correct the file, or remove it to use the built-in"
+            " instructions"
+        ) from error
+
+
+def _instructions(template: str, work: Work, repositories: Iterable[str], reports: Iterable[str]) -> str:
+    values = {
+        "name": work.definition.name,
+        "repositories": "\n".join(f"- `{name}/`" for name in repositories) or "(none)",
+        "reports": "\n".join(f"- `{name}`" for name in reports) or "(none)",
+    }
+    # One pass, so that placeholders in the name of a Work are not replaced.
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)

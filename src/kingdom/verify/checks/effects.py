@@ -27,7 +27,7 @@ def _sender_was_stopped(evidence: Evidence, health: MachineHealth, call: str) ->
 
 
 def unsafe_resends(evidence: Evidence) -> Iterator[Violation]:
-    """Find repeated requests to a target without idempotency, unless the first request was throttled."""
+    """Find calls that were sent more than once to a target without idempotency. Throttled requests do not count."""
     received: Counter[str] = Counter()
     for facts in evidence.facts_of("received"):
         if not facts["step"].startswith("throttle"):

@@ -33,7 +33,7 @@ def order_violations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def overtaken_dead_events(evidence: Evidence) -> Iterator[Violation]:
-    """Find handlers that ran while their key was blocked, before an operator resolved the DEAD event."""
+    """Find handlers that ran although a DEAD event blocked their key and no operator had resolved that event yet."""
     decided: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("redriving", "discarding", "cancelling"):
         decided[entry.facts["event"]].append(entry.at)
@@ -58,7 +58,8 @@ def overtaken_dead_events(evidence: Evidence) -> Iterator[Violation]:
 def _group_by_key(evidence: Evidence, copies: Sequence[CopyId]) -> dict[CopyId, list[str]]:
     by_key: dict[CopyId, list[str]] = defaultdict(list)
     for stream, event in copies:
-        # If a dead event does not block its key, later events may run before its redrive. Such events are left out.
+        # If a dead event does not block its key, later events may run before it is redriven. So redriven events of
+        # these streams are not checked.
         if event not in evidence.first_redriven or evidence.streams[stream].on_dead == "block":
             by_key[evidence.ordering_key(stream, event)].append(event)
     return {key: events for key, events in by_key.items() if len(events) > 1}

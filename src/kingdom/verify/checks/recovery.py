@@ -8,8 +8,8 @@ from kingdom.verify.health import MachineHealth, Span, longest, role_of
 from kingdom.verify.violation import Violation, ViolationKind
 from kingdom.verify.workload import ANY
 
-# A recovery takes up to one lease until the lease ends, and less than one until the reaper runs. The limit is twice
-# this time, for a busy machine.
+# A recovery takes up to one lease until the lease ends, and less than another lease until the reaper runs. The limit is
+# twice this time, for a busy machine.
 _LEASES_MAX = 4
 
 

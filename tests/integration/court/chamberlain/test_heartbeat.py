@@ -156,3 +156,36 @@ async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again
     async with house.bus.transaction() as transaction:
         states = [(await transaction.get(HEARTBEATS.name, each)) for each in await house.ids(HEARTBEATS.name)]
     assert sorted(record.state for record in states if record) == ["current", "current", "ended"]
+
+
+@pytest.mark.both_stores
+async def test_a_general_that_is_not_served_any_more_is_missed_and_one_that_was_removed_is_not(
+    house: House, backend: BackendUnderTest
+) -> None:
+    members = {"gen-pr": True, "gen-broken": True, "gen-removed": True}
+    if backend.name == "files":
+        signs = heartbeats_in_files(house.directory, "general", lambda: members)
+    else:
+        signs = heartbeats_in_records(
+            lambda: backend.open(house.bus.topology, [HEARTBEATS]), "general", lambda: members
+        )
+    chamberlain = house.chamberlain()
+
+    async def beat(writer: HeartbeatWriter) -> None:
+        await writer.beat(house.now)
+        await chamberlain.run_round()
+        house.forward(seconds=30)
+
+    async with signs() as writer:
+        await beat(writer)
+        async with house.bus.transaction() as transaction:
+            assert set(await last_heartbeats(transaction, house.directory)) == {"general", *members}
+        members["gen-broken"] = False
+        del members["gen-removed"]
+        for _ in range(6):
+            await beat(writer)
+        (missed,) = await house.logged("system.heartbeat_missed")
+        assert missed == {"target": "gen-broken", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
+        await writer.end()
+    async with house.bus.transaction() as transaction:
+        assert set(await last_heartbeats(transaction, house.directory)) == set()

@@ -147,3 +147,16 @@ async def test_a_store_that_was_moved_is_read_on_from_its_end(house: House) -> N
     await house.log(completed(START))
     await read(house)
     assert await completions(house) == 2
+
+
+async def test_the_last_hour_passes_even_if_nothing_new_is_logged(house: House) -> None:
+    await house.log(completed(START, "gen-pr"), completed(START + timedelta(minutes=20), "gen-pr"))
+
+    async def last_hour(**later: float) -> object:
+        house.now = START + timedelta(**later)
+        await read(house)
+        return (await house.document("statistics", "stats"))["last_hour"]
+
+    assert await last_hour(minutes=59) == {"task.completed": {"gen-pr": 2}}
+    assert await last_hour(minutes=61) == {"task.completed": {"gen-pr": 1}}
+    assert await last_hour(minutes=90) == {}

@@ -4,6 +4,7 @@ Files are judged by the clock that the test moves, a second before and after. Re
 clock of their store, so they are made older, and one that shall stay has a minute left in which the test must end.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kingdom.bus import Bus, Record
-from kingdom.court.chamberlain.retention import clean_up, with_retention
+from kingdom.bus import Bus, LogCursor, LogEntry, Record
+from kingdom.court.chamberlain.retention import clean_up, keep_retention, with_retention
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.records import SEEN, SEEN_KEPT
@@ -24,6 +25,7 @@ from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.chamberlain.ageing import age_key, age_record
 from tests.integration.court.chamberlain.scene import EVERY_KIND, START, House, assignment, event, opened, run
+from tests.integration.running import eventually
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
@@ -40,6 +42,10 @@ def result(record_id: str) -> Record:
     return Record(kind="result", id=record_id, state="ended", doc={"task_id": record_id, "status": "success"})
 
 
+def past_result(record_id: str) -> Record:
+    return Record(kind="past-result", id=record_id, state="ACTIVE", owner="repo-1", doc={"task_id": record_id})
+
+
 RECORDS = [
     pytest.param(lambda name: event(f"evt-github-{name}", EventStatus.COMPLETED), 7, id="events completed"),
     pytest.param(lambda name: event(f"evt-github-{name}", EventStatus.FAILED), 7, id="events failed"),
@@ -49,6 +55,7 @@ RECORDS = [
     pytest.param(lambda name: message(f"msg-{name}", "sent"), 7, id="messages sent"),
     pytest.param(lambda name: result(f"task-{name}"), 7, id="results"),
     pytest.param(lambda name: result(f"task-{name}-raw"), 7, id="raw results"),
+    pytest.param(lambda name: past_result(f"1-task-{name}"), 7, id="results for later runs"),
 ]
 # What has not ended stays, however long it takes.
 OPEN = [
@@ -123,9 +130,36 @@ async def test_a_record_that_has_ended_stays_for_its_days(
 
 
 @pytest.mark.both_stores
+async def test_the_upkeep_of_the_generals_counts_what_it_removes(backend: BackendUnderTest, directory: Path) -> None:
+    old = [event(f"evt-github-{number}", EventStatus.COMPLETED) for number in (1, 2, 3)]
+    async with opened(backend, directory) as house:
+        await store(house.bus, *old)
+    for each in old[:2]:
+        age_record(backend, each.kind, each.id, 7 * DAY + SECOND)
+    async with backend.open(TOPOLOGY, with_retention(EVERY_KIND, SETTINGS)) as bus:
+        operations = backend.operations(bus)
+        often = timedelta(milliseconds=20)
+        upkeep = asyncio.create_task(keep_retention(bus, operations, SETTINGS, "general", every=often))
+
+        async def counted() -> list[LogEntry]:
+            page = await operations.read_log(LogCursor(), 1000)
+            return [each.entry for each in page if each.entry.type == "recovery.files_cleaned"]
+
+        async def is_counted() -> bool:
+            return bool(await counted())
+
+        try:
+            await eventually(is_counted)
+        finally:
+            upkeep.cancel()
+            await asyncio.wait({upkeep})
+        assert [(each.actor, each.data) for each in await counted()] == [("general", {"deleted_count": 2})]
+
+
 async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest, directory: Path) -> None:
     settings = RetentionSettings(queue_days=2, results_days=1)
     made = [(event("evt-github-1", EventStatus.COMPLETED), 2), (result("task-1"), 1), (message("msg-1", "sent"), 2)]
+    made.append((past_result("1-task-1"), 1))
     async with opened(backend, directory) as house:
         await store(house.bus, *(record for record, _ in made))
     for record, days in made:
@@ -137,7 +171,7 @@ async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest,
         age_record(backend, record.kind, record.id, days * DAY + SECOND)
     await retained(backend, directory, settings)
     async with opened(backend, directory) as house:
-        assert [await house.ids(record.kind) for record, _ in made] == [[], [], []]
+        assert [await house.ids(record.kind) for record, _ in made] == [[]] * len(made)
 
 
 @pytest.mark.both_stores
@@ -245,7 +279,7 @@ async def test_what_is_resident_stays(house: House) -> None:
 
 
 def test_kinds_that_the_settings_do_not_name_stay_as_they_are() -> None:
-    named = {"event", "task", "message", "result"}
+    named = {"event", "task", "message", "result", "past-result"}
     for before, after in zip(EVERY_KIND, with_retention(EVERY_KIND, RetentionSettings(queue_days=1)), strict=True):
         assert replace(after, retention=before.retention) == before
         assert (after is before) == (before.name not in named)

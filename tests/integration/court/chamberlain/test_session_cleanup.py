@@ -13,7 +13,7 @@ import pytest
 
 from kingdom.court.chamberlain.session_cleanup import clean_up_sessions
 from kingdom.court.documents import AssignmentStatus
-from kingdom.court.sessions import SoldierSession, add_session, list_sessions, remove_session
+from kingdom.court.sessions import SoldierSession, add_session, list_sessions, mark_timed_out, remove_session
 from kingdom.workflow.hosts import register_host, retire_host
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.model.status import AgentStatus
@@ -119,6 +119,18 @@ async def test_a_session_that_nobody_wants_is_ended_with_all_it_started(house: H
     killed = [{"soldier_id": SOLDIER, "reason": "orphaned"}]
     assert await house.logged("soldier.killed") == await house.logged("recovery.session_killed") == killed
     assert await on_the_books(house) == []
+
+
+@pytest.mark.usefixtures("box")
+async def test_a_session_that_runs_on_after_its_time_limit_is_ended_for_that(house: House) -> None:
+    await house.put(run("wf-task-1", "FAILED", SOLDIER, AgentStatus.STOPPED))
+    with sleeping() as process:
+        await note(house, process.pid)
+        async with house.bus.transaction() as transaction:
+            await mark_timed_out(transaction, SOLDIER)
+        await look(house)
+        assert has_ended(process)
+    assert await house.logged("recovery.session_killed") == [{"soldier_id": SOLDIER, "reason": "timeout"}]
 
 
 @pytest.mark.usefixtures("box")

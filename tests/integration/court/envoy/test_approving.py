@@ -144,4 +144,4 @@ async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(s
         await eventually(is_reminded)
         start, question, reminder = await scene.said()
     assert reminder["thread_ts"] == question["thread_ts"] == start["ts"]
-    assert "then it is refused" in reminder["text"]
+    assert ", the petition is refused." in reminder["text"]

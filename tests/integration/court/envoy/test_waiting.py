@@ -39,7 +39,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
     assert reminder["thread_ts"] == warning["thread_ts"] == root["ts"]
     assert "waited for a day: Merge it?" in reminder["text"]
     assert "No answer for 8 days" in warning["text"]
-    assert "then the answer is 'no'" in warning["text"]
+    assert ", the answer is 'no'." in warning["text"]
 
 
 async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_of_once(scene: Scene) -> None:

@@ -181,6 +181,14 @@ class CourtScene:
             quotas = await transaction.find(RecordQuery(kind="quota"))
         return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}
 
+    async def until_nothing_is_held(self) -> None:
+        """Wait until all quotas are free: slots are freed after the event has ended, when the run has stopped."""
+
+        async def free() -> bool:
+            return not await self.held()
+
+        await eventually(free)
+
 
 @asynccontextmanager
 async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
@@ -216,7 +224,7 @@ async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = 
                     own,
                     "host-a",
                     ScriptedAgentClient(),
-                    HostFolders(folder / "host-a"),
+                    HostFolders(folder / "host-a", scene.realm / "state" / "results"),
                     slots=4,
                     agent_environment=UNCONFINED,
                 )

@@ -36,7 +36,7 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
     assert result["metrics"]["cost_usd"] == 0.25
     raw = await court.result(f"{task.id}-raw")
     assert (raw["task_id"], raw["summary"]) == (task.id, "all is well")
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: CourtScene) -> None:
@@ -73,6 +73,19 @@ async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtSc
     assert all(soldier.startswith("soldier-") for soldier in soldiers)
 
 
+async def test_the_soldier_host_stores_each_report_of_an_agent_as_it_is_made(court: CourtScene) -> None:
+    first = reports(status="success", summary="first", task_id="task-of-somebody-else")
+    court.has(work("look", first, {"answer": "Done."}, pause_after=True), work("look again", SUCCESS))
+    event_id = await court.happens()
+    task = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
+    raw = await court.result(f"{task.id}-raw")
+    assert (raw["task_id"], raw["summary"]) == (task.id, "first")
+    assert await court.record("result", task.id) is None
+    await court.answer(task.id, "approve")
+    await court.until_event(event_id, EventStatus.COMPLETED)
+    assert (await court.result(f"{task.id}-raw"))["summary"] == (await court.result(task.id))["summary"] != "first"
+
+
 async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: CourtScene) -> None:
     court.has(work("look", {"ask": "Left or right?", "choices": ["left", "right"]}, SUCCESS))
     event_id = await court.happens()
@@ -92,7 +105,7 @@ async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: 
         ("task.resumed", {"task_id": second.id, "original_task_id": first.id})
     ]
     assert [data["question"] for _, data in await court.logged("task.needs_human")] == ["Left or right?"]
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 @ONE_BACKEND
@@ -115,7 +128,7 @@ async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) ->
     await court.answer(waiting.id, "Reject")
     event = await court.until_event(event_id, EventStatus.FAILED)
     assert event.reason == "killed: a person rejected it"
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 @ONE_BACKEND
@@ -150,13 +163,25 @@ async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then
     ((_, failed),) = await court.logged("task.failed")
     assert (failed["task_id"], failed["retry_count"]) == (task.id, 2)
     assert len(await court.logged("soldier.spawned")) == 3
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
     async def is_given_up() -> bool:
         run = await court.record("workflow", task.workflow_id)
         return run is not None and run.state == "CANCELLED"
 
     await eventually(is_given_up)
+
+
+async def test_a_session_that_is_killed_for_its_time_limit_is_told_of_each_time(court: CourtScene) -> None:
+    court.has(work("look", {"hang": True}, timeout_seconds=1), retries=1)
+    await court.until_event(await court.happens(), EventStatus.FAILED)
+    late = [data["soldier_id"] for _, data in await court.logged("soldier.timeout")]
+    assert len(late) == 2
+    killed = [data for _, data in await court.logged("recovery.session_killed")]
+    assert killed == [{"soldier_id": soldier, "reason": "timeout"} for soldier in late]
+    record = await court.record("sessions", "sessions")
+    assert record
+    assert record.doc == {}
 
 
 @ONE_BACKEND
@@ -174,7 +199,7 @@ async def test_a_retry_that_can_never_work_ends_the_assignment(court: CourtScene
         await transaction.publish(retry_due(task.id, task.target_general))
     event = await court.until_event(event_id, EventStatus.FAILED)
     assert "acme-app" in event.reason
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 @ONE_BACKEND
@@ -189,7 +214,7 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
     assert (ignored.outcome, ignored.reason) == ("ignored", "the question was already answered by a person")
     go.touch()
     await court.until_event(event_id, EventStatus.COMPLETED)
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 @ONE_BACKEND
@@ -207,7 +232,7 @@ async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothi
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     go.touch()
     await court.until_event(event_id, EventStatus.COMPLETED)
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 @ONE_BACKEND

@@ -62,7 +62,7 @@ async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     await until_booked(court, "1.25")
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
     may_go.touch()
     await court.answer(asking.id, "go on")
@@ -73,7 +73,7 @@ async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_
     assert (workflow.status, workflow.budget_usd) == (WorkflowStatus.COMPLETED, 2.25)
     await until_booked(court, "1.75")
     assert (await court.result(asking.id))["metrics"]["cost_usd"] == 1.75
-    assert await court.held() == {}
+    await court.until_nothing_is_held()
 
 
 async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends_it(court: CourtScene) -> None:

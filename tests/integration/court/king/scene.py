@@ -112,12 +112,12 @@ class Scene:
             await save_question(transaction, ask, known[0] if known else None)
         await self.rest(assignment_id, AssignmentStatus.NEEDS_HUMAN)
 
-    async def measure(self, level: str, reason: str = "") -> None:
+    async def measure(self, level: str, reason: str = "", **more: Any) -> None:
         """Say what the Chamberlain says of the machine."""
 
         async def act(transaction: Any) -> None:
             known = await transaction.get(HEALTH.name, CURRENT)
-            doc = {"level": level, "reason": reason, "at": self.clock().isoformat()}
+            doc = {"level": level, "reason": reason, "at": self.clock().isoformat(), **more}
             version = known.version if known else 0
             await transaction.put(Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, version=version, doc=doc))
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.waiting_queue import WAITING_ENTRIES
+from kingdom.court.king.why import explain_event
 from kingdom.court.quota import ONE, load_quota, save_quota
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
@@ -139,7 +140,7 @@ async def test_spent_money_lets_less_and_less_begin_until_a_new_day(backend: Bac
 
 async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=9)) as scene:
-        await scene.measure("yellow", "cpu at 70 %")
+        await scene.measure("yellow", "memory at 70 %")
         low = make_event(1, repo="acme/a", priority=Priority.LOW, created_at=scene.clock())
         high = make_event(2, repo="acme/b", priority=Priority.HIGH, created_at=scene.clock())
         await scene.send(low, high)
@@ -159,6 +160,23 @@ async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
         await scene.measure("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1"]
+
+
+async def test_busy_processors_let_one_run_at_a_time_begin(backend: BackendUnderTest) -> None:
+    busy = {"stop_level": "green", "slot_share": 0.0, "slot_reason": "cpu_percent: 97"}
+    async with opened(backend, PR) as scene:
+        await scene.measure("red", "cpu_percent: 97", **busy)
+        await scene.send(*(make_event(number, repo=f"acme/{number}", priority=Priority.LOW) for number in (1, 2, 3)))
+        assert await assigned_events(scene) == ["1"]
+        async with scene.bus.transaction() as transaction:
+            (wait,) = (await explain_event(transaction, "evt-github-2", scene.clock(), scene.context)).waits
+        task = await scene.task_of("evt-github-1")
+        assert wait.held_by == f"the machine is busy (CPU pressure 97 %), so one run at a time, held by {task}"
+        await scene.complete(task)
+        assert await assigned_events(scene) == ["1", "2"]
+        await scene.measure("yellow", "cpu_percent: 65", **{**busy, "slot_share": 0.5})
+        await scene.tick()
+        assert await assigned_events(scene) == ["1", "2", "3"]
 
 
 async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUnderTest) -> None:

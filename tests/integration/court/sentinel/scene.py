@@ -11,15 +11,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kingdom.bus import Bus, LogCursor, Operations, RecordQuery
+from kingdom.bus import Bus, LogCursor, Operations, RecordQuery, Transaction
 from kingdom.court import records, streams
-from kingdom.court.documents import ExternalEvent
+from kingdom.court.documents import EventStatus, ExternalEvent
 from kingdom.court.sentinel import records as remembered
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
 from kingdom.court.sentinel.receiver import PATH, WebhookReceiver
 from kingdom.court.sentinel.settings import GitHubSettings, GitHubWebhookSettings, JiraSettings
+from kingdom.errors import Permanent
 from kingdom.standins.jira import application as jira
 from tests.contract.backends import BackendUnderTest
 from tests.integration.standins.github import SECRET, TOKEN
@@ -87,6 +88,11 @@ class Watch:
             found = await transaction.find(RecordQuery(kind="event", limit=1000))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
+    async def drop(self, event: ExternalEvent, status: EventStatus = EventStatus.PENDING) -> None:
+        """Put an event into the queue as a person does, who marks nothing as seen."""
+        async with self.bus.transaction() as transaction:
+            await records.save(transaction, msgspec.structs.replace(event, status=status))
+
     async def types(self) -> list[str]:
         return sorted(event.type for event in await self.events())
 
@@ -103,6 +109,22 @@ class Watch:
     async def cursor(self, name: str) -> remembered.PollCursor | None:
         async with self.bus.transaction() as transaction:
             return (await remembered.recall(transaction, remembered.PollCursor, name))[1]
+
+
+class RefusingBus:
+    """A store that refuses each transaction with a certain word in one of its records."""
+
+    def __init__(self, bus: Bus, word: str) -> None:
+        self._bus = bus
+        self.word = word
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        async with self._bus.transaction() as transaction:
+            yield transaction
+            puts = transaction.changes.puts.items()
+            if any(self.word in str(put.record.doc) for (kind, _), put in puts if kind == "event"):
+                raise Permanent(f"the store refuses {self.word}")
 
 
 @asynccontextmanager

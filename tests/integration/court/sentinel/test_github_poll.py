@@ -11,10 +11,12 @@ import pytest
 from aiohttp import web
 
 from kingdom.bus import Bus, Transaction
+from kingdom.court.documents import EventStatus
+from kingdom.court.sentinel.github import parse_notification
 from kingdom.errors import Misconfigured, Transient, Unavailable
 from kingdom.standins.server import start
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.sentinel.scene import Watch, opened
+from tests.integration.court.sentinel.scene import RefusingBus, Watch, opened
 from tests.integration.standins.github import REPOSITORY, Site
 
 
@@ -188,12 +190,51 @@ async def test_a_comment_that_cannot_be_asked_for_is_waited_for_but_not_for_ever
     await site.happen("comment", number=1, body="hello", at=earlier(5))
     fault = {"kind": "refuse", "status": 500, "path": "/repos/*/comments/*"}
     await site.faults(fault)
-    with pytest.raises(Transient):
-        await watch.look_at_github(site.url)
-    assert await watch.events() == []
+    assert (await watch.look_at_github(site.url)).received == 0
     await site.happen("comment", number=1, body="hello", at=earlier(20))
     await site.faults(fault)
     assert (await watch.look_at_github(site.url)).received == 1
+
+
+async def test_an_activity_whose_comment_cannot_be_read_holds_back_no_other(site: Site, watch: Watch) -> None:
+    await site.pull_request("one", reviewers=["kingdom-bot"], at=earlier(30))
+    await site.happen("comment", number=1, body="hello", at=earlier(5))
+    await site.pull_request("two", reviewers=["kingdom-bot"], at=earlier(1))
+    await site.faults({"kind": "refuse", "status": 500, "path": "/repos/*/comments/*"})
+    assert (await watch.look_at_github(site.url)).received == 1
+    assert [event.payload["number"] for event in await watch.events()] == [2]
+    # GitHub would answer that nothing changed, but the activity is still missing.
+    assert (await watch.look_at_github(site.url)).received == 1
+    assert sorted(event.payload["number"] for event in await watch.events()) == [1, 2]
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("status", [EventStatus.PENDING, EventStatus.DISPATCHED, EventStatus.COMPLETED])
+async def test_an_event_that_a_person_queued_is_not_received_again_and_holds_back_no_other(
+    site: Site, watch: Watch, status: EventStatus
+) -> None:
+    await site.pull_request("one", reviewers=["kingdom-bot"])
+    (notification,) = await site.read("/notifications")
+    queued = parse_notification(notification, datetime.now(UTC)).event
+    await watch.drop(queued, status)
+    await site.pull_request("two", reviewers=["kingdom-bot"])
+    brought = await watch.look_at_github(site.url)
+    assert (brought.received, brought.seen) == (1, 1)
+    assert {event.id: event.status for event in await watch.events()}[queued.id] == status
+    assert len(await watch.events()) == 2
+    assert await watch.announced() == await watch.detected() == 1
+
+
+@pytest.mark.both_stores
+async def test_an_event_that_cannot_be_stored_holds_back_no_other_and_is_tried_again(site: Site, watch: Watch) -> None:
+    for branch in ("one", "two", "three"):
+        await site.pull_request(branch, title=f"Add {branch}", reviewers=["kingdom-bot"])
+    refusing = RefusingBus(watch.bus, "Add two")
+    broken = Watch(refusing, watch.operations, watch.session)  # type: ignore[arg-type]
+    assert [(await broken.look_at_github(site.url)).received for _ in range(2)] == [2, 0]
+    assert sorted(event.payload["number"] for event in await watch.events()) == [1, 3]
+    assert (await watch.look_at_github(site.url)).received == 1
+    assert await watch.announced() == await watch.detected() == 3
 
 
 async def test_only_watched_repositories_reasons_and_people_become_events(site: Site, watch: Watch) -> None:

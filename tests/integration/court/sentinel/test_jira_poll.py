@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from kingdom.bus import Record
@@ -15,8 +16,12 @@ from kingdom.errors import Misconfigured, Transient
 from kingdom.standins.jira.application import ACCOUNT_ID, build_jira
 from kingdom.standins.server import start
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.sentinel.scene import Watch, opened
+from tests.integration.court.sentinel.scene import RefusingBus, Watch, opened
 from tests.integration.standins import jira_site
+
+_BROKEN: dict[str, Any] = {"kind": "refuse", "status": 503}
+_CUT_SHORT: dict[str, Any] = {"kind": "truncate"}
+_LIMITED: dict[str, Any] = {"kind": "refuse", "status": 429}
 
 
 def earlier(minutes: float) -> str:
@@ -103,9 +108,9 @@ async def test_two_that_look_at_once_receive_everything_once(
 
 
 @pytest.mark.parametrize(
-    "fault", [{"kind": "refuse", "status": 503}, {"kind": "truncate"}, {"kind": "refuse", "status": 429}]
+    ("fault", "path"),
+    [(_BROKEN, "*/search/jql"), (_CUT_SHORT, "*/search/jql"), (_LIMITED, "*/search/jql"), (_LIMITED, "*/comment")],
 )
-@pytest.mark.parametrize("path", ["*/search/jql", "*/comment"])
 async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
     tracker: jira_site.Site, watch: Watch, fault: dict[str, Any], path: str
 ) -> None:
@@ -119,6 +124,44 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
         await watch.look_at_jira(tracker.url)
     assert (len(await watch.events()), await watch.cursor("jira")) == (1, before)
     assert (await watch.look_at_jira(tracker.url)).received == 2
+
+
+@pytest.mark.parametrize("fault", [_BROKEN, _CUT_SHORT])
+async def test_only_a_ticket_whose_comments_are_missing_waits_for_the_next_look(
+    tracker: jira_site.Site, watch: Watch, fault: dict[str, Any]
+) -> None:
+    key = await opened_ticket(tracker)
+    await watch.look_at_jira(tracker.url)
+    await opened_ticket(tracker)
+    await tracker.people(f"tickets/{key}/comments", body="news")
+    await tracker.faults(**fault, path="*/comment")
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+    assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.assigned"]
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+
+
+@pytest.mark.both_stores
+async def test_an_event_that_a_person_queued_is_not_received_again(tracker: jira_site.Site, watch: Watch) -> None:
+    key = await opened_ticket(tracker, at=earlier(30))
+    await watch.look_at_jira(tracker.url)
+    at = datetime.now(UTC).replace(microsecond=500_000) - timedelta(minutes=5)
+    await tracker.people(f"tickets/{key}/comments", body="news", at=at.isoformat())
+    (event,) = await watch.events()
+    await watch.drop(msgspec.structs.replace(event, id=f"evt-jira-{key}-{at:%Y%m%d%H%M%S}"))
+    await opened_ticket(tracker)
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+    assert len(await watch.events()) == 3
+
+
+@pytest.mark.both_stores
+async def test_a_ticket_that_cannot_be_stored_holds_back_no_other_and_is_tried_again(
+    tracker: jira_site.Site, watch: Watch
+) -> None:
+    keys = [await opened_ticket(tracker) for _ in range(3)]
+    broken = Watch(RefusingBus(watch.bus, keys[1]), watch.operations, watch.session)  # type: ignore[arg-type]
+    assert [(await broken.look_at_jira(tracker.url)).received for _ in range(2)] == [2, 0]
+    assert (await watch.look_at_jira(tracker.url)).received == 1
+    assert sorted(event.payload["key"] for event in await watch.events()) == sorted(keys)
 
 
 @pytest.mark.parametrize("status", [500, 403])

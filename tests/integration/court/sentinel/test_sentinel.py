@@ -7,15 +7,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 
 from kingdom.bus import Bus, RetryPolicy
 from kingdom.clock import utc_now
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import SentinelSettings
+from kingdom.court.text_logs import TextLog, tee
+from kingdom.log_output import configure_logs
 from kingdom.standins.jira.application import build_jira
 from kingdom.standins.server import start
-from tests.integration.court.sentinel.scene import Watch, github_settings, jira_settings
+from tests.integration.court.sentinel.scene import RefusingBus, Watch, github_settings, jira_settings
 from tests.integration.standins import jira_site
 from tests.integration.standins.github import SECRET, Site
 from tests.patience import PATIENCE_SECONDS
@@ -115,3 +118,21 @@ async def test_two_sentinels_notice_everything_once(site: Site, watch: Watch) ->
 async def test_one_with_nothing_to_watch_waits_to_be_stopped(watch: Watch) -> None:
     async with at_work(watch.bus, SentinelSettings()) as sentinel:
         assert sentinel.receiver is None
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_each_event_that_is_received_is_a_line_in_the_log_of_tasks(
+    site: Site, watch: Watch, tmp_path: Path
+) -> None:
+    log = TextLog(tmp_path / "tasks.log")
+    configure_logs(json=True, also=[tee(log, "sentinel", only_tasks=True)])
+    structlog.get_logger("kingdom.court.sentinel").info("looked")
+    await site.pull_request("one", title="Add one", reviewers=["kingdom-bot"])
+    await site.pull_request("two", title="Add two", reviewers=["kingdom-bot"])
+    # An event that is not stored was not emitted.
+    broken = Watch(RefusingBus(watch.bus, "Add two"), watch.operations, watch.session)  # type: ignore[arg-type]
+    await broken.look_at_github(site.url)
+    (event,) = await watch.events()
+    (line,) = (tmp_path / "tasks.log").read_text().splitlines()
+    facts = "source=github event_type=github.pr.review_requested"
+    assert line.endswith(f" info sentinel: [EVENT] Emitted: {event.id} {facts}")

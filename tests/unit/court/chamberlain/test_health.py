@@ -96,6 +96,26 @@ def test_many_timeouts_make_it_yellow_at_least() -> None:
     assert seen(seen(HealthState(), used(), floor=floor), used(), now=NOW + ROUND).level is HealthLevel.GREEN
 
 
+@pytest.mark.parametrize(("cpu", "share"), [(10, 1), (65, 0.5), (85, 0), (95, 0)])
+def test_processor_pressure_leaves_fewer_slots_and_stops_nothing(cpu: float, share: float) -> None:
+    health = seen(HealthState(), used(cpu=cpu))
+    assert (health.stop_level, health.slot_share, health.slot_reason) == ("green", share, f"cpu_percent: {cpu}")
+
+
+def test_memory_disk_and_many_timeouts_may_stop_work_while_the_processors_are_worse() -> None:
+    health = seen(HealthState(), used(cpu=95, memory=82))
+    assert (health.level, health.reason) == ("red", "cpu_percent: 95")
+    assert (health.stop_level, health.stop_reason) == ("orange", "memory_percent: 82")
+    assert seen(HealthState(), used(cpu=95, disk=96)).stop_reason == "disk_percent: 96"
+    health = seen(HealthState(), used(cpu=95), floor="soldier.timeout: 5")
+    assert (health.stop_level, health.stop_reason) == ("yellow", "soldier.timeout: 5")
+
+
+def test_a_busy_machine_takes_only_its_own_share_of_the_slots() -> None:
+    health = seen(HealthState(), used(cpu=95), name="there")
+    assert seen(health, used(cpu=5), name="here").slot_share == 0.5
+
+
 def test_the_worst_of_several_machines_counts_until_it_is_silent() -> None:
     health = seen(HealthState(), used(cpu=92), name="there")
     health = seen(health, used(cpu=5), name="here", now=NOW + timedelta(seconds=120))

@@ -35,6 +35,21 @@ def test_events_are_counted_by_type_and_actor_per_hour_and_day() -> None:
     assert statistics.days["2026-02-07"].count("task.completed") == 3
 
 
+def test_the_last_hour_is_the_sixty_minutes_before_now_not_an_hour_of_the_clock() -> None:
+    entries = [completed(after(minutes=minute), "gen-pr") for minute in (0, 30, 59, 61)]
+    statistics = folded(*entries, failed(after(minutes=31), "gen-pr"))
+
+    def last_hour(**later: float) -> dict[str, dict[str, int]]:
+        statistics.sum_last_hour(after(**later))
+        return statistics.last_hour
+
+    assert last_hour(minutes=61) == {"task.completed": {"gen-pr": 3}, "task.failed": {"gen-pr": 1}}
+    assert last_hour(minutes=90) == {"task.completed": {"gen-pr": 2}, "task.failed": {"gen-pr": 1}}
+    assert last_hour(minutes=119) == {"task.completed": {"gen-pr": 1}}
+    assert last_hour(minutes=121) == {}
+    assert statistics.minutes == {}
+
+
 def test_the_average_duration_of_each_general_is_known() -> None:
     day = folded(completed(START, "gen-pr", 100), completed(START, "gen-pr", 201), failed(START, "gen-pr")).day(
         START.date()
@@ -74,6 +89,7 @@ def test_it_stays_small_however_long_the_log_becomes() -> None:
     for day in range(400):
         for hour in range(24):
             statistics.add(completed(after(hours=24 * day + hour)), SEOUL)
+        statistics.sum_last_hour(after(hours=24 * day + 23))
         statistics.forget_old()
         sizes.append(len(msgspec.json.encode(statistics)))
     assert (len(statistics.hours), len(statistics.days)) == (HOURS_KEPT, DAYS_KEPT)

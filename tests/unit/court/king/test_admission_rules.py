@@ -16,6 +16,7 @@ from kingdom.court.king.admission_rules import (
     health_rule,
     rank_of,
     rank_text,
+    slot_limit,
     strictest_rule,
 )
 from kingdom.court.king.settings import KingSettings
@@ -72,6 +73,32 @@ def reading(level: str, age_seconds: float = 0) -> dict[str, str]:
 def test_each_level_of_health_lets_its_part_begin(level: str, lets: AdmissionLevel) -> None:
     rule = health_rule(reading(level), NOON, SETTINGS)
     assert (rule.level, rule.reason) == (lets, f"health is {level} (cpu)")
+
+
+def test_a_reading_that_only_the_processors_made_worse_lets_everything_begin() -> None:
+    for busy in (
+        {**reading("red"), "reason": "cpu_percent: 95", "stop_level": "green", "stop_reason": "memory_percent: 20"},
+        {**reading("red"), "reason": "cpu_percent: 95"},
+    ):
+        assert health_rule(busy, NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
+    short = {**reading("red"), "reason": "cpu_percent: 95", "stop_level": "orange", "stop_reason": "memory_percent: 82"}
+    rule = health_rule(short, NOON, SETTINGS)
+    assert (rule.level, rule.reason) == (AdmissionLevel.NOTHING, "the machine is short of memory (82 % used)")
+
+
+@pytest.mark.parametrize(
+    ("share", "soldiers", "slots"), [(1, 3, 3), (0.5, 3, 2), (0.5, 8, 4), (0, 3, 1), (0, 1, 1), (0.5, 1, 1)]
+)
+def test_processor_pressure_lowers_how_many_run_at_once_never_to_none(share: float, soldiers: int, slots: int) -> None:
+    busy = {**reading("red"), "slot_share": share, "slot_reason": "cpu_percent: 97"}
+    limit = slot_limit(busy, KingSettings(soldiers=soldiers))
+    assert limit.slots == slots
+    assert limit.reason == ("the machine is busy (CPU pressure 97 %)" if slots < soldiers else "")
+
+
+def test_without_a_valid_reading_all_slots_count() -> None:
+    for unread in (None, {"level": 3}, {**reading("red"), "slot_share": "none"}):
+        assert slot_limit(unread, SETTINGS).slots == 3
 
 
 def test_a_reading_counts_for_two_minutes() -> None:

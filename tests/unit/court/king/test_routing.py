@@ -1,10 +1,12 @@
 """Who gets an event, and why or why not."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kingdom.court.documents import Priority
 from kingdom.court.king.routing import RoutingDecision, route_event, why_unrouted
+from kingdom.court.package_files import SHIPPED, load_packages
 from tests.unit.court.king.making import make_event, make_package, wants
 
 
@@ -101,3 +103,19 @@ def test_a_reason_shows_no_more_than_the_beginning_of_a_long_text() -> None:
     event = make_event(payload={"title": "x" * 10_000})
     (considered,) = route_event(event, [make_package("gen-pr", wants("*", where={"payload.title": "y"}))]).considered
     assert len(considered.reason) < 200
+
+
+@pytest.mark.parametrize(
+    ("event_type", "text", "generals"),
+    [
+        ("github.pr.review_requested", "", ("gen-pr", "gen-test")),
+        ("test.requested", "", ("gen-test",)),
+        ("github.pr.mentioned", "@bot please run the tests", ("gen-test",)),
+        ("github.pr.mentioned", "@bot what is this?", ()),
+    ],
+)
+def test_shipped_generals_test_a_pull_request_beside_its_review_or_on_request(
+    event_type: str, text: str, generals: tuple[str, ...]
+) -> None:
+    event = make_event(7, event_type, payload={"number": 7, "text": text})
+    assert route_event(event, load_packages(SHIPPED).packages).generals == generals

@@ -138,7 +138,7 @@ def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing
     run.do(pause)
     run.succeed(commands.StopAgent)
     assert run.task(0, 0).query.status is QueryStatus.UNKNOWN
-    assert run.hear(*succeed(sent)) == ["TaskCompleted"]
+    assert run.hear(*succeed(sent)) == ["TaskCompleted", "WorkStatusChanged"]
     assert (run.workflow.status, run.open) == (WorkflowStatus.PAUSED, [])
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
@@ -171,6 +171,7 @@ def test_an_answered_query_is_taken_as_answered() -> None:
     run, asked = unknown_query()
     assert run.hear(reconciled(asked, answers.TranscriptFinding.ANSWERED)) == [
         "TaskCompleted",
+        "WorkStatusChanged",
         "QuerySent",
         "TaskStarted",
     ]

@@ -44,7 +44,7 @@ def test_a_pause_is_wanted_first_and_true_when_the_agent_has_stopped() -> None:
 def test_a_response_that_overtakes_the_stop_counts_and_nothing_more_is_sent() -> None:
     run = querying()
     run.do(pause)
-    assert run.succeed(commands.SendQuery) == ["TaskCompleted"]
+    assert run.succeed(commands.SendQuery) == ["TaskCompleted", "WorkStatusChanged"]
     assert run.commanded() == ["StopAgent"]
     run.succeed(commands.StopAgent)
     assert run.workflow.status is WorkflowStatus.PAUSED

@@ -104,40 +104,19 @@ UPDATE kingdom.outbox_event
 INSERT INTO kingdom.outbox_key AS q (stream, partition_key) VALUES (%(stream)s, %(key)s)
 ON CONFLICT (stream, partition_key) DO UPDATE SET turn = q.turn + 1 RETURNING turn, blocked_by, rewind;
 
--- name: revive
--- Make a dead letter PENDING again, with zero attempts, and keep the earlier attempts in its history. In an ordered
--- stream, the event waits until it is promoted.
-UPDATE kingdom.outbox_event
-   SET status = 'PENDING', processed_at = NULL, attempt_count = 0, crash_count = 0, cancel_requested = false,
-       updated_at = now(),
-       next_retry_at = CASE WHEN ordered THEN 'infinity' ELSE clock_timestamp() END,
-       last_error_code = NULL, last_error_message = NULL,
-       history = coalesce(history, '[]') || jsonb_build_object('what', 'redriven', 'at', now(),
-         'actor', %(actor)s::text, 'attempts', attempt_count, 'crashes', crash_count, 'died_at', processed_at,
-         'code', last_error_code, 'message', last_error_message)
- WHERE id = %(id)s AND status = 'DEAD' RETURNING id;
+-- name: redrive
+-- Make a dead letter PENDING again at its old position. The function also serves people who use psql.
+SELECT 1 WHERE kingdom.redrive_position(%(id)s::bigint, %(actor)s::text);
 
 -- name: first_open
 -- Return the first open event of a key.
 SELECT id FROM kingdom.outbox_event
  WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 1;
 
--- name: demote_head
--- Make the head of a key wait like its followers; return nothing if the head is in flight.
-UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
- WHERE status = 'PENDING' AND id = (
-   SELECT id FROM kingdom.outbox_event
-    WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL
-      AND next_retry_at < 'infinity' ORDER BY id LIMIT 1) RETURNING id;
-
 -- name: promote
 -- Make a waiting event the head of its key.
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = %(id)s AND next_retry_at = 'infinity';
-
--- name: rewind
--- Record the lowest redriven event of a key. After the events in flight are settled, the next head is searched from it.
-UPDATE kingdom.outbox_key SET rewind = least(rewind, %(id)s::bigint) WHERE stream = %(stream)s AND partition_key = %(key)s;
 
 -- name: unblock
 -- Clear the block and the rewind of a key.

@@ -62,7 +62,7 @@ class ClaudeAgentClient(AgentClient):
         return await return_when_ready(agent, agent.wait_until_ready())
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
-        """Look up the prompt in Kingdom's transcript, and if that has no end, in Claude Code's session file."""
+        """Look up the prompt in Kingdom's transcript, and a missing answer in Claude Code's session file."""
         return await asyncio.to_thread(inspect_transcript, launch.transcript, prompt_id, partial(_inspect, launch))
 
 

@@ -32,7 +32,7 @@ class ScriptedHistory:
     """The state of the latest session in a transcript.
 
     `sessions` counts all sessions of the transcript. `_report` is the text of the latest `report` step, and
-    `_report_prompt` the task that has used this text.
+    `_report_task` is the id of the task whose prompt was answered with this text.
     """
 
     session: str | None = None
@@ -40,7 +40,7 @@ class ScriptedHistory:
     unfinished: UnfinishedScript | None = None
     reply: str = ""
     _report: str | None = None
-    _report_prompt: str | None = None
+    _report_task: str | None = None
     _begun_once: set[bytes] = field(default_factory=set)
 
     def apply(self, entry: TranscriptEntry) -> None:
@@ -53,8 +53,8 @@ class ScriptedHistory:
             case {"prompt": str(), "step": int(number), "does": dict(does)}:
                 self._apply_step(number, does)
             case {"prompt": str(prompt_id), "answer": str()}:
-                if self.unfinished is None and self._report_prompt is None:
-                    self._report_prompt = _task_of(prompt_id)
+                if self.unfinished is None and self._report_task is None:
+                    self._report_task = _task_of(prompt_id)
                 self.unfinished = None
 
     def find_continued_script(self, prompt: Prompt) -> UnfinishedScript | None:
@@ -62,11 +62,11 @@ class ScriptedHistory:
         return self.unfinished if prompt.continues or prompt.reply else None
 
     def report_for(self, prompt_id: str) -> str | None:
-        """Return the answer that a `report` step set for the next prompt without a script, if there is one.
+        """Return the text of the latest `report` step if it is the answer to this prompt, else None.
 
-        All attempts at one task get the same answer.
+        The text answers the next prompt that has no script, and all further attempts at the same task.
         """
-        return self._report if self._report_prompt in {None, _task_of(prompt_id)} else None
+        return self._report if self._report_task in {None, _task_of(prompt_id)} else None
 
     def began_before(self, number: int, step: ScriptStep) -> bool:
         """Return whether a step marked `first_time_only` was begun before."""
@@ -86,7 +86,7 @@ class ScriptedHistory:
             self.unfinished.asking = "ask" in does
             self.unfinished.answer = does.get("answer", self.unfinished.answer)
         if "report" in does:
-            self._report, self._report_prompt = does["report"], None
+            self._report, self._report_task = does["report"], None
 
 
 def read_history(entries: Iterable[TranscriptEntry]) -> ScriptedHistory:

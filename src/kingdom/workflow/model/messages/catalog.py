@@ -57,7 +57,7 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
     "Workflow": (
         CatalogEntry(events.WorkflowCreated, "create"),
         CatalogEntry(events.WorkflowStatusChanged, "every change of a Workflow's status"),
-        CatalogEntry(events.WorkflowPlaced, "place", "everything that ran under the earlier placement has ended"),
+        CatalogEntry(events.WorkflowPlaced, "place", "what ran under the earlier placement counts as ended"),
         CatalogEntry(
             events.WorkflowDisplaced, "HostRegistered or HostLost", "WorkflowPlaced, if a host can take the run"
         ),
@@ -100,7 +100,7 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         CatalogEntry(events.WorkflowMcpServerRefsUpdated, "modify", "the next StartAgent has the merged list"),
     ),
     "Work": (
-        CatalogEntry(events.WorkStatusChanged, "every change of a Work's derived status"),
+        CatalogEntry(events.WorkStatusChanged, "every change of a Work's derived status, and every TaskCompleted"),
         CatalogEntry(events.WorkStarted, "AgentStarted", "the next query: SendQuery"),
         CatalogEntry(events.WorkCompleted, "WorkVerified", "TakeCheckpoint"),
         CatalogEntry(events.WorkPaused, "pause or a question, when nothing runs"),
@@ -201,7 +201,7 @@ def _event_tables() -> Iterator[str]:
 
 
 def _payload(event: type[DomainEvent]) -> str:
-    """Return the field names on the wire. The fields that every answer has come last."""
+    """Return the field names on the wire, with the common fields of all answers at the end."""
     own = [field.encode_name for field in msgspec.structs.fields(event)]
     common = [field.encode_name for field in msgspec.structs.fields(answers.PaidAnswer)]
     names = [name for name in own if name not in common] if issubclass(event, answers.HostAnswer) else own

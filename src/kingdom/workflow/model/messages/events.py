@@ -56,7 +56,7 @@ class HostLost(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostRunsLeft(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host has more runs than one transaction can displace; the runs with ids above `after` remain."""
+    """Runs of a soldier host are left to be displaced by another transaction: those with ids above `after`."""
 
     host: str
     epoch: int
@@ -196,7 +196,7 @@ class WorkEvent(DomainEvent, frozen=True, kw_only=True):
 
 
 class WorkStatusChanged(WorkEvent, frozen=True, kw_only=True):
-    """The status of a Work changed."""
+    """The derived status of a Work changed, or a Task of the Work is completed; `status` is the status now."""
 
     status: WorkStatus
 

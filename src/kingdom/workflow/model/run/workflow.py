@@ -27,6 +27,8 @@ from kingdom.workflow.model.status import (
     allowed_operations,
 )
 
+# The id of a General's run is this prefix and the id of its assignment.
+RUN_PREFIX = "wf-"
 _SLUG_LENGTH_MAX = 40
 # Rounding to this many digits removes the float error of sums.
 _USD_DIGITS = 6
@@ -142,6 +144,11 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deleted_at: datetime | None = None
+
+    @property
+    def assignment_id(self) -> str:
+        """Return the id of the assignment that the run carries out, or "" for a run that a person started."""
+        return self.id.removeprefix(RUN_PREFIX) if self.general else ""
 
     @classmethod
     def copied_from(

@@ -10,6 +10,7 @@ from kingdom.workflow.model.messages.events import (
     WorkFailed,
     WorkRetried,
     WorkStarted,
+    WorkStatusChanged,
 )
 from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
 from kingdom.workflow.model.run.work import AgentPetition, Task, Work
@@ -354,6 +355,7 @@ def _finish_turn(step: Step, work: Work, task: Task) -> None:
     if task.status is TaskStatus.COMPLETED:
         step.workflow.losses_without_progress = 0
         step.emit(TaskCompleted(work_id=work.id, task_id=task.id))
+        step.emit(WorkStatusChanged(work_id=work.id, workflow_id=step.workflow.id, status=work.status))
     proceed(step)
 
 

@@ -10,7 +10,7 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import release_tree, request_stop
 from kingdom.workflow.model.steps.work_reset import mark_agent_ended
 
-# If a run loses its host so often without progress, the agent probably overloads the host.
+# A run that has lost its host this many times without progress fails: its agent probably overloads the hosts.
 _LOSSES_MAX = 3
 
 
@@ -71,7 +71,7 @@ def _interrupt(step: Step) -> None:
 
 
 def _release_again(step: Step) -> None:
-    """Repeat the commands to release checkouts. The host ignores those of the earlier epoch."""
+    """Repeat the commands to release checkouts, because the host ignores commands of the earlier epoch."""
     for tree in step.workflow.work_trees:
         if tree.status is WorkTreeStatus.PENDING_RELEASE and tree.releasing:
             release_tree(step, tree)

@@ -1,0 +1,1 @@
+"""Trading: the order pipeline of `examples/trading` under kills and faults, and broken variants that must be caught."""

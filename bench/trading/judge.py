@@ -1,0 +1,131 @@
+"""The rules of the pipeline, checked against what a trial left."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from bench.trading.evidence import Evidence
+
+# The state machine of an attempt. An answer of the exchange that it has the order is true in any state.
+_ALLOWED: Mapping[str | None, frozenset[str]] = {
+    None: frozenset({"PREPARED"}),
+    "PREPARED": frozenset({"SENT", "ACKED"}),
+    "SENT": frozenset({"ACKED", "REJECTED", "THROTTLED", "UNKNOWN"}),
+    "UNKNOWN": frozenset({"ACKED", "REJECTED", "PREPARED"}),
+}
+
+
+class Rule(StrEnum):
+    """A rule that was broken."""
+
+    ORDER_TWICE = "an intent has two orders"
+    FORGOTTEN = "an intent is forgotten"
+    SENT_UNSEEN = "sent again before it was looked up"
+    UNKNOWN_TRADING = "UNKNOWN in a market that is not suspended"
+    SENT_WHILE_STOPPED = "sent into a stopped market"
+    THROTTLED_ENDS = "a throttled attempt has no successor"
+    TRANSITION = "a transition that the state machine does not have"
+    BOOK_DIFFERS = "the tables and the book of the exchange differ"
+    PUSHED_TWICE = "a notification was sent twice"
+    NOT_PUSHED = "a notification was not sent"
+    DEAD = "an event is dead"
+
+
+class Finding(NamedTuple):
+    """One broken rule."""
+
+    rule: Rule
+    subject: str
+    detail: str = ""
+
+
+def judge(evidence: Evidence, *, at_rest: bool) -> list[Finding]:
+    """Return every broken rule. What only holds when nothing moves is checked if `at_rest`."""
+    findings = [
+        *_orders(evidence),
+        *_resends(evidence),
+        *_audit(evidence),
+        *_intents(evidence),
+        *_pushes(evidence),
+        *(Finding(Rule.DEAD, row["event_type"], row["last_error_message"]) for row in evidence.dead),
+    ]
+    return [*findings, *_rest(evidence)] if at_rest else findings
+
+
+def intent_of(identifier: str) -> str:
+    """Return the intent of an identifier, which ends with the number of its attempt."""
+    return identifier.rpartition("-")[0]
+
+
+def _orders(evidence: Evidence) -> Iterator[Finding]:
+    orders = Counter(intent_of(line["identifier"]) for line in evidence.book if line["what"] == "order")
+    for intent, count in orders.items():
+        if count > 1:
+            yield Finding(Rule.ORDER_TWICE, intent, f"{count} orders")
+
+
+def _resends(evidence: Evidence) -> Iterator[Finding]:
+    """Allow one call per identifier, and one more after each lookup that did not find it."""
+    allowed: Counter[str] = Counter()
+    for line in evidence.book:
+        name = line.get("identifier", "")
+        if line["what"] == "lookup" and not line["found"]:
+            allowed[name] += 1
+        elif line["what"] == "post":
+            allowed[name] -= 1
+            if allowed[name] < -1:
+                yield Finding(Rule.SENT_UNSEEN, name)
+
+
+def _audit(evidence: Evidence) -> Iterator[Finding]:
+    stopped: set[str] = set()
+    for row in evidence.audit:
+        if row["thing"] == "market":
+            (stopped.add if row["later"] == "stopped" else stopped.discard)(row["name"])
+        elif row["earlier"] != row["later"]:
+            if row["later"] not in _ALLOWED.get(row["earlier"], frozenset()):
+                yield Finding(Rule.TRANSITION, row["name"], f"{row['earlier']} → {row['later']}")
+            if row["later"] == "SENT" and stopped & {"*", row["market"]}:
+                yield Finding(Rule.SENT_WHILE_STOPPED, row["name"], row["market"])
+
+
+def _intents(evidence: Evidence) -> Iterator[Finding]:
+    """Find open intents that no open event, no due lookup and no end of a stop will move."""
+    looked_up = {str(row["order_intent_id"]) for row in evidence.attempts if row["next_lookup_at"]}
+    prepared = {str(row["order_intent_id"]) for row in evidence.attempts if row["state"] == "PREPARED"}
+    newest = {str(row["order_intent_id"]): row for row in evidence.attempts}
+    for row in evidence.intents:
+        intent = str(row["id"])
+        waits = intent in prepared and row["market"] in evidence.stopped_markets
+        is_open = row["state"] not in ("FILLED", "REJECTED")
+        if is_open and intent not in evidence.moving | looked_up and not waits:
+            yield Finding(Rule.FORGOTTEN, intent, f"{row['state']} in {row['market']}")
+        if is_open and intent in newest and newest[intent]["state"] == "THROTTLED":
+            yield Finding(Rule.THROTTLED_ENDS, newest[intent]["identifier"])
+
+
+def _pushes(evidence: Evidence) -> Iterator[Finding]:
+    for event in evidence.pushed:
+        count = evidence.pushes[event["event_id"]]
+        if count > 1:
+            yield Finding(Rule.PUSHED_TWICE, event["event_id"], f"{event['event_type']}: {count} times")
+        if not count and event["status"] == "DONE":
+            yield Finding(Rule.NOT_PUSHED, event["event_id"], event["event_type"])
+
+
+def _rest(evidence: Evidence) -> Iterator[Finding]:
+    ended = {line["identifier"]: line["what"] for line in evidence.book if line["what"] in ("order", "rejected")}
+    suspended = {row["market"] for row in evidence.markets if row["suspended_since"]}
+    expected = {"ACKED": "order", "REJECTED": "rejected"}
+    for row in evidence.attempts:
+        name, state = row["identifier"], row["state"]
+        if state == "UNKNOWN" and row["market"] not in suspended:
+            yield Finding(Rule.UNKNOWN_TRADING, name, row["market"])
+        if state in ("SENT", "UNKNOWN") and row["market"] in suspended:
+            continue
+        if ended.get(name) != expected.get(state):
+            yield Finding(Rule.BOOK_DIFFERS, name, f"{state}, the exchange has {ended.get(name)}")
+    known = {row["identifier"] for row in evidence.attempts}
+    for name in ended.keys() - known:
+        yield Finding(Rule.BOOK_DIFFERS, name, "the tables do not have it")

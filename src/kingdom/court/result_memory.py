@@ -1,0 +1,96 @@
+"""Results as memory: which results later runs may read, and which of them a prompt shows."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from kingdom.bus.port import Transaction
+from kingdom.court.documents import Assignment
+from kingdom.court.package import GeneralPolicy
+from kingdom.court.prompt import PromptResults, one_line
+from kingdom.workflow.past_results import (
+    PastResult,
+    find_past_results,
+    general_repo_key,
+    general_subject_key,
+    save_past_result,
+)
+
+# A prompt shows at most this many results for a placeholder.
+SHOWN_MAX = 5
+# The payload field with the person who caused an event, by source. A Jira event does not say who caused it. Events of
+# other sources can be created only by people who have access to the realm.
+_PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
+_SCHEDULE = "schedule-"
+_TEXT_LENGTH_MAX = 1000
+_NAME_LENGTH_MAX = 200
+
+
+async def remember_result(
+    transaction: Transaction, root: Assignment, result: Mapping[str, Any], policy: GeneralPolicy, at: datetime
+) -> None:
+    """Store the result of an assignment for later runs, if a permitted person caused its event."""
+    if is_by_permitted_person(root, policy):
+        await save_past_result(transaction, _to_past_result(root, result, at))
+
+
+async def load_prompt_results(transaction: Transaction, assignment: Assignment, repo: str) -> PromptResults:
+    """Return the newest results of the same General about the subject and the repository of an assignment."""
+    general, subject = assignment.target_general, subject_of(assignment)
+    by_subject = general_subject_key(general, subject) if subject else ""
+    by_repo = general_repo_key(general, repo) if repo else ""
+    return PromptResults(
+        same_subject=tuple(await find_past_results(transaction, by_subject, SHOWN_MAX)) if by_subject else (),
+        same_repo=tuple(await find_past_results(transaction, by_repo, SHOWN_MAX)) if by_repo else (),
+    )
+
+
+def is_by_permitted_person(assignment: Assignment, policy: GeneralPolicy) -> bool:
+    """Return whether a permitted person caused the event of an assignment. The glob `*` permits unknown people too."""
+    if _source(assignment) not in _PERSON_FIELDS:
+        return True
+    person = _person(assignment).lower()
+    # The bracket in the name of an app such as dependabot[bot] is not a wildcard.
+    return any(fnmatchcase(person, glob.lower().replace("[", "[[]")) for glob in policy.result_people)
+
+
+def subject_of(assignment: Assignment) -> str:
+    """Return what an assignment is about: its pull request, issue, ticket or schedule, or "" if that is unknown."""
+    if assignment.subject:
+        return assignment.subject
+    if assignment.event_id.startswith(_SCHEDULE):
+        return assignment.event_id
+    number, key = assignment.payload.get("number"), assignment.payload.get("key")
+    if assignment.repo and isinstance(number, int | str):
+        return f"{assignment.repo}#{number}"
+    return key if isinstance(key, str) else ""
+
+
+def _source(assignment: Assignment) -> str:
+    return assignment.cause_id.removeprefix("evt-").partition("-")[0]
+
+
+def _person(assignment: Assignment) -> str:
+    person = assignment.payload.get(_PERSON_FIELDS.get(_source(assignment)) or "actor")
+    return person if isinstance(person, str) else ""
+
+
+def _to_past_result(root: Assignment, result: Mapping[str, Any], at: datetime) -> PastResult:
+    return PastResult(
+        assignment_id=root.id,
+        general=root.target_general,
+        type=root.type,
+        ended_at=at,
+        status=str(result["status"]),
+        summary=_shortened(result["summary"], _TEXT_LENGTH_MAX),
+        repo=_shortened(root.repo or "", _NAME_LENGTH_MAX),
+        subject=_shortened(subject_of(root), _NAME_LENGTH_MAX),
+        person=_shortened(_person(root), _NAME_LENGTH_MAX),
+        details=_shortened(result.get("details") or "", _TEXT_LENGTH_MAX),
+    )
+
+
+def _shortened(value: object, length_max: int) -> str:
+    text = one_line(value)
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"

@@ -1,0 +1,85 @@
+"""What it costs to find the newest results does not depend on how many there are."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from bench.explain import ExplainedBus
+from kingdom.bootstrap import open_bus
+from kingdom.bus.port import Bus
+from kingdom.clock import utc_now
+from kingdom.workflow.past_results import PastResult, find_past_results, repo_key, save_past_result
+from kingdom.workflow.reactions import engine
+
+COUNT = 3000
+LIMIT = 5
+APPLICATION = engine()
+
+
+async def fill(bus: Bus) -> None:
+    """Store results of one repository and of as many others, in the order of their end."""
+    start = utc_now() - timedelta(days=1)
+    async with bus.transaction() as transaction:
+        for number in range(COUNT):
+            for repo, general in (("acme/app", "gen-pr"), (f"acme/{number}", "gen-other")):
+                result = PastResult(
+                    assignment_id=f"task-20260101-{number:03d}"
+                    if general == "gen-pr"
+                    else f"task-20260102-{number:03d}",
+                    general=general,
+                    type="github.pr.comment",
+                    ended_at=start + timedelta(seconds=number),
+                    status="success",
+                    summary="done",
+                    repo=repo,
+                )
+                await save_past_result(transaction, result)
+
+
+async def newest(bus: Bus) -> list[str]:
+    async with bus.transaction() as transaction:
+        found = await find_past_results(transaction, repo_key("acme/app"), LIMIT)
+    return [each.assignment_id for each in found]
+
+
+NEWEST = [f"task-20260101-{number:03d}" for number in range(COUNT - 1, COUNT - 1 - LIMIT, -1)]
+
+
+async def test_postgresql_reads_only_the_newest_by_the_index_of_owners(dsn: str) -> None:
+    async with ExplainedBus(dsn, APPLICATION.topology, APPLICATION.kinds, connections=1) as bus:
+        await fill(bus)
+        async with bus.pool.connection() as connection:
+            await connection.execute("ANALYZE kingdom.record")
+        bus.take()
+        assert await newest(bus) == NEWEST
+        (plan,) = bus.take("find_by_owner")
+        assert plan.indexes == {"record_owner"}
+        assert plan.buffers <= 2 * LIMIT + 5
+
+
+async def test_a_store_of_files_opens_only_the_files_of_the_newest(tmp_path: Path) -> None:
+    async with open_bus(f"file:{tmp_path}/realm", APPLICATION.topology, APPLICATION.kinds) as bus:
+        await fill(bus)
+        # The first search of a process reads every header into the index.
+        assert await newest(bus) == NEWEST
+        with opened_files(tmp_path / "realm" / "state" / "past-results") as paths:
+            assert await newest(bus) == NEWEST
+    assert len(paths) == LIMIT
+
+
+@contextmanager
+def opened_files(folder: Path) -> Iterator[list[str]]:
+    """Record which files of a folder this process opens."""
+    paths: list[str] = []
+    active = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if active and event == "open" and str(arguments[0]).startswith(f"{folder}/"):
+            paths.append(str(arguments[0]))
+
+    # Python cannot remove a hook, so it is switched off.
+    sys.addaudithook(hook)
+    yield paths
+    active = False
