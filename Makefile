@@ -9,9 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := check
 .NOTPARALLEL:
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
-PARTS := installed pages variants timing second_store benches agents long sweep_files sweep_postgres
+PARTS := installed pages variants timing second_store benches agents long mutants sweep_files sweep_postgres
 # These parts measure time, so no other test runs beside them.
-ALONE := timing benches long
+ALONE := timing benches long mutants
 PART := $(PARTS)
 # One more worker than there are cores, because a test often waits for processes that it has started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))

@@ -44,6 +44,12 @@ def test_too_few_mutants_too_many_survivors_and_unexplained_ones_are_complained_
     assert set(words[2:]) == {"survived without an explanation: a.sql take: drops a lock"}
 
 
+@pytest.mark.mutants
+def test_almost_every_mutant_of_the_bus_is_noticed_and_every_survivor_is_explained() -> None:
+    told = bench("mutants", ends_with=0)
+    assert json.loads(told.stdout.splitlines()[-1])["killed_share"] >= KILLED_MIN
+
+
 @pytest.mark.variants
 def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_nothing() -> None:
     told = bench(

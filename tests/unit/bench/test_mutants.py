@@ -91,6 +91,14 @@ def test_the_same_seed_draws_the_same_mutants_and_another_one_others() -> None:
     assert len(names[0]) == len(set(names[0])) == sum(region.share for region in REGIONS.values())
 
 
+def test_a_new_place_for_mutants_takes_the_place_of_one_drawn_mutant_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {mutant.name for _, mutant in draw(17)}
+    found = {region: find_mutants(region) for region in REGIONS.values()}
+    fresh = Mutant("a.sql", "take", "drops a lock", 1, 0, 0, "")
+    monkeypatch.setattr(sites, "find_mutants", lambda region: [fresh, *found[region]])
+    assert len(before - {mutant.name for _, mutant in draw(17)}) <= len(REGIONS)
+
+
 def test_the_tests_that_reach_a_mutant_come_first_and_the_quickest_of_them_before_the_others() -> None:
     tests = [
         MeasuredTest("quick", 0.1, frozenset({"other"})),

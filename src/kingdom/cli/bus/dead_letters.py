@@ -189,9 +189,8 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
         raise typer.BadParameter("name events, or add --all.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
-        named = [each for each in await _find_letters(operations, events or (), stream) if _matches(each, which)][
-            :limit
-        ]
+        found = await _find_letters(operations, events or (), stream)
+        named = [each for each in found if _matches(each, which)][:limit]
 
         async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
             for each in named:
