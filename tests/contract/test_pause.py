@@ -67,6 +67,15 @@ async def test_a_second_pause_gives_the_newer_reason_and_one_resume_ends_both(sc
     assert len(await scene.claim("free")) == 1
 
 
+async def test_resuming_one_stream_leaves_the_others_paused(scene: Scene) -> None:
+    await scene.bus.publish(ping(), step())
+    await pause(scene, "free")
+    await pause(scene, "line")
+    assert await scene.operations.resume("free", actor="ann")
+    assert len(await scene.claim("free")) == 1
+    assert await scene.claim("line") == []
+
+
 async def test_pause_and_resume_are_written_to_the_log(scene: Scene) -> None:
     await pause(scene, "free")
     await scene.operations.resume("free", actor="bob")
