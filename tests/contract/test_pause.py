@@ -1,7 +1,7 @@
 """Pause and resume: no new event starts, running ones finish, and none is lost."""
 
 from kingdom.bus import Dispatcher, Done, Envelope, Event, Retry, Transaction
-from tests.contract.scene import NO_WAIT, Scene, eventually, ids, ping, step
+from tests.contract.scene import HOUR, NO_WAIT, Scene, eventually, ids, ping, step
 
 
 async def pause(scene: Scene, stream: str) -> None:
@@ -74,6 +74,15 @@ async def test_resuming_one_stream_leaves_the_others_paused(scene: Scene) -> Non
     assert await scene.operations.resume("free", actor="ann")
     assert len(await scene.claim("free")) == 1
     assert await scene.claim("line") == []
+
+
+async def test_an_event_that_waits_for_its_retry_is_not_in_flight_although_its_lease_holds_others(scene: Scene) -> None:
+    await scene.bus.publish(ping(), ping())
+    first, _ = await scene.claim("free")
+    await scene.settle(Retry(HOUR), first)
+    (free,) = [each for each in await scene.operations.stats() if each.stream == "free"]
+    # A bystander is in flight too.
+    assert (free.pending, free.processing) == (1, 1 + 1)
 
 
 async def test_pause_and_resume_are_written_to_the_log(scene: Scene) -> None:

@@ -54,6 +54,15 @@ async def test_what_was_due_is_due(dsn: str, declared: Stream, kind: str) -> Non
         assert len(await claim(bus, declared)) == 2
 
 
+async def test_the_events_of_every_stream_are_due(dsn: str) -> None:
+    declared = [stream(name, name.title()) for name in ("first", "second", "third")]
+    async with open_bus(dsn, *declared) as bus:
+        await bus.publish(*(event(each.name.title()) for each in declared))
+        await set_clock_back(bus)
+        await bus.reap()
+        assert [len(await claim(bus, each)) for each in declared] == [1, 1, 1]
+
+
 @BOTH
 async def test_a_wait_begins_anew_and_a_moment_that_was_asked_for_stays(dsn: str, declared: Stream, kind: str) -> None:
     async with open_bus(dsn, declared) as bus:
