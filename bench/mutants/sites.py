@@ -34,7 +34,9 @@ def _tests(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/integration/test_{name}.py" for name in names)
 
 
-_OF_POSTGRES = _tests("lost_transactions", "clock_set_back", "isolation", "wakeups", "plans")
+_OF_POSTGRES = _tests(
+    "lost_transactions", "clock_set_back", "isolation", "wakeups", "store_faults", "retention", "plans"
+)
 # Export and import have their own tests, and verify.sql belongs to the checker.
 REGIONS: Mapping[str, Region] = {
     "statements": Region(

@@ -11,6 +11,19 @@ EXPLAINED: Mapping[str, str] = {
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
+    "backends/postgres/sql/settle.sql release: drops the lock FOR KEY SHARE": (
+        "an event that was requeued meanwhile has another status or token, which the update checks again in its row"
+    ),
+    "backends/postgres/sql/operations.sql remove_records: drops the predicate"
+    " 'ended_at < now() - %(keep)s::interval'": (
+        "the deletion checks the age again; the inner predicate only lets an index find the old records"
+    ),
+    "backends/postgres/sql/lease.sql reap_orphans: drops the predicate 'heads.ordered'": (
+        "an unordered event has no followers under its lease; the predicate only saves the search for them"
+    ),
+    "backends/postgres/transaction.py PostgresTransaction._copy_fresh: does 'await copying.write(lines)' twice": (
+        "the ids are then there twice, so the other statement publishes the events, with the same result"
+    ),
     "backends/postgres/bus.py PostgresBus.transaction: does"
     " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (
         "it only notes in memory which events are settled, and noting them again changes nothing"

@@ -150,12 +150,16 @@ async def test_tokens_only_grow(scene: Scene) -> None:
     assert tokens == sorted(set(tokens))
 
 
-async def test_a_delivery_is_settled_once(scene: Scene) -> None:
-    await scene.bus.publish(ping())
-    delivery = await scene.claim_one("free")
-    await scene.settle(Done(), delivery)
-    with pytest.raises(LeaseLost):
-        await scene.settle(Done(), delivery)
+@pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
+@pytest.mark.parametrize("outcome", EVERY_OUTCOME)
+async def test_a_delivery_is_settled_once(scene: Scene, stream: str, make: Make, outcome: AnyOutcome) -> None:
+    # The other event keeps the lease alive.
+    await scene.bus.publish(make(), make())
+    delivery, _ = await scene.claim(stream)
+    await scene.settle(outcome, delivery)
+    for second in EVERY_OUTCOME:
+        with nothing_changes(scene), pytest.raises(LeaseLost):
+            await scene.settle(second, delivery)
 
 
 async def test_of_a_half_settled_lease_only_the_rest_comes_back(scene: Scene) -> None:
