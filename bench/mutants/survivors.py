@@ -11,6 +11,9 @@ EXPLAINED: Mapping[str, str] = {
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
+    "backends/postgres/sql/claim.sql claim_ordered: forgets - 1": (
+        "a run of one key may be one event longer; the limit of the claim holds"
+    ),
     "backends/postgres/sql/settle.sql release: drops the lock FOR KEY SHARE": (
         "an event that was requeued meanwhile has another status or token, which the update checks again in its row"
     ),
