@@ -35,7 +35,14 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 _OF_POSTGRES = _tests(
-    "lost_transactions", "clock_set_back", "isolation", "wakeups", "store_faults", "retention", "plans"
+    "lost_transactions",
+    "clock_set_back",
+    "isolation",
+    "wakeups",
+    "store_faults",
+    "retention",
+    "worker_reactions",
+    "plans",
 )
 # Export and import have their own tests, and verify.sql belongs to the checker.
 REGIONS: Mapping[str, Region] = {

@@ -27,6 +27,9 @@ EXPLAINED: Mapping[str, str] = {
     "backends/postgres/transaction.py PostgresTransaction._copy_fresh: does 'await copying.write(lines)' twice": (
         "the ids are then there twice, so the other statement publishes the events, with the same result"
     ),
+    "backends/files/store.py Store._is_nearly_current: turns 'segment != journal.start' around": (
+        "it only decides whether the event loop or a thread reads the rest of the journal"
+    ),
     "backends/postgres/bus.py PostgresBus.transaction: does"
     " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (
         "it only notes in memory which events are settled, and noting them again changes nothing"

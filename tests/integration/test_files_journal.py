@@ -27,6 +27,19 @@ def bus(realm: Path) -> BlockingBus:
     return bus
 
 
+def open_files(realm: Path) -> list[str]:
+    """Return the files below a realm that this process has open."""
+    links = (each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return [str(link) for link in links if link.is_relative_to(realm)]
+
+
+async def test_a_closed_store_has_no_open_file(realm: Path, bus: BlockingBus) -> None:
+    await bus.publish(event("Ping"))
+    assert open_files(realm)
+    bus.store.close()
+    assert open_files(realm) == []
+
+
 async def test_a_position_beyond_its_entry_is_refused_and_leaves_nothing(bus: BlockingBus) -> None:
     def publish(plan: TransactionPlan, *, gap: int) -> None:
         plan.offset += gap
