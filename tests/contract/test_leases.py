@@ -9,7 +9,7 @@ from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.errors import LeaseLost
 from tests.contract.scene import HOUR, NO_WAIT, Make, Scene, ids, nothing_changes, ping, step
 
-EVERY_OUTCOME = [Done(), Retry(NO_WAIT), Defer.by(HOUR, "later"), Dead("broken"), Release()]
+EVERY_OUTCOME: list[AnyOutcome] = [Done(), Retry(NO_WAIT), Defer.by(HOUR, "later"), Dead("broken"), Release()]
 BOTH_STREAMS = [("free", ping), ("line", step)]
 
 
