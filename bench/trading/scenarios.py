@@ -164,4 +164,5 @@ SCENARIOS = (
     Scenario("forget_prepared", _kill_switch, Rule.FORGOTTEN),
     Scenario("push_without_lookup", _lost_push_answer, Rule.PUSHED_TWICE),
     Scenario("log_push_before_sending", _lost_push, Rule.NOT_PUSHED),
+    Scenario("fill_in_silence", _lost_answer, Rule.EVENTS_DIFFER),
 )
