@@ -77,7 +77,7 @@ async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAtt
     """Mark an attempt as SENT and return it. Return None if it was sent already, or must not be sent now.
 
     An attempt in a stopped market stays PREPARED. Whatever starts the market again repeats its command. If no answer
-    is recorded within two leases, no worker has taken the command over: the reconcile worker looks the order up.
+    is recorded for too long, its command may be dead: the reconcile worker looks the order up.
     """
     async with store.transaction() as trade:
         await _insert_attempt(trade, intent_id, number)
@@ -93,7 +93,7 @@ async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAtt
                RETURNING attempt.*, intent.side, intent.krw, owner_id, strategy_key, trace_id""",
             intent=intent_id,
             number=number,
-            overdue=store.settings.lease * 2,
+            overdue=store.settings.sent_limit,
         )
         return OrderAttempt.read(row) if row else None
 

@@ -242,7 +242,7 @@ async def test_a_refused_resend_that_a_lookup_does_not_find_ends_its_intent(stor
 
 
 async def test_an_order_whose_sender_and_command_are_dead_is_looked_up(store: TradeStore) -> None:
-    hasty = TradeStore(replace(store.settings, lease=NOW), store.bus, store._pool)
+    hasty = TradeStore(replace(store.settings, sent_limit=NOW), store.bus, store._pool)
     attempt = await send(hasty)
     found = await looked_up(store)
     assert (found.identifier, found.state) == (attempt.identifier, "UNKNOWN")
