@@ -78,7 +78,7 @@ async def read_evidence(url: str, directory: Path) -> Evidence:
             return await (await connection.execute(sql, values)).fetchall()
 
         unfinished = await rows("SELECT aggregate_id FROM kingdom.outbox_event WHERE processed_at IS NULL")
-        event = "SELECT DISTINCT event_id::text, event_type, status FROM kingdom.outbox_all"
+        event = "SELECT DISTINCT event_id::text, event_type, status, aggregate_id FROM kingdom.outbox_all"
         found = Evidence(
             intents=await rows("SELECT * FROM everbit.order_intent"),
             attempts=await rows("SELECT * FROM everbit.order_attempt ORDER BY id"),

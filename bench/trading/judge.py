@@ -14,6 +14,13 @@ _ALLOWED: Mapping[str | None, frozenset[str]] = {
     "SENT": frozenset({"ACKED", "REJECTED", "THROTTLED", "UNKNOWN"}),
     "UNKNOWN": frozenset({"ACKED", "REJECTED", "PREPARED"}),
 }
+# The events that an intent in each state has published.
+_PUBLISHED: Mapping[str, Counter[str]] = {
+    "OPEN": Counter(),
+    "ACCEPTED": Counter(["OrderAccepted"]),
+    "FILLED": Counter(["OrderAccepted", "OrderFilled"]),
+    "REJECTED": Counter(["OrderRejected"]),
+}
 
 
 class Rule(StrEnum):
@@ -27,6 +34,7 @@ class Rule(StrEnum):
     THROTTLED_ENDS = "a throttled attempt has no successor"
     TRANSITION = "a transition that the state machine does not have"
     BOOK_DIFFERS = "the tables and the book of the exchange differ"
+    EVENTS_DIFFER = "an intent does not have the events of its state, once each"
     PUSHED_TWICE = "a notification was sent twice"
     NOT_PUSHED = "a notification was not sent"
     DEAD = "an event is dead"
@@ -47,6 +55,7 @@ def judge(evidence: Evidence, *, at_rest: bool) -> list[Finding]:
         *_resends(evidence),
         *_audit(evidence),
         *_intents(evidence),
+        *_events(evidence),
         *_pushes(evidence),
         *(Finding(Rule.DEAD, row["event_type"], row["last_error_message"]) for row in evidence.dead),
     ]
@@ -103,6 +112,17 @@ def _intents(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(Rule.FORGOTTEN, intent, f"{row['state']} in {row['market']}")
         if is_open and intent in newest and newest[intent]["state"] == "THROTTLED":
             yield Finding(Rule.THROTTLED_ENDS, newest[intent]["identifier"])
+
+
+def _events(evidence: Evidence) -> Iterator[Finding]:
+    """Find intents whose owner would hear too little, too much or something else."""
+    published: dict[str, Counter[str]] = {str(row["id"]): Counter() for row in evidence.intents}
+    for event in evidence.pushed:
+        if event["aggregate_id"] in published:
+            published[event["aggregate_id"]][event["event_type"]] += 1
+    for row in evidence.intents:
+        if published[str(row["id"])] != _PUBLISHED[row["state"]]:
+            yield Finding(Rule.EVENTS_DIFFER, str(row["id"]), f"{row['state']}: {dict(published[str(row['id'])])}")
 
 
 def _pushes(evidence: Evidence) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ class Scene:
         seed: int = 0,
         answer_seconds: float = 1.0,
         late_seconds: float = 3.0,
+        sent_limit_seconds: float = 8.0,
     ) -> None:
         self.url = url
         self.directory = directory
@@ -54,6 +55,7 @@ class Scene:
             "EXCHANGE_CALLS_PER_SECOND": "200",
             "ANSWER_SECONDS": str(answer_seconds),
             "LOOKUP_AFTER_SECONDS": "0.5",
+            "SENT_LIMIT_SECONDS": str(sent_limit_seconds),
             "UNKNOWN_LIMIT_SECONDS": "1.5",
             "LEASE_SECONDS": "4",
         }

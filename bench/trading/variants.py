@@ -171,6 +171,17 @@ def push_without_lookup() -> None:
     _replace(notification.WebPush, "reconcile", reconcile_push)
 
 
+def fill_in_silence() -> None:
+    """Mark an intent as filled without an event."""
+
+    async def fill(trade: TradeTransaction, attempt: OrderAttempt, _exchange_uuid: str) -> None:
+        await orders._move_intent(trade, attempt, "ACCEPTED", "FILLED")
+        sql = "UPDATE everbit.order_attempt SET next_lookup_at = NULL WHERE identifier = %(name)s"
+        await trade.rows(sql, name=attempt.identifier)
+
+    _replace(orders, "_fill", fill)
+
+
 def log_push_before_sending() -> None:
     """Log a push as sent before it is sent."""
 
@@ -204,5 +215,6 @@ _ALL = (
     forget_prepared,
     push_without_lookup,
     log_push_before_sending,
+    fill_in_silence,
 )
 VARIANTS: Mapping[str, Callable[[], None]] = {variant.__name__: variant for variant in _ALL}

@@ -93,19 +93,24 @@ async def send_signal(settings: Settings, market: str, side: str, krw: Decimal) 
 async def switch(settings: Settings, market: str, *, is_on: bool) -> None:
     """Set a kill switch at once. No worker needs to run for that."""
     async with open_store(settings) as store:
-        await change_kill_switch(store, market, datetime.now(UTC), is_on=is_on)
+        await change_kill_switch(store, market, None, is_on=is_on)
+    markets = "all markets" if market == "*" else market
+    print(f"{markets}: kill switch {'on' if is_on else 'off'}")  # noqa: T201 - the result
 
 
 async def show(settings: Settings) -> None:
-    """Print every attempt and every stopped market."""
+    """Print every intent with its attempts, and every stopped market."""
     async with open_store(settings) as store, store.transaction() as trade:
         attempts = await trade.rows(
-            """SELECT intent.state AS intent, attempt.* FROM everbit.order_attempt AS attempt
-               JOIN everbit.order_intent AS intent ON intent.id = order_intent_id ORDER BY attempt.id"""
+            """SELECT intent.state AS intent, intent.market, attempt_no, attempt.state, note
+               FROM everbit.order_intent AS intent LEFT JOIN everbit.order_attempt AS attempt
+                 ON intent.id = order_intent_id ORDER BY attempt.id"""
         )
         markets = await trade.rows("SELECT * FROM everbit.market WHERE kill_switch OR suspended_since IS NOT NULL")
     for row in attempts:
-        attempt = f"attempt {row['attempt_no']} {row['state']} {row['note']}".rstrip()
+        attempt = (
+            f"attempt {row['attempt_no']} {row['state']} {row['note']}".rstrip() if row["state"] else "no attempt yet"
+        )
         print(f"{row['market']} intent {row['intent']} {attempt}")  # noqa: T201 - the result
     for row in markets:
         print(f"{row['market']} is stopped: {row['reason'] or 'kill switch'}")  # noqa: T201 - the result
@@ -133,7 +138,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("create", help="create the tables, after `kingdom bus migrate`")
     working = commands.add_parser("work", help="run workers until SIGTERM")
-    working.add_argument("role", nargs="*", help=f"which workers; all if none is named: {', '.join(ROLES)}")
+    working.add_argument("role", nargs="*", type=_role, help=f"which workers; all if none is named: {', '.join(ROLES)}")
     working.add_argument("--metrics-port", type=int)
     signaling = commands.add_parser("signal", help="record a signal for the present minute")
     signaling.add_argument("market")
@@ -144,6 +149,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     switching.add_argument("state", choices=("on", "off"))
     commands.add_parser("show", help="show attempts and stopped markets")
     return parser.parse_args(arguments)
+
+
+def _role(name: str) -> str:
+    if name not in ROLES:
+        raise argparse.ArgumentTypeError(f"there is no worker {name!r}; there are {', '.join(ROLES)}")
+    return name
 
 
 if __name__ == "__main__":

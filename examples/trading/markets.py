@@ -45,18 +45,22 @@ async def resume_resolved_markets(store: TradeStore) -> None:
             await _repeat_commands(trade, row["market"])
 
 
-async def change_kill_switch(store: TradeStore, market: str, changed_at: datetime, *, is_on: bool) -> None:
-    """Set a kill switch, and tell of it. A request that is older than the last change does nothing."""
+async def change_kill_switch(store: TradeStore, market: str, requested_at: datetime | None, *, is_on: bool) -> None:
+    """Set a kill switch, and tell of it. A request that is older than the last change does nothing.
+
+    A person who sets a switch directly gives no time: this request is always the newest, whatever the clocks show.
+    """
     async with store.transaction() as trade:
         row = await trade.row(
             """INSERT INTO everbit.market AS known (market, kill_switch, kill_switch_at)
-               VALUES (%(market)s, %(on)s, %(at)s)
-               ON CONFLICT (market) DO UPDATE SET kill_switch = %(on)s, kill_switch_at = %(at)s
-               WHERE known.kill_switch_at IS NULL OR known.kill_switch_at < %(at)s
+               VALUES (%(market)s, %(on)s, coalesce(%(at)s, clock_timestamp()))
+               ON CONFLICT (market) DO UPDATE SET kill_switch = excluded.kill_switch,
+                 kill_switch_at = greatest(known.kill_switch_at, excluded.kill_switch_at)
+               WHERE %(at)s::timestamptz IS NULL OR known.kill_switch_at IS NULL OR known.kill_switch_at < %(at)s
                RETURNING market""",
             market=market,
             on=is_on,
-            at=changed_at,
+            at=requested_at,
         )
         if row:
             origin = Origin(owner_id=store.settings.owner_id, market=market)

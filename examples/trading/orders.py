@@ -31,7 +31,10 @@ _LONGEST_LOOKUP_WAIT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderAttempt:
-    """One attempt to place the order of an intent. `sends` counts the calls with this identifier."""
+    """One attempt to place the order of an intent. `sends` counts the calls with this identifier.
+
+    `refusal` is why the exchange refused a repeated call, until a lookup shows whether an earlier call was booked.
+    """
 
     intent_id: UUID
     number: int
@@ -42,6 +45,7 @@ class OrderAttempt:
     state: str
     sends: int
     lookups: int
+    refusal: str
     origin: Origin
 
     @classmethod
@@ -53,7 +57,7 @@ class OrderAttempt:
             strategy_key=row["strategy_key"],
             trace_id=row["trace_id"],
         )
-        names = ("identifier", "market", "side", "krw", "state", "sends", "lookups")
+        names = ("identifier", "market", "side", "krw", "state", "sends", "lookups", "refusal")
         values = {name: row[name] for name in names}
         return cls(intent_id=row["order_intent_id"], number=row["attempt_no"], origin=origin, **values)
 
@@ -72,7 +76,8 @@ def create_attempt(origin: Origin, intent_id: UUID, number: int) -> bus.Envelope
 async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAttempt | None:
     """Mark an attempt as SENT and return it. Return None if it was sent already, or must not be sent now.
 
-    An attempt in a stopped market stays PREPARED. Whatever starts the market again repeats its command.
+    An attempt in a stopped market stays PREPARED. Whatever starts the market again repeats its command. If no answer
+    is recorded for too long, its command may be dead: the reconcile worker looks the order up.
     """
     async with store.transaction() as trade:
         await _insert_attempt(trade, intent_id, number)
@@ -80,14 +85,15 @@ async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAtt
             return None
         row = await trade.row(
             """UPDATE everbit.order_attempt AS attempt
-               SET state = 'SENT', sends = sends + 1, sent_at = clock_timestamp(), unknown_since = NULL,
-                   next_lookup_at = NULL
+               SET state = 'SENT', sends = sends + 1, sent_at = clock_timestamp(), unknown_since = NULL, refusal = '',
+                   next_lookup_at = clock_timestamp() + %(overdue)s
                FROM everbit.order_intent AS intent
                WHERE intent.id = order_intent_id AND order_intent_id = %(intent)s AND attempt_no = %(number)s
                  AND attempt.state = 'PREPARED'
                RETURNING attempt.*, intent.side, intent.krw, owner_id, strategy_key, trace_id""",
             intent=intent_id,
             number=number,
+            overdue=store.settings.sent_limit,
         )
         return OrderAttempt.read(row) if row else None
 
@@ -118,9 +124,12 @@ async def record_answer(store: TradeStore, attempt: OrderAttempt, answer: bus.Ca
         match answer:
             case bus.Acked(order):
                 await _accept(trade, attempt, str(order["uuid"]), "", store.settings.lookup_after)
-            case bus.Rejected(reason):
+            case bus.Rejected(reason) if attempt.sends == 1:
                 if await _leave_sent(trade, attempt, "REJECTED", reason):
                     await _reject(trade, attempt, reason)
+            case bus.Rejected(reason):
+                # Perhaps it was refused because an earlier call was booked after all, and has used the money.
+                await _leave_sent(trade, attempt, "UNKNOWN", reason, store.settings.lookup_after, refusal=reason)
             case bus.Throttled(after, reason) if attempt.sends == 1:
                 if await _leave_sent(trade, attempt, "THROTTLED", reason):
                     await _open_next(trade, attempt, _THROTTLED_WAIT if after is None else after)
@@ -134,14 +143,21 @@ async def record_answer(store: TradeStore, attempt: OrderAttempt, answer: bus.Ca
 
 
 async def claim_lookups(store: TradeStore, limit: int) -> list[OrderAttempt]:
-    """Take attempts that are due for a lookup: those without an answer, and accepted orders that are not filled."""
+    """Take attempts that are due for a lookup: those without an answer, and accepted orders that are not filled.
+
+    An attempt that is still SENT has lost its sender, and becomes UNKNOWN.
+    """
     async with store.transaction() as trade:
         rows = await trade.rows(
             """WITH due AS (
                  SELECT id FROM everbit.order_attempt WHERE next_lookup_at <= now()
                  ORDER BY next_lookup_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
                )
-               UPDATE everbit.order_attempt AS attempt SET next_lookup_at = now() + %(lease)s
+               UPDATE everbit.order_attempt AS attempt
+               SET next_lookup_at = now() + %(lease)s,
+                   unknown_since = CASE attempt.state WHEN 'SENT' THEN clock_timestamp() ELSE unknown_since END,
+                   note = CASE attempt.state WHEN 'SENT' THEN 'the sender died' ELSE note END,
+                   state = CASE attempt.state WHEN 'SENT' THEN 'UNKNOWN' ELSE attempt.state END
                FROM due, everbit.order_intent AS intent
                WHERE attempt.id = due.id AND intent.id = order_intent_id
                RETURNING attempt.*, intent.side, intent.krw, owner_id, strategy_key, trace_id""",
@@ -153,6 +169,7 @@ async def claim_lookups(store: TradeStore, limit: int) -> list[OrderAttempt]:
 
 async def record_lookup(store: TradeStore, attempt: OrderAttempt, found: bus.ReconcileResult) -> None:
     """Record what the exchange shows for an attempt."""
+    wait = min(store.settings.lookup_after * 2 ** min(attempt.lookups, 10), _LONGEST_LOOKUP_WAIT)
     async with store.transaction() as trade:
         match found:
             case bus.Present(order) if order["state"] == "rejected":
@@ -163,14 +180,16 @@ async def record_lookup(store: TradeStore, attempt: OrderAttempt, found: bus.Rec
                 if order["state"] == "done":
                     await _fill(trade, attempt, str(order["uuid"]))
                 else:
-                    await _look_again(trade, attempt, store.settings.lookup_after)
+                    await _look_again(trade, attempt, wait)
+            case bus.Absent() if attempt.refusal:
+                if await _leave_unknown(trade, attempt, "REJECTED", attempt.refusal):
+                    await _reject(trade, attempt, attempt.refusal)
             case bus.Absent() if attempt.state == "UNKNOWN":
                 if await _leave_unknown(trade, attempt, "PREPARED", "the exchange does not have it"):
                     # The exchange executes an identifier once, so a late call of the first sender does no harm.
                     await trade.events.publish(create_attempt(attempt.origin, attempt.intent_id, attempt.number))
             case bus.Absent() | bus.Unclear():
-                wait = store.settings.lookup_after * 2 ** min(attempt.lookups, 10)
-                await _look_again(trade, attempt, min(wait, _LONGEST_LOOKUP_WAIT))
+                await _look_again(trade, attempt, wait)
 
 
 async def _is_stopped(trade: TradeTransaction, intent_id: str) -> bool:
@@ -195,16 +214,24 @@ async def _insert_attempt(trade: TradeTransaction, intent_id: str | UUID, number
 
 
 async def _leave_sent(
-    trade: TradeTransaction, attempt: OrderAttempt, state: str, note: str, lookup_after: timedelta | None = None
+    trade: TradeTransaction,
+    attempt: OrderAttempt,
+    state: str,
+    note: str,
+    lookup_after: timedelta | None = None,
+    *,
+    refusal: str = "",
 ) -> bool:
     """Record a negative answer. It counts only if the attempt was not sent again since."""
     row = await trade.row(
         """UPDATE everbit.order_attempt
-           SET state = %(state)s, note = %(note)s, next_lookup_at = clock_timestamp() + %(wait)s::interval,
+           SET state = %(state)s, note = %(note)s, refusal = %(refusal)s,
+               next_lookup_at = clock_timestamp() + %(wait)s::interval,
                unknown_since = CASE WHEN %(state)s = 'UNKNOWN' THEN clock_timestamp() END
            WHERE identifier = %(identifier)s AND state = 'SENT' AND sends = %(sends)s RETURNING id""",
         state=state,
         note=note,
+        refusal=refusal,
         wait=lookup_after,
         identifier=attempt.identifier,
         sends=attempt.sends,

@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS everbit.order_attempt (
     next_lookup_at timestamptz,
     lookups int NOT NULL DEFAULT 0,
     exchange_uuid text,
+    -- Why a repeated call was refused. A lookup then shows whether an earlier call was booked.
+    refusal text NOT NULL DEFAULT '',
     note text NOT NULL DEFAULT '',
     CONSTRAINT attempt_number_once UNIQUE (order_intent_id, attempt_no),
     CONSTRAINT identifier_once UNIQUE (identifier)

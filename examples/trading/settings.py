@@ -18,6 +18,8 @@ class Settings:
     answer: timedelta
     # How long after a lost answer the exchange is asked for the order, and how often an open order is looked at.
     lookup_after: timedelta
+    # How long an attempt may stay SENT before it is looked up, even if its command is dead.
+    sent_limit: timedelta
     # How long an attempt may stay UNKNOWN before its market is suspended.
     unknown_limit: timedelta
     lease: timedelta
@@ -38,6 +40,7 @@ class Settings:
             calls_per_second=float(get("EXCHANGE_CALLS_PER_SECOND", "8")),
             answer=seconds("ANSWER_SECONDS", "3"),
             lookup_after=seconds("LOOKUP_AFTER_SECONDS", "1"),
+            sent_limit=seconds("SENT_LIMIT_SECONDS", "60"),
             unknown_limit=seconds("UNKNOWN_LIMIT_SECONDS", "60"),
             lease=seconds("LEASE_SECONDS", "30"),
         )

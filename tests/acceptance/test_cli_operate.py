@@ -9,7 +9,9 @@ from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dead, Envelope, LogEntry
 from tests.acceptance import shop
 from tests.acceptance.front import Typist
-from tests.acceptance.terminal import CTRL_C, SHOP, Terminal
+from tests.acceptance.terminal import CTRL_C, SHOP, Terminal, eventually
+
+CLEANED = "recovery.files_cleaned"
 
 
 async def publish(dsn: str, *envelopes: Envelope) -> list[UUID]:
@@ -115,19 +117,39 @@ async def test_without_the_application_a_cancelled_head_blocks_its_key(terminal:
     assert situation["blockedByEventId"] == str(head)
 
 
-async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str) -> None:
-    made = terminal.ask("bus", "retain", "--ahead-days", "2")
-    assert made["partitionsMade"] == 6
-    assert made["dedupKeysRemoved"] == made["recordsRemoved"] == 0
+def make_old_partition(dsn: str) -> None:
     old = datetime.now(UTC).date() - timedelta(days=20)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             f"CREATE TABLE kingdom.outbox_archive_{old:%Y%m%d} PARTITION OF kingdom.outbox_archive"
             f" FOR VALUES FROM ('{old}') TO ('{old + timedelta(days=1)}')".encode()
         )
+
+
+async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str) -> None:
+    made = terminal.ask("bus", "retain", "--ahead-days", "2")
+    assert made["partitionsMade"] == 6
+    assert made["dedupKeysRemoved"] == made["recordsRemoved"] == 0
+    make_old_partition(dsn)
     kept = terminal.ask("bus", "retain", "--ahead-days", "2", "--archive-days", "30")
     assert (kept["partitionsMade"], kept["partitionsDropped"]) == (0, 0)
     assert terminal.ask("bus", "retain", "--ahead-days", "2")["partitionsDropped"] == 1
+    cleaned = [entry for entry in terminal.run("bus", "tail", "--json").documents if entry["type"] == CLEANED]
+    assert [entry["data"] for entry in cleaned] == [{"deleted_count": 1}], "what was removed is counted once"
+
+
+@pytest.mark.parametrize(("words", "actor"), [(("bus", "work", SHOP), "bus"), (("role", "engine"), "engine")])
+def test_what_a_worker_or_an_engine_removes_is_counted(
+    terminal: Terminal, dsn: str, words: tuple[str, ...], actor: str
+) -> None:
+    make_old_partition(dsn)
+    with terminal.start(*words, "--json-logs"):
+
+        def cleaned() -> list[tuple[str, object]]:
+            entries = terminal.run("bus", "tail", "--json").documents
+            return [(entry["actor"], entry["data"]) for entry in entries if entry["type"] == CLEANED]
+
+        assert eventually(cleaned) == [(actor, {"deleted_count": 1})]
 
 
 def test_pins_name_the_session_that_keeps_old_rows(clerk: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,18 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
     assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
+def test_what_a_person_sends_and_answers_has_a_line_in_the_log_of_assignments(types: Typist, tmp_path: Path) -> None:
+    sent = types("send", *HELLO)
+    types("send", *HELLO)
+    assert (sent.code, sent.err) == (0, "")
+    asking(tmp_path, TASK)
+    answered = types("answer", TASK, "yes", "--json")
+    assert (answered.code, answered.err) == (0, "")
+    lines = (tmp_path / "realm" / "logs" / "tasks.log").read_text().splitlines()
+    emitted = [line.partition("[EVENT] Emitted: ")[2].partition(" ")[0] for line in lines]
+    assert emitted == [EVENT, answered.document["event_id"]]
+
+
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
 def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
     done = types("send", "--type", "demo.hello", "--id", wrong)

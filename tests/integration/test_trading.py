@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from examples.trading import __main__ as trading
 from examples.trading import orders
 from examples.trading.backtest import extreme_flip
 from examples.trading.markets import change_kill_switch, resume_resolved_markets, suspend_if_overdue
@@ -213,6 +214,58 @@ async def test_a_throttled_resend_keeps_its_identifier_because_a_sender_may_be_a
     assert await attempts(store) == [(1, "UNKNOWN")]
 
 
+async def refused_resend(store: TradeStore) -> None:
+    """Lose the answer of an order, find it absent, and send it again: this call is refused."""
+    attempt = await send(store)
+    await orders.record_answer(store, attempt, Unknown("timeout"))
+    await orders.record_lookup(store, await looked_up(store), Absent())
+    again = await orders.begin_send(store, str(attempt.intent_id), 1)
+    assert again is not None
+    await orders.record_answer(store, again, Rejected("insufficient_funds"))
+
+
+async def test_a_refused_resend_is_looked_up_because_the_first_call_may_have_been_booked_late(
+    store: TradeStore,
+) -> None:
+    await refused_resend(store)
+    assert (await attempts(store), await intent_state(store)) == ([(1, "UNKNOWN")], "OPEN")
+    await orders.record_lookup(store, await looked_up(store), Present({"state": "done", "uuid": "u"}))
+    assert await intent_state(store) == "FILLED"
+
+
+async def test_a_refused_resend_that_a_lookup_does_not_find_ends_its_intent(store: TradeStore) -> None:
+    await refused_resend(store)
+    await orders.record_lookup(store, await looked_up(store), Absent())
+    assert (await attempts(store), await intent_state(store)) == ([(1, "REJECTED")], "REJECTED")
+    assert (await published(store))[-1] == "OrderRejected"
+    assert await orders.claim_lookups(store, 10) == []
+
+
+async def test_an_order_whose_sender_and_command_are_dead_is_looked_up(store: TradeStore) -> None:
+    hasty = TradeStore(replace(store.settings, sent_limit=NOW), store.bus, store._pool)
+    attempt = await send(hasty)
+    found = await looked_up(store)
+    assert (found.identifier, found.state) == (attempt.identifier, "UNKNOWN")
+    assert await attempts(store) == [(1, "UNKNOWN")]
+    await orders.record_lookup(store, found, Present({"state": "done", "uuid": "u"}))
+    assert await intent_state(store) == "FILLED"
+
+
+async def test_an_open_order_is_looked_at_ever_less_often(store: TradeStore) -> None:
+    slow = TradeStore(replace(store.settings, lookup_after=timedelta(seconds=2)), store.bus, store._pool)
+    await orders.record_answer(store, await send(store), Acked({"uuid": "u"}))
+    waits = []
+    for _ in range(6):
+        await orders.record_lookup(slow, await looked_up(store), Present({"state": "wait", "uuid": "u"}))
+        (row,) = await rows(
+            store, "SELECT round(extract(epoch FROM next_lookup_at - now())) AS wait FROM everbit.order_attempt"
+        )
+        waits.append(int(row["wait"]))
+        await rows(store, "UPDATE everbit.order_attempt SET next_lookup_at = now()")
+    # The last wait is 30 seconds, of which a slow machine may have spent some before it was read.
+    assert (waits[0] <= 2, waits[-1] > 10) == (True, True), waits
+
+
 async def test_a_sender_that_wakes_up_late_changes_nothing_unless_the_exchange_has_its_order(
     store: TradeStore,
 ) -> None:
@@ -289,6 +342,20 @@ async def test_a_kill_switch_holds_orders_back_until_it_is_off(store: TradeStore
     repeated = {UUID(command.envelope.payload["orderIntentId"]) for command in await commands(store)}
     assert repeated == {UUID(name) for name in ((intent, other) if market == "*" else (intent,))}
     assert await orders.begin_send(store, intent, 1) is not None
+
+
+async def test_a_switch_that_a_person_sets_counts_even_if_an_earlier_request_has_a_later_time(
+    store: TradeStore,
+) -> None:
+    await change_kill_switch(store, "*", datetime.now(UTC) + timedelta(hours=1), is_on=False)
+    await change_kill_switch(store, "*", None, is_on=True)
+    assert await orders.begin_send(store, str(await record_signal(store, SIGNAL)), 1) is None
+
+
+def test_a_worker_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        trading.main(["work", "order-exekutor"])
+    assert "there is no worker 'order-exekutor'" in capsys.readouterr().err
 
 
 def test_the_strategy_trades_against_an_extreme_move() -> None:

@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from kingdom.bus.log import LogEntry
-from kingdom.bus.port import Transaction
-from kingdom.chronicle.events import InternalEvent
+from kingdom.bus.port import Bus, Transaction
+from kingdom.chronicle.events import FilesCleaned, InternalEvent
 from kingdom.clock import utc_now
 
 CATALOG: Mapping[str, type[InternalEvent]] = {event.type: event for event in InternalEvent.__subclasses__()}
@@ -36,6 +36,12 @@ async def log_event(transaction: Transaction, event: InternalEvent, actor: str) 
     if event.text_line:
         facts = {name: value for name, value in entry.data.items() if value != entry.aggregate_id}
         transaction.after_commit(partial(_log.info, f"{event.text_line}: {entry.aggregate_id}", **facts))
+
+
+async def log_clean_up(bus: Bus, actor: str, removed: int) -> None:
+    """Log how many expired items were removed, in a transaction of its own."""
+    async with bus.transaction() as transaction:
+        await log_event(transaction, FilesCleaned(deleted_count=removed), actor)
 
 
 def to_log_entry(event: InternalEvent, actor: str, at: datetime) -> LogEntry:

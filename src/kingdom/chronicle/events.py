@@ -300,7 +300,7 @@ class FilesCleaned(InternalEvent, frozen=True, kw_only=True):
     """Files, records or days of the log past their retention time were deleted."""
 
     type = "recovery.files_cleaned"
-    actor = "chamberlain, general"
+    actor = "chamberlain, general, engine, bus, a person"
 
     deleted_count: int
 

@@ -12,9 +12,10 @@ from rich.text import Text
 from kingdom import bootstrap
 from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
 from kingdom.bus.why import why as explain
+from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.bus import dead_letters, publish, tail, verify, work
 from kingdom.cli.framework import exit_code
-from kingdom.cli.framework.command import CommandCall, command
+from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.inputs import DAYS_MAX, duration
 from kingdom.cli.framework.json_result import array, one
 from kingdom.cli.framework.output import format_duration, table, to_json_object
@@ -195,8 +196,10 @@ async def retain(
     retention = Retention(
         archive=timedelta(days=archive_days), log=timedelta(days=log_days), partitions_ahead_days=ahead_days
     )
-    async with call.operations() as operations:
-        report = await operations.retain(retention)
+    async with call.bus(call.application() or application_for_any_stream(), create=False) as bus:
+        report = await bootstrap.operations_of(bus).retain(retention)
+        if report.removed:
+            await log_clean_up(bus, call.settings.actor, report.removed)
     if call.output.json:
         call.output.document(to_json_object(report))
     call.output.say(

@@ -15,6 +15,7 @@ from kingdom.bus.app import Application
 from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
+from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.application import load_application
 from kingdom.cli.framework.command import CommandCall, command
@@ -34,6 +35,7 @@ from kingdom.log_output import configure_logs
 app = typer.Typer()
 # A worker needs more connections than its handlers use.
 _SPARE_CONNECTIONS = 4
+_ACTOR = "bus"
 _log = structlog.get_logger("kingdom.bus")
 _Streams = Annotated[
     list[str] | None,
@@ -86,7 +88,10 @@ async def work(
         )
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
-            upkeep = asyncio.create_task(run_retention(operations_of(bus), application.retention))
+            on_removed = partial(log_clean_up, bus, _ACTOR)
+            upkeep = asyncio.create_task(
+                run_retention(operations_of(bus), application.retention, on_removed=on_removed)
+            )
             try:
                 return await _run(worker, streams)
             finally:

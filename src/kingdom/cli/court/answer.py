@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bus.port import Transaction
+from kingdom.cli.court.declarations import log_to_tasks
 from kingdom.cli.court.inbox import ANSWERS_APPLICATION
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
@@ -61,6 +62,7 @@ async def answer(
         given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
         return ask, given, await submit_answer(transaction, given, now)
 
+    log_to_tasks(call)
     async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
         ask, given, taken = await run_transaction(bus, act)
     if taken.refusal:

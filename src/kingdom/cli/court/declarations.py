@@ -1,11 +1,13 @@
 """What commands about events share: the application of the court, and the rules for the King's decisions."""
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
-from kingdom.bootstrap import generals_directory_of
+from kingdom.bootstrap import data_directory_of, directory_of, generals_directory_of
 from kingdom.bus.app import Application
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.framework.command import CommandCall
@@ -15,6 +17,8 @@ from kingdom.court.king.context import KingContext
 from kingdom.court.king.records import KINDS
 from kingdom.court.package_files import load_packages
 from kingdom.court.streams import TOPOLOGY
+from kingdom.court.text_logs import TASKS, TextLog, log_path, tee
+from kingdom.log_output import configure_logs
 
 COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, HEALTH))
 
@@ -28,6 +32,25 @@ EventId = Annotated[
         metavar="EVENT_ID", help="The id of an event, such as evt-github-123, or its beginning; `last` is the newest."
     ),
 ]
+
+
+def log_to_tasks(call: CommandCall) -> None:
+    """Write lines about events and assignments to `logs/tasks.log`, and show only warnings.
+
+    Without a realm on this machine there is no such file.
+    """
+    settings = call.settings
+    if settings.file is None and directory_of(settings.database_url) is None:
+        return
+    tasks = TextLog(log_path(data_directory_of(settings), TASKS))
+    also = [tee(tasks, settings.actor, only_tasks=True), _drop_below_warning]
+    configure_logs(json=call.output.json, level=logging.INFO, also=also)
+
+
+def _drop_below_warning(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if event["level"] == "info":
+        raise structlog.DropEvent
+    return event
 
 
 def king_context_of(call: CommandCall, rules: str) -> KingContext:

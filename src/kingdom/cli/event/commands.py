@@ -9,7 +9,7 @@ import typer
 from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery, read_document
-from kingdom.cli.court.declarations import COURT, EventId, king_context_of
+from kingdom.cli.court.declarations import COURT, EventId, king_context_of, log_to_tasks
 from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
 from kingdom.cli.framework import exit_code, inputs
 from kingdom.cli.framework.command import CommandCall, Limit, command
@@ -117,6 +117,7 @@ async def send(
     event = _event_of(document, given)
     # Outside of a realm no store is created, because no role would read it.
     create = call.settings.store_is_named or call.settings.file is not None
+    log_to_tasks(call)
     async with call.bus(COURT, create=create) as bus:
         event, is_new = await run_transaction(bus, partial(_receive, event=event, actor=call.settings.actor))
         state = "waits for the King" if is_new else f"already exists ({event.status}) and was not sent again"

@@ -13,6 +13,7 @@ from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.worker import Runnable
+from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.framework.command import CommandCall
 from kingdom.cli.framework.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
 from kingdom.errors import Misconfigured
@@ -21,6 +22,7 @@ from kingdom.workflow.reactions import engine as declared
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.timers import run_timers
 
+_ENGINE = "engine"
 _log = structlog.get_logger("kingdom.workflow")
 
 
@@ -56,6 +58,7 @@ async def run_standalone(
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations, ENGINE_STREAMS)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             if runs_engine:
-                background = [run_timers(bus), run_retention(operations, application.retention)]
+                on_removed = partial(log_clean_up, bus, _ENGINE)
+                background = [run_timers(bus), run_retention(operations, application.retention, on_removed=on_removed)]
                 _log.info("engine started", streams=list(ENGINE_STREAMS), host=host is not None)
             return await run_until_stopped(parts, background)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,7 @@ from kingdom.bus.maintenance import RETAIN_EVERY, run_retention
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
-from kingdom.chronicle.catalog import log_event
-from kingdom.chronicle.events import FilesCleaned
+from kingdom.chronicle.catalog import log_clean_up
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import list_sessions
@@ -96,12 +96,8 @@ async def keep_retention(
     bus: Bus, operations: Operations, settings: RetentionSettings, actor: str, *, every: timedelta = RETAIN_EVERY
 ) -> None:
     """Remove expired records periodically until cancelled, and log how many were removed."""
-
-    async def log_removed(removed: int) -> None:
-        async with bus.transaction() as transaction:
-            await log_event(transaction, FilesCleaned(deleted_count=removed), actor)
-
-    await run_retention(operations, store_retention(settings), every=every, on_removed=log_removed)
+    on_removed = partial(log_clean_up, bus, actor)
+    await run_retention(operations, store_retention(settings), every=every, on_removed=on_removed)
 
 
 def side_files(directory: Path, settings: RetentionSettings) -> list[SideFile]:

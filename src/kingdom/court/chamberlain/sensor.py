@@ -46,8 +46,9 @@ class ProcessorPressure:
         # Each sample has its time, and for how many seconds work has waited until then.
         self._samples: deque[tuple[float, float]] = deque()
         try:
-            file.read_bytes()
-        except OSError:
+            _read_pressure(file)
+        except (OSError, LookupError, ValueError):
+            # The kernel has no pressure stall information, or a container shows an empty file.
             self._file = None
         # The time before the first sample counts as the minute before it.
         self._before, _ = self._sample()
@@ -67,15 +68,20 @@ class ProcessorPressure:
         """Take a sample. Return the pressure of the last minute in percent, and the sample."""
         at = self._clock()
         if self._file:
-            # some avg10=0.00 avg60=0.00 avg300=0.00 total=0
-            fields = dict(field.split("=") for field in self._file.read_text().splitlines()[0].split()[1:])
-            recent, waited = float(fields["avg60"]), int(fields["total"]) / 1_000_000
+            recent, waited = _read_pressure(self._file)
         else:
             recent = min(100.0, max(0.0, self._load() - 1) * 100)
             last_at, last_waited = self._samples[-1] if self._samples else (at, 0.0)
             waited = last_waited + (at - last_at) * recent / 100
         self._samples.append((at, waited))
         return recent, self._samples[-1]
+
+
+def _read_pressure(file: Path) -> tuple[float, float]:
+    """Return the pressure of the last minute in percent, and for how many seconds work has waited since the start."""
+    # some avg10=0.00 avg60=0.00 avg300=0.00 total=0
+    fields = dict(field.split("=") for field in file.read_text().splitlines()[0].split()[1:])
+    return float(fields["avg60"]), int(fields["total"]) / 1_000_000
 
 
 class MachineSensor(Sensor):

@@ -69,3 +69,11 @@ def test_without_the_kernels_word_each_process_per_core_beyond_one_is_pressure(
         machine.at += 30
         sensor.read()
     assert sensor.read() == pytest.approx(percent)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "some\n", "some avg60=much total=0\n"])
+def test_a_file_of_the_kernel_that_says_nothing_counts_as_none(tmp_path: Path, text: str) -> None:
+    machine = Machine(tmp_path, has_pressure=False)
+    machine.file.write_text(text)
+    machine.load = 1.5
+    assert machine.sensor().read() == pytest.approx(50)
