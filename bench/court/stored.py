@@ -37,7 +37,8 @@ EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT doc FROM kingdom.record WHERE kin
 _COUNT: LiteralString = "SELECT count(*) FROM kingdom.record WHERE kind = 'event' AND state = 'completed'"
 # Insert one kind after another, in the order of the index.
 _RECORDS: LiteralString = """
-INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
+INSERT INTO kingdom.record (kind, id, version, state, owner, index_2, index_3, due_at, doc, created_at,
+  updated_at, ended_at)
 SELECT r.kind,
        CASE r.kind WHEN 'event' THEN new_event
                    WHEN 'waiting' THEN lpad(g::text, 14, '0') || '-' || new_event
@@ -45,7 +46,7 @@ SELECT r.kind,
                    WHEN 'newest' THEN 'gen-pr-' || md5(g::text)
                    WHEN 'place' THEN 'acme/shop#' || g
                    ELSE replace(r.id, task, new_task) END,
-       r.version, r.state, replace(r.owner, task, new_task), r.due_at,
+       r.version, r.state, replace(r.owner, task, new_task), r.index_2, r.index_3, r.due_at,
        replace(replace(r.doc::text, event, new_event), task, new_task)::jsonb, r.created_at, r.updated_at, r.ended_at
   FROM copy, (SELECT * FROM kingdom.record WHERE kind = %(kind)s) r
 """

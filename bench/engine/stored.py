@@ -16,9 +16,10 @@ SELECT m.id AS old, 'wf-0' || lpad(g::text, 13, '0') AS new FROM model m, genera
  WHERE g %% m.models = m.number
 """
 _RECORDS: LiteralString = """
-INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at)
-SELECT r.kind, replace(r.id, c.old, c.new), r.version, r.state, replace(r.owner, c.old, c.new), r.due_at,
-       replace(r.doc::text, c.old, c.new)::jsonb, r.created_at, r.updated_at, r.ended_at
+INSERT INTO kingdom.record (kind, id, version, state, owner, index_2, index_3, due_at, doc, created_at,
+  updated_at, ended_at)
+SELECT r.kind, replace(r.id, c.old, c.new), r.version, r.state, replace(r.owner, c.old, c.new), r.index_2, r.index_3,
+       r.due_at, replace(r.doc::text, c.old, c.new)::jsonb, r.created_at, r.updated_at, r.ended_at
   FROM (SELECT m.id AS run, r.* FROM model m, kingdom.record r WHERE starts_with(r.id, m.id)) r
   JOIN copy c ON c.old = r.run
 """

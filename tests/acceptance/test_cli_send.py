@@ -257,4 +257,6 @@ def _health(percent: int) -> Record:
 
 def _place() -> Record:
     place = WaitingEntry(event_id=EVENT, general="gen-hello", rule="it", priority=Priority.NORMAL, since=utc_now())
-    return Record(kind=WAITING_ENTRIES.name, id="place", state=WAITING, owner=READY, doc=msgspec.to_builtins(place))
+    return Record(
+        kind=WAITING_ENTRIES.name, id="place", state=WAITING, indexed={"line": READY}, doc=msgspec.to_builtins(place)
+    )

@@ -17,7 +17,7 @@ from kingdom.court.chamberlain.health import MEMORY, HealthState, next_health
 from kingdom.court.chamberlain.settings import HealthSettings
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.heartbeat import ROLES, FileHeartbeatWriter
-from kingdom.court.king.admission import missing_general_owner
+from kingdom.court.king.admission import missing_general_line
 from kingdom.court.king.waiting_queue import HELD, READY, WaitingEntry, add_entry
 from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
@@ -80,7 +80,7 @@ async def fill(transaction: Transaction) -> None:
     await add_entry(transaction, place("evt-a-2", Priority.HIGH), READY)
     await add_entry(transaction, place("evt-a-3", Priority.LOW), HELD)
     gone = place("evt-a-4", Priority.NORMAL, "gen-gone", "there is no General gen-gone now")
-    await add_entry(transaction, gone, missing_general_owner("gen-gone"))
+    await add_entry(transaction, gone, missing_general_line("gen-gone"))
     for number, status in enumerate((AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN), start=1):
         given: dict[str, Any] = {"event_id": "evt-a-0", "target_general": "gen-a", "type": "t", "payload": {}}
         assignment = Assignment(id=f"task-{number}", priority=Priority.LOW, created_at=now, status=status, **given)

@@ -66,8 +66,13 @@ QUICK = streams(lease=timedelta(milliseconds=100))
 # For stopped processes: the test really waits until their transactions are aborted.
 QUICK_IDLE = timedelta(seconds=3)
 KINDS = (
-    RecordKind(name="job", directories={"open": "open", "closed": "closed"}, final=frozenset({"closed"})),
-    RecordKind(name="tally", directories={"counting": "counting"}),
+    RecordKind(
+        name="job",
+        directories={"open": "open", "closed": "closed"},
+        final=frozenset({"closed"}),
+        indexes=("owner", "team", "city"),
+    ),
+    RecordKind(name="tally", directories={"counting": "counting"}, indexes=("owner",)),
     EFFECTS,
     SEQUENCES,
 )

@@ -180,7 +180,7 @@ async def test_a_ledger_of_an_earlier_version_counts_for_its_own_target(
     book.write_text("the-call\n")
     attempt = {"number": 1, "identifier": "the-call", "state": "SENT", "fence": 1, "sent_at": None}
     doc = {"target": target, "request": {"invoice": 1}, "attempts": [attempt | {"inherited": False, "note": ""}]}
-    old = Record(kind=EFFECTS.name, id="invoice-1", state="SENT", owner="", doc=doc | _ENDED_NEVER)
+    old = Record(kind=EFFECTS.name, id="invoice-1", state="SENT", indexed={"owner": ""}, doc=doc | _ENDED_NEVER)
     event = bill()
     async with scene.bus.transaction() as transaction:
         await transaction.put(old)

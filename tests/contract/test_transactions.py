@@ -148,14 +148,14 @@ async def test_what_others_have_not_committed_is_not_seen(scene: Scene) -> None:
             assert await other.find(RecordQuery(kind="job")) == []
 
 
-async def test_records_are_found_by_state_owner_and_due_time(scene: Scene) -> None:
+async def test_records_are_found_by_state_index_and_due_time(scene: Scene) -> None:
     now = utc_now()
     await put(
         scene,
-        job(1, owner="ann", due_at=now + HOUR),
-        job(2, owner="bob", due_at=now - timedelta(minutes=1)),
-        job(3, owner="ann", due_at=now - timedelta(minutes=2)),
-        job(4, owner="ann", state="closed"),
+        job(1, indexed={"owner": "ann"}, due_at=now + HOUR),
+        job(2, indexed={"owner": "bob"}, due_at=now - timedelta(minutes=1)),
+        job(3, indexed={"owner": "ann"}, due_at=now - timedelta(minutes=2)),
+        job(4, indexed={"owner": "ann"}, state="closed"),
         Record(kind="tally", id="t", state="counting"),
     )
 
@@ -164,10 +164,10 @@ async def test_records_are_found_by_state_owner_and_due_time(scene: Scene) -> No
             return [record.id for record in await transaction.find(RecordQuery(kind="job", **which))]  # type: ignore[arg-type]
 
     assert await found() == ["j1", "j2", "j3", "j4"]
-    assert await found(state="open", owner="ann") == ["j1", "j3"]
-    assert await found(owner="ann") == ["j1", "j3", "j4"]
+    assert await found(state="open", index="owner", value="ann") == ["j1", "j3"]
+    assert await found(index="owner", value="ann") == ["j1", "j3", "j4"]
     assert await found(due_by=now) == ["j3", "j2"]
-    assert await found(due_by=now, owner="bob") == ["j2"]
+    assert await found(due_by=now, index="owner", value="bob") == ["j2"]
     assert await found(after="j1", limit=2) == ["j2", "j3"]
 
 

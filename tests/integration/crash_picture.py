@@ -32,7 +32,12 @@ def picture_of(store: Store) -> Picture:
                 for lease in leases
             ),
             "records": {
-                f"{kind}/{header.id}": (header.version, header.state, header.owner, _document(store, kind, header.id))
+                f"{kind}/{header.id}": (
+                    header.version,
+                    header.state,
+                    header.index_values,
+                    _document(store, kind, header.id),
+                )
                 for kind in store.kinds
                 for header in store.records.headers(kind)
             },

@@ -88,7 +88,7 @@ async def _everything_else(scene: Scene) -> None:
         for number in range(3):
             await transaction.put(Record(kind="job", id=f"job-{number}", state="open", doc={"n": number, "ü": [None]}))
             await transaction.append(LogEntry(type="job.opened", actor="tester", data={"n": number}, at=LONG_AGO))
-        await transaction.put(Record(kind="tally", id="t", state="counting", owner="me", due_at=LONG_AGO))
+        await transaction.put(Record(kind="tally", id="t", state="counting", indexed={"owner": "me"}, due_at=LONG_AGO))
         await transaction.once("webhook", "delivery-2", NO_WAIT)
         for scope, key in TAKEN_KEYS:
             await transaction.once(scope, key, HOUR)

@@ -103,7 +103,7 @@ async def test_the_ledger_is_readable_as_records(dsn: str, target: HttpTarget) -
             await bus.publish(envelope)
             await reaches(bus, envelope, *(("DEAD", "rejected") if name == "b" else ("DONE", None)))
         async with bus.transaction() as transaction:
-            acked = await transaction.find(RecordQuery(kind="effect", state="ACKED", owner="me"))
+            acked = await transaction.find(RecordQuery(kind="effect", state="ACKED", index="owner", value="me"))
             rejected = await transaction.find(RecordQuery(kind="effect", state="REJECTED"))
     assert [record.id for record in acked] == ["a", "c"]
     assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("b", "HTTP 422")]

@@ -68,7 +68,7 @@ def letter(name: str) -> RecordItem:
         id=name,
         version=1,
         state="new",
-        owner=None,
+        index_1=None,
         due_at=None,
         doc={},
         created_at=LONG_AGO,

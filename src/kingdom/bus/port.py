@@ -194,15 +194,17 @@ class Transaction(ABC):
 
     async def put(self, record: Record) -> Record:
         """Store a record and return it with its new version. The commit fails if the stored version has changed."""
-        kind = self._kinds.get(record.kind)
-        if kind is None:
-            raise Misconfigured(f"record kind {record.kind!r} is not declared; declared: {sorted(self._kinds)}")
+        kind = self._kind(record.kind)
         if record.state not in kind.directories:
             raise Misconfigured(f"{record.kind} has no state {record.state!r}; states: {sorted(kind.directories)}")
         if STORE_KEY in record.doc:
             raise Misconfigured(
                 f"{record.kind} {record.id}: the field name {STORE_KEY!r} is reserved for the store; rename the field"
             )
+        if record.indexed:
+            for index in record.indexed:
+                kind.index_number(index)
+            refuse_unstorable(f"{record.kind} {record.id}: indexed", record.indexed)
         refuse_unstorable(f"{record.kind} {record.id}: doc", record.doc)
         earlier = self.changes.puts.get((record.kind, record.id))
         if earlier and earlier.record.version != record.version:
@@ -215,13 +217,17 @@ class Transaction(ABC):
 
     async def find(self, query: RecordQuery) -> list[Record]:
         """Return matching records, including what this transaction has put."""
+        if query.index is not None:
+            self._kind(query.kind).index_number(query.index)
         puts = [put.record for (kind, _), put in self.changes.puts.items() if kind == query.kind]
         changed = {record.id for record in puts}
         wider = replace(query, limit=query.limit + len(changed)) if changed else query
         found = [record for record in await self._search(wider) if record.id not in changed]
         found += [record for record in puts if query.matches(record)]
         if puts:
-            found.sort(key=lambda r: (r.due_at, r.id) if query.due_by and r.due_at else (r.id,))
+            found.sort(
+                key=lambda r: (r.due_at, r.id) if query.due_by and r.due_at else (r.id,), reverse=query.descending
+            )
         return found[: query.limit]
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:
@@ -235,6 +241,12 @@ class Transaction(ABC):
         for entry in entries:
             refuse_unstorable(f"{entry.type}: data", entry.data)
         self.changes.entries.extend(entries)
+
+    def _kind(self, name: str) -> RecordKind:
+        kind = self._kinds.get(name)
+        if kind is None:
+            raise Misconfigured(f"record kind {name!r} is not declared; declared: {sorted(self._kinds)}")
+        return kind
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Call a function in this process after the commit, unless the process dies before.

@@ -20,6 +20,10 @@ _FLOAT_END = 1e16
 _INT_END = 10**4000
 # A place in a document with a value that cannot be stored, and the reason.
 Flaw = tuple[str, str]
+# A store has this many columns for the values of indexes.
+INDEXES_MAX = 3
+IndexValues = tuple[str | None, str | None, str | None]
+_NO_VALUES: IndexValues = (None, None, None)
 # A function that is called with the id of a record that cannot be read, and the error.
 OnUnreadable = Callable[[str, Unreadable], None]
 
@@ -28,14 +32,14 @@ OnUnreadable = Callable[[str, Unreadable], None]
 class Record:
     """One durable object. `version` is the version that was read, or 0 for a record that is not stored yet.
 
-    Records can be found by `owner` and by `due_at`. Each kind defines what these two fields mean.
+    Records can be found by `due_at`, and by the values in `indexed`, whose names are the indexes of the kind.
     """
 
     kind: str
     id: str
     state: str
     version: int = 0
-    owner: str | None = None
+    indexed: Mapping[str, str] = field(default_factory=dict)
     due_at: datetime | None = None
     doc: Mapping[str, Any] = field(default_factory=dict)
 
@@ -166,7 +170,8 @@ class RecordKind:
     `directories` maps every allowed state to a directory. A record is finished if its state is in `final` and its
     document contains the fields and values of `final_when`. It is removed when it has been finished for `retention`.
     `kept_for` is the name of a document field with event ids: while one of these events is open or dead, the record
-    stays.
+    stays. `indexes` are the names by which records can be listed. A store keeps the values in this order, so a later
+    version may only append names.
     """
 
     name: str
@@ -176,6 +181,30 @@ class RecordKind:
     adoption: Adoption | None = None
     final_when: Mapping[str, Any] = field(default_factory=dict)
     kept_for: str | None = None
+    indexes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.indexes) > INDEXES_MAX or len(set(self.indexes)) < len(self.indexes):
+            raise Misconfigured(
+                f"{self.name} has the indexes {', '.join(self.indexes)}: declare at most {INDEXES_MAX}, each one once"
+            )
+
+    def index_values(self, indexed: Mapping[str, str]) -> IndexValues:
+        """Return the values of a record in the order of the indexes."""
+        if not indexed:
+            return _NO_VALUES
+        first, second, third, *_ = *map(indexed.get, self.indexes), *_NO_VALUES
+        return first, second, third
+
+    def name_values(self, values: IndexValues) -> dict[str, str]:
+        """Return the values of a record by the names of their indexes."""
+        return {name: value for name, value in zip(self.indexes, values, strict=False) if value is not None}
+
+    def index_number(self, index: str) -> int:
+        """Return the position of an index, starting at 1. Raise Misconfigured if there is no such index."""
+        if index not in self.indexes:
+            raise Misconfigured(f"{self.name} has no index {index!r}; indexes: {', '.join(self.indexes) or 'none'}")
+        return self.indexes.index(index) + 1
 
     def is_final(self, state: str, doc: Mapping[str, Any]) -> bool:
         """Return whether a record is finished."""
@@ -184,28 +213,33 @@ class RecordKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Selects records. They are ordered by due time if `due_by` is given, else by id.
+    """Selects records. They are ordered by due time if `due_by` is given, else by id, ascending or `descending`.
 
-    `after` is the last id of the previous page.
+    `index` and `value` select the records that have this value in an index of their kind. `after` is the last id of the
+    previous page.
     """
 
     kind: str
     state: str | None = None
-    owner: str | None = None
+    index: str | None = None
+    value: str | None = None
     due_by: datetime | None = None
     after: str | None = None
     limit: int = 100
+    descending: bool = False
 
     def __post_init__(self) -> None:
-        if self.due_by is not None and self.after is not None:
+        if self.due_by is not None and (self.after is not None or self.descending):
             raise Misconfigured("a query by due time cannot be paged by id: handle the due records, then query again")
+        if (self.index is None) != (self.value is None):
+            raise Misconfigured(f"a query of {self.kind} has either an index or a value: give both, or neither")
 
     def matches(self, record: Record) -> bool:
         """Return whether a record matches the query."""
         return (
             record.kind == self.kind
             and (self.state is None or record.state == self.state)
-            and (self.owner is None or record.owner == self.owner)
+            and (self.index is None or record.indexed.get(self.index) == self.value)
             and (self.due_by is None or (record.due_at is not None and record.due_at <= self.due_by))
-            and (self.after is None or record.id > self.after)
+            and (self.after is None or (record.id < self.after if self.descending else record.id > self.after))
         )

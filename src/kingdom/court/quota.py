@@ -12,9 +12,9 @@ from kingdom.errors import IllegalTransition
 
 SOLDIERS = "soldiers"
 MONEY = "money"
-# The owner of a quota's record while waiting entries are parked until the quota has room.
+# The value in the index `parked` of a quota while waiting entries are parked until the quota has room.
 WANTED = "wanted"
-QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"})
+QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"}, indexes=("parked",))
 ONE = Decimal(1)
 
 
@@ -100,14 +100,14 @@ def read_quota(document: Any) -> Quota:
 
 async def save_quota(transaction: Transaction, quota: Quota, record: Record, *, wanted: bool | None = None) -> None:
     """Store a quota. `wanted` says whether parked entries wait for it; None leaves that unchanged."""
-    owner = record.owner if wanted is None else WANTED if wanted else None
+    indexed = record.indexed if wanted is None else {"parked": WANTED} if wanted else {}
     await transaction.put(
         Record(
             kind=QUOTAS.name,
             id=quota.scope,
             version=record.version,
             state=CURRENT,
-            owner=owner,
+            indexed=indexed,
             doc=msgspec.to_builtins(quota),
         )
     )

@@ -65,6 +65,7 @@ ASSIGNMENTS = RecordKind(
     },
     final=frozenset({AssignmentStatus.COMPLETED, AssignmentStatus.FAILED, AssignmentStatus.SKIPPED}),
     retention=_QUEUE_KEPT,
+    indexes=("root",),
 )
 MESSAGES = RecordKind(
     name="message",
@@ -102,7 +103,7 @@ async def save(transaction: Transaction, document: _Document, record: Record | N
             id=document.id,
             version=record.version if record else 0,
             state=document.status,
-            owner=_owner(document),
+            indexed={"root": document.root_id} if isinstance(document, Assignment) else {},
             doc=msgspec.to_builtins(document),
         )
     )
@@ -149,8 +150,3 @@ async def queue_message(
     await save(transaction, message)
     await transaction.publish(message_queued(message.id, thread))
     return message
-
-
-def _owner(document: ExternalEvent | Assignment | Message) -> str | None:
-    """Return the owner of a record. All assignments of one root have the same owner."""
-    return document.root_id if isinstance(document, Assignment) else None

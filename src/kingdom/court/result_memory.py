@@ -38,8 +38,8 @@ async def remember_result(
 async def load_prompt_results(transaction: Transaction, assignment: Assignment, repo: str) -> PromptResults:
     """Return the newest results of the same General about the subject and the repository of an assignment."""
     general, subject = assignment.target_general, subject_of(assignment)
-    by_subject = general_subject_key(general, subject) if subject else ""
-    by_repo = general_repo_key(general, repo) if repo else ""
+    by_subject = general_subject_key(general, subject) if subject else None
+    by_repo = general_repo_key(general, repo) if repo else None
     return PromptResults(
         same_subject=tuple(await find_past_results(transaction, by_subject, SHOWN_MAX)) if by_subject else (),
         same_repo=tuple(await find_past_results(transaction, by_repo, SHOWN_MAX)) if by_repo else (),

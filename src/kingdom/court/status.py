@@ -21,11 +21,20 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.king.admission import current_rule, current_slot_limit, missing_general_owner
+from kingdom.court.king.admission import current_rule, current_slot_limit, missing_general_line
 from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule, SlotLimit, health_rule, slot_limit
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING, WAITING_ENTRIES, WaitingEntry, read_entry
+from kingdom.court.king.waiting_queue import (
+    ANSWER,
+    HELD,
+    READY,
+    WAITING,
+    WAITING_ENTRIES,
+    WaitingEntry,
+    line_of,
+    read_entry,
+)
 from kingdom.court.package_files import BrokenPackage
 from kingdom.court.questions import QUESTIONS, QuestionStatus
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, full_reason, read_quota
@@ -271,13 +280,13 @@ def _reason(
     record: Record, entry: WaitingEntry, rule: AdmissionRule, slots: tuple[SlotLimit, Quota], now: datetime
 ) -> str:
     """Return the first reason why an entry waits."""
-    match record.owner:
-        case str(owner) if owner == HELD:
+    match line_of(record):
+        case str(line) if line == HELD:
             return "held back in case a newer event follows"
-        case str(owner) if owner == ANSWER:
+        case str(line) if line == ANSWER:
             return "an answer that waits for budget"
-        case str(owner) if owner != READY:
-            return entry.reason or owner
+        case str(line) if line != READY:
+            return entry.reason or line
     if not rule.admits(entry.rank, now):
         return rule.reason
     limit, soldiers = slots
@@ -287,7 +296,7 @@ def _reason(
 
 
 def _is_absent(record: Record, entry: WaitingEntry) -> bool:
-    return record.owner == missing_general_owner(entry.general)
+    return line_of(record) == missing_general_line(entry.general)
 
 
 async def _count(transaction: Transaction, kind: str, state: str) -> int:

@@ -59,19 +59,21 @@ class BlockItem(Item, frozen=True, kw_only=True, tag="block"):
     blocked_by: int
 
 
-class RecordItem(Item, frozen=True, kw_only=True, tag="record"):
-    """A record with the times that its retention uses."""
+class RecordItem(Item, frozen=True, kw_only=True, tag="record", omit_defaults=True):
+    """A record with its values in the indexes of its kind, and with the times that its retention uses."""
 
     kind: str
     id: str
     version: int
     state: str
-    owner: str | None
+    index_1: str | None = msgspec.field(name="owner")
     due_at: datetime | None
     doc: dict[str, Any]
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
+    index_2: str | None = None
+    index_3: str | None = None
 
 
 class DedupKeyItem(Item, frozen=True, kw_only=True, tag="dedupKey"):

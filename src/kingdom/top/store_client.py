@@ -67,8 +67,6 @@ class StoreClient:
     _cache: dict[str, tuple[int, Workflow]] = field(default_factory=dict)
     _ended: dict[str, None] = field(default_factory=dict)
     _is_truncated: bool = False
-    # For each range of ids: the id after which the shown failed runs begin, if there are more than are shown.
-    _start: dict[str, str] = field(default_factory=dict)
 
     async def read_snapshot(self) -> TopSnapshot:
         """Read the current state. Runs that ended before the screen was opened are not read."""
@@ -135,9 +133,9 @@ class StoreClient:
         since = self.clock() - _FAILED_SHOWN
         self._is_truncated = False
         for after, before in run_ids_since(since):
-            failed = await self._find_newest_failed(transaction, after, before)
+            failed = await _find_newest_failed(transaction, after, before)
             self._is_truncated |= len(failed) > _FAILED_MAX
-            found |= {record.id: record for record in failed[-_FAILED_MAX:]}
+            found |= {record.id: record for record in failed[:_FAILED_MAX]}
         self._ended |= dict.fromkeys(run_id for run_id in self._cache if run_id not in found)
         self._ended = dict.fromkeys([run_id for run_id in self._ended if run_id not in found][-_ENDED_MAX:])
         keys = [(WORKFLOWS.name, run_id) for run_id in self._ended]
@@ -145,23 +143,10 @@ class StoreClient:
         ended = [await transaction.get(*key) for key in keys]
         return [*found.values(), *(record for record in ended if record and record.state != DELETED)]
 
-    async def _find_newest_failed(self, transaction: Transaction, after: str, before: str) -> list[Record]:
-        """Return the newest failed runs between two ids. Only the first call reads all failed runs of this range."""
-        start = max(after, self._start.get(before, ""))
-        failed = await _find_failed(transaction, start, before)
-        if len(failed) <= _FAILED_MAX and start > after:
-            failed = await _find_failed(transaction, after, before)
-        self._start[before] = failed[0].id[:-1] if len(failed) > _FAILED_MAX else ""
-        return failed
 
-
-async def _find_failed(transaction: Transaction, after: str, before: str) -> list[Record]:
-    """Return the last failed runs between two ids. The result has one run more than the maximum if there are more."""
-    newest: list[Record] = []
-    while True:
-        query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.FAILED, after=after, limit=_FAILED_MAX)
-        page = await transaction.find(query)
-        newest = [*newest, *(record for record in page if record.id < before)][-_FAILED_MAX - 1 :]
-        if len(page) < _FAILED_MAX or page[-1].id >= before:
-            return newest
-        after = page[-1].id
+async def _find_newest_failed(transaction: Transaction, after: str, before: str) -> list[Record]:
+    """Return the newest failed runs between two ids, one more than the maximum if there are more."""
+    query = RecordQuery(
+        kind=WORKFLOWS.name, state=WorkflowStatus.FAILED, after=before, limit=_FAILED_MAX + 1, descending=True
+    )
+    return [record for record in await transaction.find(query) if record.id > after]

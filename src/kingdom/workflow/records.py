@@ -77,7 +77,11 @@ HOSTS = RecordKind(
 )
 # Immutable texts of agents: reports and answers to prompts.
 DOCUMENTS = RecordKind(
-    name="document", directories=_states("documents", ACTIVE), final=frozenset({ACTIVE}), retention=_DOCUMENTS_KEPT
+    name="document",
+    directories=_states("documents", ACTIVE),
+    final=frozenset({ACTIVE}),
+    retention=_DOCUMENTS_KEPT,
+    indexes=("run",),
 )
 # The kind and state of the records in which hosts store the results of agents. The court declares the kind.
 RESULT, RESULT_STATE = "result", "ended"
@@ -88,6 +92,7 @@ COMMANDS = RecordKind(
     directories=_states("soldiers/commands", ACCEPTED, ANSWERED),
     final=frozenset({ANSWERED}),
     retention=timedelta(days=1),
+    indexes=("host",),
 )
 # The verdict on each petition. It is kept as long as the agent may ask for it.
 UNDECIDED, DECIDED = "UNDECIDED", "DECIDED"
@@ -103,6 +108,7 @@ PAST_RESULTS = RecordKind(
     directories=_states("past-results", ACTIVE),
     final=frozenset({ACTIVE}),
     retention=timedelta(days=7),
+    indexes=("repo", "general_repo", "general_subject"),
 )
 KINDS = (WORKFLOWS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, DOCUMENTS, COMMANDS, VERDICTS, PAST_RESULTS)
 
@@ -153,8 +159,7 @@ async def save_step(
             id=workflow.id,
             version=record.version if record else 0,
             state=DELETED if workflow.deleted_at else workflow.status,
-            # The host lists the runs that it owns. It has nothing to do for an ended run, so such a run has no owner.
-            owner=workflow.placement.host if workflow.placement and not _is_over(workflow) else None,
+            indexed=_indexed(workflow),
             due_at=_due(step),
             doc=workflow.document(),
         )
@@ -230,8 +235,8 @@ async def save_resource(transaction: Transaction, resource: Resource, record: Re
 
 
 async def each_record(transaction: Transaction, query: RecordQuery) -> AsyncIterator[Record]:
-    """Yield every record of a query in the order of ids, page by page."""
-    after = query.after or ""
+    """Yield every record of a query in its order of ids, page by page."""
+    after = query.after
     while True:
         page = await transaction.find(replace(query, after=after, limit=_PAGE_SIZE))
         for record in page:
@@ -269,6 +274,11 @@ def _state(resource: WorkflowTemplate | Git | McpServer) -> str:
     if resource.deleted:
         return DELETED
     return DELETING if isinstance(resource, RegisteredResource) and resource.deleting else ACTIVE
+
+
+def _indexed(workflow: Workflow) -> dict[str, str]:
+    # A host lists its runs. It has nothing to do for an ended run, so such a run is not listed.
+    return {"host": workflow.placement.host} if workflow.placement and not _is_over(workflow) else {}
 
 
 def _is_over(workflow: Workflow) -> bool:

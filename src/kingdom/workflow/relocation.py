@@ -29,7 +29,9 @@ async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reas
     _, host = await find_host(transaction, host_id)
     if host and host.epoch != epoch:
         return 0
-    query = RecordQuery(kind=WORKFLOWS.name, owner=host_id, after=after or None, limit=_RUNS_PER_TRANSACTION)
+    query = RecordQuery(
+        kind=WORKFLOWS.name, index="host", value=host_id, after=after or None, limit=_RUNS_PER_TRANSACTION
+    )
     found = await transaction.find(query)
     waiting = [workflow for workflow in map(_read, found) if workflow and waits_for_host(workflow)]
     for workflow in waiting:
@@ -53,7 +55,7 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
     for host in hosts:
         if host.status is HostStatus.LOST:
             for state in _WORKING_STATUSES:
-                query = RecordQuery(kind=WORKFLOWS.name, state=state, owner=host.id)
+                query = RecordQuery(kind=WORKFLOWS.name, state=state, index="host", value=host.id)
                 async for record in each_record(transaction, query):
                     if free <= 0:
                         return

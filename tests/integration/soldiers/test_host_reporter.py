@@ -56,7 +56,7 @@ class Desk:
 
     async def accepted(self, name: str) -> Record:
         async with self.bus.transaction() as transaction:
-            record = Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a")
+            record = Record(kind=COMMANDS.name, id=name, state=ACCEPTED, indexed={"host": "host-a"})
             return await transaction.put(record)
 
     async def send(self, *statements: HostReply) -> None:
@@ -151,7 +151,9 @@ async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
 
 @ONE_BACKEND
 async def test_a_document_that_is_there_already_is_not_written_twice(backend: BackendUnderTest) -> None:
-    document = Record(kind=DOCUMENTS.name, id="report", state=ACTIVE, owner="wf-1", doc={"text": "# Report\n"})
+    document = Record(
+        kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
+    )
     async with at_work(backend) as desk:
         await desk.send(verified("w1", documents=(document,)))
         await desk.send(verified("w2", documents=(document,)))
@@ -195,7 +197,9 @@ async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
 
 @ONE_BACKEND
 async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend: BackendUnderTest) -> None:
-    document = Record(kind=DOCUMENTS.name, id="report", state=ACTIVE, owner="wf-1", doc={"text": "# Report\n"})
+    document = Record(
+        kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
+    )
     async with at_work(backend) as desk:
         command = await desk.accepted("one")
         desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)

@@ -270,7 +270,9 @@ async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(sce
         reports=(),
     )
     document = {"type": commands.StartAgent.__name__, **msgspec.to_builtins(earlier)}
-    left = Record(kind=COMMANDS.name, id=f"{workflow.id}.earlier", state=ACCEPTED, owner="host-a", doc=document)
+    left = Record(
+        kind=COMMANDS.name, id=f"{workflow.id}.earlier", state=ACCEPTED, indexed={"host": "host-a"}, doc=document
+    )
     async with scene.bus.transaction() as transaction:
         await transaction.put(left)
 
@@ -353,7 +355,9 @@ async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand],
     names = [f"{workflow.id}.{number:03d}" for number in range(count)]
     async with scene.bus.transaction() as transaction:
         for name in names:
-            await transaction.put(Record(kind=COMMANDS.name, id=name, state=ACCEPTED, owner="host-a", doc=document))
+            await transaction.put(
+                Record(kind=COMMANDS.name, id=name, state=ACCEPTED, indexed={"host": "host-a"}, doc=document)
+            )
     return names
 
 

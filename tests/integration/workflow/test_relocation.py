@@ -91,10 +91,10 @@ async def test_a_loss_that_is_heard_of_after_the_host_began_anew_interrupts_noth
 async def test_a_host_owns_its_runs_only_until_they_end(scene: Scene) -> None:
     await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
-    assert (await stored(scene, run)).owner == "host-a"
+    assert (await stored(scene, run)).indexed == {"host": "host-a"}
     await scene.finish(run)
     await lifecycle.cancel(scene.bus, run, actor=ANNA)
-    assert (await stored(scene, run)).owner is None
+    assert (await stored(scene, run)).indexed == {}
     assert (await scene.show(run)).placement == Placement(host="host-a", epoch=1)
 
 

@@ -30,7 +30,7 @@ def test_an_effect_begins_prepared_and_is_not_stored_yet() -> None:
     ledger = opened()
     assert entries(ledger) == [(1, "PREPARED")]
     record = ledger.record
-    assert (record.kind, record.id, record.owner, record.version) == ("effect", "key", "owner", 0)
+    assert (record.kind, record.id, record.indexed, record.version) == ("effect", "key", {"owner": "owner"}, 0)
     assert not ledger.finished
     assert not ledger.must_reconcile
 

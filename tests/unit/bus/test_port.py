@@ -38,7 +38,7 @@ TOPOLOGY = Topology(
         Stream(name="host.{name}"),
     ]
 )
-KIND = RecordKind(name="order", directories={"open": "orders/open", "paid": "orders/paid"})
+KIND = RecordKind(name="order", directories={"open": "orders/open", "paid": "orders/paid"}, indexes=("owner", "shop"))
 KEEP = timedelta(days=1)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -143,18 +143,20 @@ records = st.builds(
     order,
     st.sampled_from("abcdefgh"),
     st.sampled_from(["open", "paid"]),
-    owner=st.sampled_from([None, "me", "you"]),
+    indexed=st.sampled_from([{}, {"owner": "me"}, {"owner": "you"}, {"shop": "me"}, {"owner": "me", "shop": "you"}]),
     due_at=st.none() | st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours)),
 )
 common = {
     "kind": st.just("order"),
     "state": st.sampled_from([None, "open", "paid"]),
-    "owner": st.sampled_from([None, "me"]),
     "limit": st.integers(1, 5),
 }
 due = st.integers(0, 3).map(lambda hours: NOON + timedelta(hours=hours))
-by_page = st.builds(RecordQuery, after=st.none() | st.sampled_from("abc"), **common)
-queries = by_page | st.builds(RecordQuery, due_by=due, **common)
+by_page = st.builds(RecordQuery, after=st.none() | st.sampled_from("abc"), descending=st.booleans(), **common)
+by_index = st.sampled_from([{}, {"index": "owner", "value": "me"}, {"index": "shop", "value": "me"}])
+queries = st.builds(
+    lambda query, index: replace(query, **index), by_page | st.builds(RecordQuery, due_by=due, **common), by_index
+)
 
 
 def by_id(found: list[Record]) -> list[Record]:

@@ -124,7 +124,7 @@ async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, mo
         send=nobody,
     )
     command = commands.RollBack(checkpoint_id=None, commits={}, to_base=(), work_space_ids=("s1",), **WHERE)
-    accepted = Record(kind="command", id="c1", state="accepted", owner="host-a", doc={})
+    accepted = Record(kind="command", id="c1", state="accepted", indexed={"host": "host-a"}, doc={})
     await COMMAND_HANDLERS[commands.RollBack](
         context,
         CommandInput(command=command, accepted=accepted, general="g", work=None, ended=False, trees={}, reports={}),

@@ -135,8 +135,9 @@ class Adopter:
         envelope = directory.adoption.announce(record)
         copies = [EventCopy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
         due = record.due_at.timestamp() if record.due_at else None
+        first, *others = directory.kind.index_values(record.indexed)
         header = RecordHeader(
-            directory.kind.name, record.id, 1, record.state, record.owner, due, plan.now, plan.now, None
+            directory.kind.name, record.id, 1, record.state, first, due, plan.now, plan.now, None, *others
         )
         plan.entry.records = [
             RecordWrite(header, encode_document(record.doc), directory.kind.directories[record.state], None)

@@ -90,12 +90,15 @@ class FilesTransaction(Transaction):
         kind = self._kinds[record.kind]
         final = kind.is_final(record.state, record.doc)
         ended_at = (header and header.ended_at) or plan.now
+        index_1, index_2, index_3 = kind.index_values(record.indexed)
         new = RecordHeader(
             kind=record.kind,
             id=record.id,
             version=record.version,
             state=record.state,
-            owner=record.owner,
+            index_1=index_1,
+            index_2=index_2,
+            index_3=index_3,
             due_at=record.due_at.timestamp() if record.due_at else None,
             created_at=header.created_at if header else plan.now,
             updated_at=plan.now,

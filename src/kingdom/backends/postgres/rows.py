@@ -3,7 +3,7 @@
 An EventCopy is an event as it is published to one stream. COPY is the SQL command that inserts many rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,8 +11,8 @@ import msgspec
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
-from kingdom.bus.port import EventCopy
-from kingdom.bus.record import Record
+from kingdom.bus.port import EventCopy, Put
+from kingdom.bus.record import Record, RecordKind
 
 _encode = msgspec.json.Encoder().encode
 _COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -125,9 +125,29 @@ def entry_rows(entries: Iterable[LogEntry]) -> str:
     )
 
 
-def read_record(row: dict[str, Any]) -> Record:
+def read_record(row: dict[str, Any], kinds: Mapping[str, RecordKind]) -> Record:
     """Return a row of the record table as a Record."""
-    return Record(**row)
+    values = row.pop("index_1"), row.pop("index_2"), row.pop("index_3")
+    kind = kinds.get(row["kind"])
+    return Record(**row, indexed=kind.name_values(values) if kind else {})
+
+
+def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:
+    """Return the parameters that write a record, with its document as an object."""
+    record = put.record
+    index_1, index_2, index_3 = kind.index_values(record.indexed)
+    return {
+        "kind": record.kind,
+        "id": record.id,
+        "version": put.expected,
+        "state": record.state,
+        "index_1": index_1,
+        "index_2": index_2,
+        "index_3": index_3,
+        "due_at": record.due_at,
+        "doc": record.doc,
+        "final": kind.is_final(record.state, record.doc),
+    }
 
 
 def read_entry(row: dict[str, Any]) -> LoggedEntry:

@@ -115,6 +115,7 @@ CREATE TABLE kingdom.once_key (
 );
 CREATE INDEX once_key_expiry ON kingdom.once_key (expires_at);
 
+-- `owner`, `index_2` and `index_3` have the values of a record in the indexes that its kind names.
 CREATE TABLE kingdom.record (
     kind       text        NOT NULL,
     id         text COLLATE "C" NOT NULL,
@@ -126,10 +127,14 @@ CREATE TABLE kingdom.record (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at   timestamptz,
+    index_2    text,
+    index_3    text,
     PRIMARY KEY (kind, id)
 ) WITH (fillfactor = 70);
 CREATE INDEX record_state ON kingdom.record (kind, state, id);
 CREATE INDEX record_owner ON kingdom.record (kind, owner, id) WHERE owner IS NOT NULL;
+CREATE INDEX record_index_2 ON kingdom.record (kind, index_2, id) WHERE index_2 IS NOT NULL;
+CREATE INDEX record_index_3 ON kingdom.record (kind, index_3, id) WHERE index_3 IS NOT NULL;
 CREATE INDEX record_due ON kingdom.record (kind, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX record_ended ON kingdom.record (kind, ended_at) WHERE ended_at IS NOT NULL;
 

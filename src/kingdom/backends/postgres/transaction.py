@@ -20,6 +20,7 @@ from kingdom.backends.postgres.rows import (
     is_plain,
     may_need_cleanup,
     read_record,
+    record_parameters,
     rows_of_copies,
     staging_table_row,
     to_json,
@@ -204,17 +205,8 @@ class PostgresTransaction(Transaction):
 
     def _put(self, put: Put) -> _Statement:
         record = put.record
-        final = self._kinds[record.kind].is_final(record.state, record.doc)
-        parameters = {
-            "kind": record.kind,
-            "id": record.id,
-            "state": record.state,
-            "owner": record.owner,
-            "due_at": record.due_at,
-            "doc": to_json(record.doc),
-            "version": put.expected,
-            "final": final,
-        }
+        parameters = record_parameters(put, self._kinds[record.kind])
+        parameters["doc"] = to_json(record.doc)
 
         def check(rows: list[DictRow]) -> None:
             if not rows:
@@ -223,19 +215,7 @@ class PostgresTransaction(Transaction):
         return self._queries["update_record" if put.expected else "insert_record"], parameters, check
 
     def _put_many(self, name: str, puts: list[Put]) -> _Statement:
-        rows = [
-            {
-                "kind": put.record.kind,
-                "id": put.record.id,
-                "version": put.expected,
-                "state": put.record.state,
-                "owner": put.record.owner,
-                "due_at": put.record.due_at,
-                "doc": put.record.doc,
-                "final": self._kinds[put.record.kind].is_final(put.record.state, put.record.doc),
-            }
-            for put in puts
-        ]
+        rows = [record_parameters(put, self._kinds[put.record.kind]) for put in puts]
 
         def check(stored: list[DictRow]) -> None:
             known = {(row["kind"], row["id"]) for row in stored}
@@ -350,22 +330,27 @@ class PostgresTransaction(Transaction):
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
         rows = await self._fetch("get_record", {"kind": kind, "id": record_id})
-        return read_record(rows[0]) if rows else None
+        return read_record(rows[0], self._kinds) if rows else None
 
     async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
         kinds, ids = [kind for kind, _ in keys], [record_id for _, record_id in keys]
-        return [read_record(row) for row in await self._fetch("get_records", {"kinds": kinds, "ids": ids})]
+        rows = await self._fetch("get_records", {"kinds": kinds, "ids": ids})
+        return [read_record(row, self._kinds) for row in rows]
 
     async def _search(self, query: RecordQuery) -> list[Record]:
+        number = self._kinds[query.kind].index_number(query.index) if query.index is not None else 0
         parameters = {
             "kind": query.kind,
             "state": query.state,
-            "owner": query.owner,
+            "number": number,
+            "value": query.value,
             "due_by": query.due_by,
-            "after": query.after or "",
+            # Every id is between the two defaults.
+            "after": query.after if query.after is not None else "\U0010ffff" if query.descending else "",
             "limit": query.limit,
         }
-        return [read_record(row) for row in await self._fetch(_search_name(query), parameters)]
+        rows = await self._fetch(_search_name(query, number), parameters)
+        return [read_record(row, self._kinds) for row in rows]
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
         return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
@@ -381,12 +366,11 @@ class PostgresTransaction(Transaction):
         return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
 
 
-def _search_name(query: RecordQuery) -> str:
+def _search_name(query: RecordQuery, index_number: int) -> str:
     if query.due_by is not None:
         return "find_due"
-    if query.state is not None:
-        return "find_by_state"
-    return "find_by_owner" if query.owner is not None else "find_by_kind"
+    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:

@@ -38,6 +38,7 @@ EFFECTS = RecordKind(
     retention=timedelta(days=30),
     final_when={"concluded": True},
     kept_for="events",
+    indexes=("owner",),
 )
 
 
@@ -98,7 +99,7 @@ class Ledger:
         first = LedgerAttempt(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
         document = _LedgerDocument(key=key, target=target, request=dict(request), attempts=(first,))
         record_id = second_id(target, key) if key_is_taken else key
-        return cls(Record(kind=EFFECTS.name, id=record_id, state="PREPARED", owner=owner), document)
+        return cls(Record(kind=EFFECTS.name, id=record_id, state="PREPARED", indexed={"owner": owner}), document)
 
     @classmethod
     def read(cls, record: Record) -> "Ledger":

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 
 from kingdom.bootstrap import inspect_embedded, is_embedded, operations_of
@@ -24,7 +23,7 @@ from kingdom.workflow.records import DELETED, GITS, HOSTS, MCP_SERVERS, TEMPLATE
 # A person waits for the candidates, so the search ends after this time.
 _TIMEOUT_SECONDS = 3.0
 _IDLE_LIMIT = timedelta(seconds=3)
-_PAGE_SIZE, _PAGES_MAX = 100, 10
+_PAGE_SIZE = 100
 # The largest character: a prefix with this character at its end sorts after every id with the prefix.
 _LAST_CHARACTER = "\U0010ffff"
 _GENERALS, _DEAD, _STREAMS, _CHECKPOINTS, _TASKS, _CHOICES = "generals", "dead", "streams", "points", "tasks", "choices"
@@ -120,9 +119,7 @@ async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> Async
         if exact and exact.state in states:
             yield exact.id, exact.state.lower()
         for state in states:
-            for record in await _newest_records(
-                transaction, RecordQuery(kind=kind.name, state=state, after=typed, limit=_PAGE_SIZE), typed
-            ):
+            for record in await _newest_records(transaction, kind, state, typed):
                 yield record.id, state.lower()
         # If the typed text does not fit `last`, the store is not searched for it.
         searched = states if newest and LAST.startswith(typed) else []
@@ -130,42 +127,12 @@ async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> Async
             yield LAST, newest
 
 
-async def _newest_records(transaction: Transaction, query: RecordQuery, typed: str) -> list[Record]:
-    """Return the records with the last ids of a prefix, without reading all of them. The last ids are the newest."""
-    page = await _page(transaction, query, typed)
-    if len(page) < query.limit:
-        return page
-    last = await _last_id(transaction, query, typed, page[-1].id)
-    few: list[Record] = []
-    for length in range(len(last) - 1, len(typed) - 1, -1):
-        page = await _page(transaction, replace(query, after=last[:length]), typed)
-        if len(page) == query.limit:
-            break
-        few = page
-    for _ in range(_PAGES_MAX):
-        more = await _page(transaction, replace(query, after=page[-1].id), typed)
-        page = [*page, *more][-query.limit :]
-        if len(more) < query.limit:
-            return page
-    return few or page
-
-
-async def _last_id(transaction: Transaction, query: RecordQuery, typed: str, known: str) -> str:
-    """Return the last id with a prefix, starting from a known id.
-
-    Each query finds a later id, or shows that the last id begins with one more character of the known id.
-    """
-    at = len(typed)
-    while at < len(known):
-        after = known[: at + 1] + _LAST_CHARACTER
-        later = await _page(transaction, replace(query, after=after, limit=1), typed)
-        known, at = (later[0].id, at) if later else (known, at + 1)
-    return known
-
-
-async def _page(transaction: Transaction, query: RecordQuery, typed: str) -> list[Record]:
-    # The query returns ids in order, so ids without the prefix can follow.
-    return [record for record in await transaction.find(query) if record.id.startswith(typed)]
+async def _newest_records(transaction: Transaction, kind: RecordKind, state: str, typed: str) -> list[Record]:
+    """Return the records with the last ids of a prefix. The last ids are the newest."""
+    after = typed + _LAST_CHARACTER
+    query = RecordQuery(kind=kind.name, state=state, after=after, limit=_PAGE_SIZE, descending=True)
+    found = [each for each in await transaction.find(query) if each.id.startswith(typed) and each.id != typed]
+    return found[::-1]
 
 
 async def _dead(bus: Bus, _given: Sequence[str]) -> list[tuple[str, str]]:

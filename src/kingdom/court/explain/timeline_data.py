@@ -124,7 +124,7 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
         return StrandData(id=strand_id, route=route, waiting=read_entry(record) if record else None)
     assignments = [
         read_document(record.doc, Assignment)
-        async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name, owner=strand_id))
+        async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name, index="root", value=strand_id))
     ]
     run = await _first_record(transaction, WORKFLOWS.name, run_id_of_root(strand_id), strand_id)
     petitions = await petitions_of(transaction, strand_id)

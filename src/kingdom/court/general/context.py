@@ -91,7 +91,7 @@ def root_id_of(workflow_id: str) -> str:
 
 async def open_assignments(transaction: Transaction, root_id: str) -> list[tuple[Record, Assignment]]:
     """Return the unfinished assignments of a root, the current one last."""
-    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=root_id))
+    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, index="root", value=root_id))
     unfinished = [
         (record, msgspec.convert(record.doc, Assignment)) for record in found if record.state not in ASSIGNMENTS.final
     ]

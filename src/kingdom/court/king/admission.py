@@ -22,7 +22,7 @@ from kingdom.court.king.assignments import (
     with_current_limit,
 )
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.waiting_queue import ANSWER, READY, WAITING_ENTRIES, move_entry, read_entry
+from kingdom.court.king.waiting_queue import ANSWER, READY, line_query, move_entry, read_entry
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, read_quota, save_quota
 from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each_record
@@ -55,7 +55,7 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
     limit = await current_slot_limit(transaction, context)
     while not done.has_more and await _has_slot(transaction, limit, now, context):
         await _unpark(transaction, rule, now, context)
-        page = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=READY, limit=_PAGE))
+        page = await transaction.find(line_query(READY, _PAGE))
         if not page or not rule.admits(read_entry(page[0]).rank, now):
             break
         for record in page:
@@ -81,8 +81,8 @@ async def current_slot_limit(transaction: Transaction, context: KingContext) -> 
     return slot_limit(health.doc if health else None, context.settings)
 
 
-def missing_general_owner(general: str) -> str:
-    """Return the record owner of entries that wait because their General has no package."""
+def missing_general_line(general: str) -> str:
+    """Return the line of entries that wait because their General has no package."""
     return f"absent:{general}"
 
 
@@ -90,9 +90,7 @@ async def release_returned_generals(transaction: Transaction, context: KingConte
     """Find Generals that have a package again, and make their entries ready. Return the number of these entries."""
     freed = 0
     for package in context.packages():
-        owner = missing_general_owner(package.name)
-        query = RecordQuery(kind=WAITING_ENTRIES.name, owner=owner, limit=EXAMINED_MAX)
-        for record in await transaction.find(query):
+        for record in await transaction.find(line_query(missing_general_line(package.name), EXAMINED_MAX)):
             await move_entry(transaction, record, READY)
             freed += 1
     return freed
@@ -100,7 +98,7 @@ async def release_returned_generals(transaction: Transaction, context: KingConte
 
 async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: datetime, context: KingContext) -> None:
     """Resume assignments that a person has answered. They need budget, but no slot, and skip the admission rules."""
-    async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, owner=ANSWER)):
+    async for record in each_record(transaction, line_query(ANSWER)):
         if done.has_more:
             return
         entry = read_entry(record)
@@ -118,8 +116,8 @@ async def _admit_or_park(
     """Admit an entry, or park it if a quota is full. The caller has checked that there is a slot."""
     entry = read_entry(record)
     if context.package(entry.general) is None:
-        owner = missing_general_owner(entry.general)
-        await move_entry(transaction, record, owner, f"there is no General {entry.general} now")
+        line = missing_general_line(entry.general)
+        await move_entry(transaction, record, line, f"there is no General {entry.general} now")
         return
     wanted = quota_needs(entry.general, entry.repo, context)
     own = [(QUOTAS.name, need.scope) for need in wanted if need.scope not in (SOLDIERS, MONEY)]
@@ -147,11 +145,11 @@ async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, con
 
 async def _unpark(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
     """For each quota with room, make the first entry that is parked under it ready again."""
-    async for record in each_record(transaction, RecordQuery(kind=QUOTAS.name, owner=WANTED)):
+    async for record in each_record(transaction, RecordQuery(kind=QUOTAS.name, index="parked", value=WANTED)):
         quota = with_current_limit(read_quota(record.doc), now, context)
         if not quota.room:
             continue
-        parked = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=quota.scope, limit=1))
+        parked = await transaction.find(line_query(quota.scope, 1))
         if not parked:
             await save_quota(transaction, quota, record, wanted=False)
             continue

@@ -14,12 +14,13 @@ from kingdom.court.king.routing import RouteChoice
 from kingdom.court.records import ENDED
 
 WAITING = "waiting"
-# The owner of an entry's record says what the entry waits for. A READY entry waits for admission. A HELD entry waits in
-# case a newer event replaces it. An ANSWER of a person waits for budget. Further owners are the scopes of full quotas
-# and `missing_general_owner`.
+# The line of an entry says what the entry waits for. A READY entry waits for admission. A HELD entry waits in case a
+# newer event replaces it. An ANSWER of a person waits for budget. Further lines are the scopes of full quotas and
+# `missing_general_line`.
 READY = "ready"
 HELD = "held"
 ANSWER = "answer"
+_LINE = "line"
 _RETENTION = timedelta(days=1)
 # Newer events can hold an entry back again and again, but not longer than this many debounce times.
 _HOLDS_MAX = 10
@@ -31,6 +32,7 @@ WAITING_ENTRIES = RecordKind(
     directories={WAITING: "state/king/waiting", ENDED: "state/king/waited"},
     final=frozenset({ENDED}),
     retention=_RETENTION,
+    indexes=(_LINE,),
 )
 # The newest event of each key and General.
 NEWEST = RecordKind(
@@ -87,8 +89,18 @@ def read_entry(record: Record) -> WaitingEntry:
     return read_document(record.doc, WaitingEntry)
 
 
+def line_of(record: Record) -> str | None:
+    """Return the line of an entry, or None if the entry has ended."""
+    return record.indexed.get(_LINE)
+
+
+def line_query(line: str, limit: int = 100) -> RecordQuery:
+    """Return the query for the first entries of a line."""
+    return RecordQuery(kind=WAITING_ENTRIES.name, index=_LINE, value=line, limit=limit)
+
+
 async def add_entry(
-    transaction: Transaction, entry: WaitingEntry, owner: str, *, first: bool = True, due_at: datetime | None = None
+    transaction: Transaction, entry: WaitingEntry, line: str, *, first: bool = True, due_at: datetime | None = None
 ) -> str:
     """Store a new entry. Return its id, which sorts in queue order."""
     entry_id = f"{rank_text(entry.rank)}-{entry.event_id}" + ("" if first else f"{_GENERAL_SEPARATOR}{entry.general}")
@@ -97,7 +109,7 @@ async def add_entry(
             kind=WAITING_ENTRIES.name,
             id=entry_id,
             state=WAITING,
-            owner=owner,
+            indexed={_LINE: line},
             due_at=due_at,
             doc=msgspec.to_builtins(entry),
         )
@@ -105,15 +117,15 @@ async def add_entry(
     return entry_id
 
 
-async def move_entry(transaction: Transaction, record: Record, owner: str, reason: str = "") -> None:
-    """Move an entry to another owner, for a reason that people can read."""
+async def move_entry(transaction: Transaction, record: Record, line: str, reason: str = "") -> None:
+    """Move an entry to another line, for a reason that people can read."""
     doc = msgspec.to_builtins(msgspec.structs.replace(read_entry(record), reason=reason))
-    await transaction.put(replace(record, owner=owner, due_at=None, doc=doc))
+    await transaction.put(replace(record, indexed={_LINE: line}, due_at=None, doc=doc))
 
 
 async def end_entry(transaction: Transaction, record: Record) -> None:
     """Remove an entry from the queue."""
-    await transaction.put(replace(record, state=ENDED, owner=None, due_at=None))
+    await transaction.put(replace(record, state=ENDED, indexed={}, due_at=None))
     entry = read_entry(record)
     known = await transaction.get(NEWEST.name, _newest_id(entry.general, entry.key)) if entry.key else None
     if known and known.state == WAITING and known.doc["place"] == record.id:
@@ -145,7 +157,7 @@ async def enqueue(
     until = _held_until(entry.since, now, choice.debounce_seconds)
     entry_id = await add_entry(transaction, entry, HELD if until else READY, first=first, due_at=until)
     if older:
-        await transaction.put(replace(older.record, state=ENDED, owner=None, due_at=None))
+        await transaction.put(replace(older.record, state=ENDED, indexed={}, due_at=None))
     if choice.key:
         newest = _NewestEvent(
             general=choice.general, key=choice.key, event_id=event.id, created_at=created_at, entry_id=entry_id
@@ -156,7 +168,7 @@ async def enqueue(
 
 async def release_held(transaction: Transaction, now: datetime, limit: int) -> int:
     """Make entries ready after their hold time. Return the number of these entries."""
-    due = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=HELD, due_by=now, limit=limit))
+    due = await transaction.find(replace(line_query(HELD, limit), due_by=now))
     for record in due:
         await move_entry(transaction, record, READY)
     return len(due)

@@ -13,7 +13,16 @@ from kingdom.court.king.answers import is_answer
 from kingdom.court.king.assignments import SCHEDULE, load_current_quota, quota_needs
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.routing import ConsideredRule, route_event
-from kingdom.court.king.waiting_queue import ANSWER, HELD, READY, WAITING_ENTRIES, WaitingEntry, read_entry
+from kingdom.court.king.waiting_queue import (
+    ANSWER,
+    HELD,
+    READY,
+    WAITING_ENTRIES,
+    WaitingEntry,
+    line_of,
+    line_query,
+    read_entry,
+)
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, full_reason
 from kingdom.court.records import ASSIGNMENTS, load
 from kingdom.text import sentence, with_reason
@@ -32,7 +41,7 @@ _LEVEL_TEXT = {
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why an event waits for a General.
 
-    `line` is the owner of its entry's record, and `ahead` is the number of earlier entries with this owner.
+    `line` is what its entry waits for, and `ahead` is the number of earlier entries that wait for the same.
     """
 
     general: str
@@ -104,18 +113,19 @@ async def _wait_reason(
     transaction: Transaction, given: Route, now: datetime, context: KingContext
 ) -> WaitReason | None:
     record = await transaction.get(WAITING_ENTRIES.name, given.waiting)
-    if record is None or record.owner is None:
+    line = line_of(record) if record else None
+    if record is None or line is None:
         return None
     entry = read_entry(record)
-    line = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=record.owner, limit=AHEAD_MAX))
+    first = await transaction.find(line_query(line, AHEAD_MAX))
     return WaitReason(
         general=entry.general,
         rule=entry.rule,
         priority=entry.priority,
         since=entry.since,
-        line=record.owner,
+        line=line,
         held_by=await _held_by(transaction, record, entry, now, context),
-        ahead=sum(each.id < record.id for each in line),
+        ahead=sum(each.id < record.id for each in first),
     )
 
 
@@ -123,16 +133,17 @@ async def _held_by(
     transaction: Transaction, record: Record, entry: WaitingEntry, now: datetime, context: KingContext
 ) -> str:
     """Return why an entry is not admitted now."""
-    if record.owner == HELD and record.due_at:
+    line = line_of(record)
+    if line == HELD and record.due_at:
         return f"held back until {record.due_at.isoformat(timespec='seconds')} in case a newer event follows"
     scopes = [need.scope for need in quota_needs(entry.general, entry.repo, context)]
-    if record.owner == ANSWER:
+    if line == ANSWER:
         _, money = await load_current_quota(transaction, MONEY, now, context)
         return f"resumes as soon as there is budget: {_describe_quota(money)}"
-    if record.owner in scopes:
-        _, quota = await load_current_quota(transaction, record.owner, now, context)
+    if line in scopes:
+        _, quota = await load_current_quota(transaction, line, now, context)
         return _describe_quota(quota)
-    if record.owner != READY:
+    if line != READY:
         return entry.reason
     rule = await current_rule(transaction, now, context)
     if not rule.admits(entry.rank, now):
@@ -161,7 +172,7 @@ def _describe_quota(quota: Quota) -> str:
 
 async def _given_assignments(transaction: Transaction, assignment_id: str) -> list[GivenAssignment]:
     """Return an assignment and the assignments that resumed it."""
-    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, owner=assignment_id))
+    found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, index="root", value=assignment_id))
     found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, assignment_id)] if record]
     return [
         GivenAssignment(

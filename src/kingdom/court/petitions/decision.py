@@ -125,6 +125,7 @@ PETITIONS = RecordKind(
     directories={state: f"state/petitions/{state}" for state in PetitionState},
     final=frozenset({PetitionState.REFUSED, PetitionState.PERFORMED, PetitionState.FAILED}),
     retention=_RETENTION,
+    indexes=("root",),
 )
 
 

@@ -15,7 +15,7 @@ async def petitions_with_records(transaction: Transaction, root_id: str) -> list
     """Return all petitions of an assignment with their records, in order."""
     found = [
         (record, read_petition(record))
-        async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name, owner=root_id))
+        async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name, index="root", value=root_id))
     ]
     return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
 
@@ -46,7 +46,7 @@ async def save_petition(transaction: Transaction, petition: Petition, record: Re
             id=petition.id,
             version=record.version if record else 0,
             state=petition.state,
-            owner=petition.root,
+            indexed={"root": petition.root},
             due_at=petition.due_at,
             doc=msgspec.to_builtins(petition),
         )

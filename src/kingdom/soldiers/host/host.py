@@ -158,7 +158,7 @@ class SoldierHost:
             kind=COMMANDS.name,
             id=f"{command.workflow_id}.{received.envelope.event_id}",
             state=ACCEPTED,
-            owner=self._name,
+            indexed={"host": self._name},
             doc={
                 "type": received.envelope.type,
                 **received.envelope.payload,
@@ -247,7 +247,8 @@ class SoldierHost:
         return host is not None and host.instance != self._folders.instance()
 
     async def _close_accepted(self, transaction: Transaction) -> None:
-        async for record in each_record(transaction, RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)):
+        query = RecordQuery(kind=COMMANDS.name, state=ACCEPTED, index="host", value=self._name)
+        async for record in each_record(transaction, query):
             # The engine does not send a release again after the run has ended. This command stays accepted, and
             # `_start_unstarted` starts it.
             if record.doc["type"] != ReleaseWorkTree.__name__:
@@ -345,7 +346,7 @@ class SoldierHost:
 
     async def _find_unstarted_commands(self) -> dict[str, Record]:
         async with self._bus.transaction() as transaction:
-            query = RecordQuery(kind=COMMANDS.name, state=ACCEPTED, owner=self._name)
+            query = RecordQuery(kind=COMMANDS.name, state=ACCEPTED, index="host", value=self._name)
             return {
                 each.id: each async for each in each_record(transaction, query) if not self._commands.knows(each.id)
             }

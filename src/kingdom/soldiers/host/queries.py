@@ -164,7 +164,7 @@ def _with_cost_fallback(reply: HostReply, command: commands.HostCommand, cost_us
 
 def _document(command: commands.SendQuery | commands.GenerateReport, document_id: str, text: str) -> Record:
     document = {"workflowId": command.workflow_id, "workId": command.work_id, "taskId": command.task_id, "text": text}
-    return Record(kind=DOCUMENTS.name, id=document_id, state=ACTIVE, owner=command.workflow_id, doc=document)
+    return Record(kind=DOCUMENTS.name, id=document_id, state=ACTIVE, indexed={"run": command.workflow_id}, doc=document)
 
 
 def _query_with_outline(command: commands.SendQuery) -> str:

@@ -43,7 +43,9 @@ def result(record_id: str) -> Record:
 
 
 def past_result(record_id: str) -> Record:
-    return Record(kind="past-result", id=record_id, state="ACTIVE", owner="repo-1", doc={"task_id": record_id})
+    return Record(
+        kind="past-result", id=record_id, state="ACTIVE", indexed={"repo": "repo-1"}, doc={"task_id": record_id}
+    )
 
 
 RECORDS = [

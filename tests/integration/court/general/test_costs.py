@@ -10,7 +10,7 @@ from kingdom.bus import RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.general.context import run_id_of_root
 from kingdom.court.king.release import BILLS
-from kingdom.court.king.waiting_queue import ANSWER, WAITING_ENTRIES
+from kingdom.court.king.waiting_queue import ANSWER, line_query
 from kingdom.court.questions import load_question
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS
 from kingdom.workflow import lifecycle
@@ -118,7 +118,7 @@ async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene)
 
     async def waits() -> bool:
         async with court.bus.transaction() as transaction:
-            places = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner=ANSWER))
+            places = await transaction.find(line_query(ANSWER))
         return [(place.doc["reason"], place.doc["usd"]) for place in places] == [
             ("resumes as soon as there is budget", 200.0)
         ]

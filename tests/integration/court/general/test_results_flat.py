@@ -47,14 +47,14 @@ async def newest(bus: Bus) -> list[str]:
 NEWEST = [f"task-20260101-{number:03d}" for number in range(COUNT - 1, COUNT - 1 - LIMIT, -1)]
 
 
-async def test_postgresql_reads_only_the_newest_by_the_index_of_owners(dsn: str) -> None:
+async def test_postgresql_reads_only_the_newest_by_their_index(dsn: str) -> None:
     async with ExplainedBus(dsn, APPLICATION.topology, APPLICATION.kinds, connections=1) as bus:
         await fill(bus)
         async with bus.pool.connection() as connection:
             await connection.execute("ANALYZE kingdom.record")
         bus.take()
         assert await newest(bus) == NEWEST
-        (plan,) = bus.take("find_by_owner")
+        (plan,) = bus.take("find_by_index_1_descending")
         assert plan.indexes == {"record_owner"}
         assert plan.buffers <= 2 * LIMIT + 5
 

@@ -23,7 +23,7 @@ from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.timers import run_timers_once
-from kingdom.court.king.waiting_queue import WAITING_ENTRIES
+from kingdom.court.king.waiting_queue import WAITING_ENTRIES, line_of
 from kingdom.court.package import Package
 from kingdom.court.questions import HumanQuestion, load_question, save_question
 from kingdom.court.quota import QUOTAS, Quota, read_quota
@@ -142,11 +142,10 @@ class Scene:
     async def messages(self) -> list[str]:
         return [f"{record.doc['type']}: {record.doc['content']}" for record in await self.find(records.MESSAGES.name)]
 
-    async def owners(self) -> dict[str, str | None]:
-        """Return under whom each event waits."""
-        return {
-            record.doc["event_id"]: record.owner for record in await self.find(WAITING_ENTRIES.name) if record.owner
-        }
+    async def lines(self) -> dict[str, str]:
+        """Return the line in which each event waits."""
+        found = await self.find(WAITING_ENTRIES.name)
+        return {record.doc["event_id"]: line for record in found if (line := line_of(record))}
 
     async def quota(self, scope: str) -> Quota:
         async with self.bus.transaction() as transaction:

@@ -25,10 +25,10 @@ async def test_two_events_of_one_repository_run_one_after_the_other(backend: Bac
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1), make_event(2), make_event(3, repo="acme/lib"))
         assert await assigned_events(scene) == ["1", "3"]
-        assert await scene.owners() == {"evt-github-2": "repo:acme/app"}
+        assert await scene.lines() == {"evt-github-2": "repo:acme/app"}
         await scene.complete(await scene.task_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3", "2"]
-        assert await scene.owners() == {}
+        assert await scene.lines() == {}
 
 
 async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_has_one_however_it_is_written(
@@ -38,7 +38,7 @@ async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_h
         await scene.send(make_event(1, repo="acme/web-app"), make_event(2, repo="acme-web/app"))
         assert await assigned_events(scene) == ["1", "2"]
         await scene.send(make_event(3, repo="Acme/Web-App"))
-        assert await scene.owners() == {"evt-github-3": "repo:acme/web-app"}
+        assert await scene.lines() == {"evt-github-3": "repo:acme/web-app"}
         await scene.complete(await scene.task_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "2", "3"]
 
@@ -61,7 +61,7 @@ async def test_no_more_than_three_soldiers_work_at_once(backend: BackendUnderTes
     async with opened(backend, PR) as scene:
         await scene.send(*(make_event(number, repo=f"acme/{number}") for number in range(1, 6)))
         assert await assigned_events(scene) == ["1", "2", "3"]
-        assert await scene.owners() == {"evt-github-4": "ready", "evt-github-5": "ready"}
+        assert await scene.lines() == {"evt-github-4": "ready", "evt-github-5": "ready"}
         await scene.rest(await scene.task_of("evt-github-2"), AssignmentStatus.NEEDS_HUMAN)
         assert await assigned_events(scene) == ["1", "2", "3", "4"]
 
@@ -77,7 +77,7 @@ async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendU
     shy = make_package("gen-pr", wants("*"), policy={"concurrency": 1})
     async with opened(backend, shy) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
-        assert await scene.owners() == {"evt-github-2": "general:gen-pr"}
+        assert await scene.lines() == {"evt-github-2": "general:gen-pr"}
         await scene.complete(await scene.task_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "2"]
 
@@ -92,11 +92,11 @@ async def test_who_is_parked_elsewhere_does_not_keep_a_free_repository_from_the_
             make_event(3),
             make_event(4, "github.issue.comment"),
         )
-        owners = await scene.owners()
-        assert owners.pop("evt-github-3") in ("repo:acme/app", "general:gen-pr")
-        assert owners == {"evt-github-4": "repo:acme/app"}
+        lines = await scene.lines()
+        assert lines.pop("evt-github-3") in ("repo:acme/app", "general:gen-pr")
+        assert lines == {"evt-github-4": "repo:acme/app"}
         await scene.complete(await scene.task_of("evt-github-2"))
-        assert await scene.owners() == {"evt-github-3": "general:gen-pr"}
+        assert await scene.lines() == {"evt-github-3": "general:gen-pr"}
         assert await assigned_events(scene) == ["1", "2", "4"]
 
 
@@ -104,7 +104,7 @@ async def test_what_is_set_aside_counts_against_the_money_of_the_day(backend: Ba
     dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 6.0})
     async with opened(backend, dear, settings=KingSettings(daily_usd=10, warning_percent=90)) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
-        assert await scene.owners() == {"evt-github-2": "money"}
+        assert await scene.lines() == {"evt-github-2": "money"}
         # It cost less than was set aside.
         await scene.complete(await scene.task_of("evt-github-1"), cost_usd=0.5)
         assert await assigned_events(scene) == ["1", "2"]
@@ -125,17 +125,17 @@ async def test_spent_money_lets_less_and_less_begin_until_a_new_day(backend: Bac
 
         await spend(1, 70)
         await scene.send(fresh(2, Priority.LOW), fresh(3, Priority.NORMAL))
-        assert await scene.owners() == {"evt-github-2": "ready"}
+        assert await scene.lines() == {"evt-github-2": "ready"}
         await spend(4, 21)
         await scene.send(fresh(5, Priority.NORMAL))
-        assert set(await scene.owners()) == {"evt-github-2", "evt-github-5"}
+        assert set(await scene.lines()) == {"evt-github-2", "evt-github-5"}
         await spend(6, 9)
         await scene.send(fresh(7, Priority.HIGH))
-        assert set(await scene.owners()) == {"evt-github-2", "evt-github-5", "evt-github-7"}
+        assert set(await scene.lines()) == {"evt-github-2", "evt-github-5", "evt-github-7"}
         # In Seoul the next day begins at 15:00 in UTC.
         scene.clock.forward(hours=3)
         await scene.tick()
-        assert await scene.owners() == {}
+        assert await scene.lines() == {}
 
 
 async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: BackendUnderTest) -> None:
@@ -144,11 +144,11 @@ async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: B
         low = make_event(1, repo="acme/a", priority=Priority.LOW, created_at=scene.clock())
         high = make_event(2, repo="acme/b", priority=Priority.HIGH, created_at=scene.clock())
         await scene.send(low, high)
-        assert await scene.owners() == {low.id: "ready"}
+        assert await scene.lines() == {low.id: "ready"}
         scene.clock.forward(hours=4)
         await scene.measure("yellow")
         await scene.tick()
-        assert await scene.owners() == {}
+        assert await scene.lines() == {}
 
 
 async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
@@ -156,7 +156,7 @@ async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
         for level in ("orange", "red"):
             await scene.measure(level)
             await scene.send(make_event(1, priority=Priority.HIGH))
-            assert await scene.owners() == {"evt-github-1": "ready"}
+            assert await scene.lines() == {"evt-github-1": "ready"}
         await scene.measure("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1"]
@@ -184,7 +184,7 @@ async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUn
         await scene.measure("green")
         scene.clock.forward(seconds=121)
         await scene.send(make_event(1, priority=Priority.HIGH))
-        assert await scene.owners() == {"evt-github-1": "ready"}
+        assert await scene.lines() == {"evt-github-1": "ready"}
         await scene.measure("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1"]
@@ -208,7 +208,7 @@ async def test_many_that_wait_for_one_repository_do_not_keep_others_waiting(back
         await scene.measure("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1", "46"]
-        assert set((await scene.owners()).values()) == {"repo:acme/app"}
+        assert set((await scene.lines()).values()) == {"repo:acme/app"}
 
 
 async def test_an_event_that_a_person_has_spoilt_keeps_nobody_waiting(backend: BackendUnderTest) -> None:
@@ -227,7 +227,7 @@ async def test_a_budget_beyond_that_of_the_day_takes_the_whole_day(backend: Back
     async with opened(backend, dear) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/lib"))
         assert await assigned_events(scene) == ["1"]
-        assert await scene.owners() == {"evt-github-2": "money"}
+        assert await scene.lines() == {"evt-github-2": "money"}
 
 
 async def test_hundreds_that_wait_are_served_in_order_of_their_rank(backend: BackendUnderTest) -> None:

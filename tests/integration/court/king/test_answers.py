@@ -59,7 +59,7 @@ async def test_an_answer_waits_for_money(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=settings) as scene:
         task = await asking(scene)
         await scene.send(make_event(2), reply(3, task))
-        assert (await scene.owners())["evt-slack-3"] == "answer"
+        assert (await scene.lines())["evt-slack-3"] == "answer"
         assert (await scene.event("evt-slack-3")).status == "pending"
         await scene.complete(await scene.task_of("evt-github-2"))
         assert (await scene.event("evt-slack-3")).outcome == "answered"

@@ -4,11 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority
 from kingdom.court.king.reactions import reroute_event
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.king.waiting_queue import WAITING_ENTRIES
+from kingdom.court.king.waiting_queue import line_query
 from kingdom.errors import IllegalTransition
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import opened
@@ -103,7 +102,7 @@ async def test_an_event_is_dispatched_only_when_all_its_generals_have_it(backend
     async with opened(backend, PR, audit) as scene:
         await scene.measure("red")
         await scene.send(make_event(1))
-        assert await scene.owners() == {"evt-github-1": "ready"}
+        assert await scene.lines() == {"evt-github-1": "ready"}
         await scene.measure("green")
         await scene.tick()
         # Both work in one repository, so one waits for the other.
@@ -127,7 +126,7 @@ async def test_a_newer_event_takes_the_place_of_one_that_waits(backend: BackendU
         assert outcomes == ["superseded", "superseded", ""]
         reasons = [entry.data["reason"] for entry in await scene.log("event.discarded")]
         assert reasons == ["superseded by evt-github-3", "superseded by evt-github-4"]
-        assert await scene.owners() == {"evt-github-4": "repo:acme/app"}
+        assert await scene.lines() == {"evt-github-4": "repo:acme/app"}
         await scene.complete(await scene.task_of("evt-github-1"))
         # One that is assigned already is left alone.
         await scene.send(make_event(5, payload={"number": 7}))
@@ -158,14 +157,14 @@ async def test_a_debounced_event_is_held_back_for_newer_ones_and_the_newest_goes
     async with opened(backend, patient) as scene:
         first, second = (make_event(number, payload={"number": 7}) for number in (1, 2))
         await scene.send(first)
-        assert await scene.owners() == {first.id: "held"}
+        assert await scene.lines() == {first.id: "held"}
         scene.clock.forward(seconds=40)
         await scene.tick()
         await scene.send(second)
         scene.clock.forward(seconds=40)
         await scene.tick()
         # It is held since it came, not since the first came.
-        assert await scene.owners() == {second.id: "held"}
+        assert await scene.lines() == {second.id: "held"}
         scene.clock.forward(seconds=30)
         await scene.tick()
         assert (await scene.event(first.id)).outcome == "superseded"
@@ -191,7 +190,7 @@ async def test_a_general_that_is_gone_keeps_its_events_waiting_until_it_is_back(
         scene.packages.remove(PR)
         await scene.complete(await scene.task_of("evt-github-1"))
         await scene.tick()
-        assert await scene.owners() == {"evt-github-2": "absent:gen-pr"}
+        assert await scene.lines() == {"evt-github-2": "absent:gen-pr"}
         scene.packages.append(PR)
         await scene.tick()
         assert await scene.task_of("evt-github-2")
@@ -213,5 +212,5 @@ async def test_places_are_kept_in_the_order_of_their_rank(backend: BackendUnderT
         high = make_event(3, priority=Priority.HIGH)
         await scene.send(normal, high, low)
         async with scene.bus.transaction() as transaction:
-            places = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, owner="ready"))
+            places = await transaction.find(line_query("ready"))
         assert [place.doc["event_id"] for place in places] == [low.id, high.id, normal.id]

@@ -54,7 +54,7 @@ async def test_two_kings_never_give_the_last_slot_twice(backend: BackendUnderTes
                 await scene.settle()
         assert [assignment.event_id for assignment in await scene.assigned()] == ["evt-github-2"]
         assert len((await scene.quota("soldiers")).holders) == 1
-        assert await scene.owners() == {"evt-github-1": "ready"}
+        assert await scene.lines() == {"evt-github-1": "ready"}
 
 
 @pytest.mark.both_stores

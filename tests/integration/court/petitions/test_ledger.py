@@ -68,7 +68,7 @@ async def store(scene: Scene, run: Run) -> None:
                 id=run.workflow.id,
                 version=known.version if known else 0,
                 state=run.status(),
-                owner="host-a",
+                indexed={"host": "host-a"},
                 doc=run.workflow.document(),
             )
         )

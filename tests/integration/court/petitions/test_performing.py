@@ -29,7 +29,7 @@ async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -
     assert done.response["url"].startswith(f"{scene.github.url}/{REPO}/issues/1#issuecomment-")
     assert await scene.attempts(asked) == ["ACKED"]
     assert await scene.settled() == [("PetitionSettled", ROOT)]
-    assert [record.owner for record in await scene.records("petition")] == [ROOT]
+    assert [record.indexed["root"] for record in await scene.records("petition")] == [ROOT]
 
 
 async def test_a_review_carries_its_verdict(scene: Scene) -> None:

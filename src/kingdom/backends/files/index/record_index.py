@@ -1,4 +1,4 @@
-"""Find records by id in their files, and by state, owner or due time in an index that is built when first needed."""
+"""Find records by id in their files, and by state, index or due time in an index that is built when first needed."""
 
 import os
 import stat
@@ -20,6 +20,8 @@ from kingdom.errors import Transient
 
 _SUFFIX = ".json"
 _T = TypeVar("_T", str, tuple[float, str])
+# The number of an index, and a value in it.
+IndexKey = tuple[int, str]
 _log = structlog.get_logger(__name__)
 
 
@@ -30,7 +32,7 @@ class _KindIndex:
         self.headers: dict[str, RecordHeader] = {}
         self.ids: list[str] = []
         self.by_state: dict[str, list[str]] = defaultdict(list)
-        self.by_owner: dict[str, list[str]] = defaultdict(list)
+        self.by_value: dict[IndexKey, list[str]] = defaultdict(list)
         self.by_due: list[tuple[float, str]] = []
 
     def put(self, header: RecordHeader) -> None:
@@ -38,8 +40,8 @@ class _KindIndex:
         self.headers[header.id] = header
         insort(self.ids, header.id)
         insort(self.by_state[header.state], header.id)
-        if header.owner is not None:
-            insort(self.by_owner[header.owner], header.id)
+        for key in _index_keys(header):
+            insort(self.by_value[key], header.id)
         if header.due_at is not None:
             insort(self.by_due, (header.due_at, header.id))
 
@@ -49,12 +51,13 @@ class _KindIndex:
             return
         _remove_sorted(self.ids, record_id)
         _remove_sorted(self.by_state[header.state], record_id)
-        if header.owner is not None:
-            _remove_sorted(self.by_owner[header.owner], record_id)
+        for key in _index_keys(header):
+            _remove_sorted(self.by_value[key], record_id)
         if header.due_at is not None:
             _remove_sorted(self.by_due, (header.due_at, record_id))
 
-    def candidates(self, query: RecordQuery) -> Iterator[str]:
+    def candidates(self, query: RecordQuery, key: IndexKey | None) -> Iterator[str]:
+        """Yield the ids that may match a query, in its order. `key` is the index and the value of the query."""
         if query.due_by is not None:
             end = bisect_right(self.by_due, (query.due_by.timestamp(), "\U0010ffff"))
             yield from (record_id for _, record_id in self.by_due[:end])
@@ -62,10 +65,14 @@ class _KindIndex:
         ids = self.ids
         if query.state is not None:
             ids = self.by_state[query.state]
-        elif query.owner is not None:
-            ids = self.by_owner[query.owner]
-        for index in range(bisect_right(ids, query.after or ""), len(ids)):
-            yield ids[index]
+        elif key is not None:
+            ids = self.by_value[key]
+        if query.descending:
+            positions = reversed(range(len(ids) if query.after is None else bisect_left(ids, query.after)))
+        else:
+            positions = iter(range(bisect_right(ids, query.after or ""), len(ids)))
+        for position in positions:
+            yield ids[position]
 
 
 class RecordIndex:
@@ -87,7 +94,7 @@ class RecordIndex:
         if found is None:
             return None
         self._update_index(found[0])
-        return decode_record(*found)
+        return decode_record(self._kinds[kind], *found)
 
     def get_header(self, kind: str, record_id: str) -> RecordHeader | None:
         """Return the header of a record from its file. If the file was removed, remove the record from the index."""
@@ -101,19 +108,21 @@ class RecordIndex:
 
     def find(self, query: RecordQuery) -> list[Record]:
         """Return matching records."""
-        if query.kind not in self._kinds:
+        kind = self._kinds.get(query.kind)
+        if kind is None:
             return []
         found: list[Record] = []
         index = self._index(query.kind)
-        for record_id in index.candidates(query):
+        key = (kind.index_number(query.index), query.value) if query.index and query.value is not None else None
+        for record_id in index.candidates(query, key):
             if len(found) >= query.limit:
                 break
             header = index.headers[record_id]
-            if query.state not in (None, header.state) or query.owner not in (None, header.owner):
+            if query.state not in (None, header.state) or (key and key not in _index_keys(header)):
                 continue
             seen = self._find_file(query.kind, record_id)
             # A person may have moved the file since the index was built.
-            if seen is not None and query.matches(record := decode_record(*seen)):
+            if seen is not None and query.matches(record := decode_record(kind, *seen)):
                 found.append(record)
         return found
 
@@ -236,12 +245,16 @@ class RecordIndex:
             id=record_id,
             version=1,
             state=states[0],
-            owner=None,
+            index_1=None,
             due_at=None,
             created_at=changed_at,
             updated_at=changed_at,
             ended_at=changed_at if states[0] in kind.final else None,
         )
+
+
+def _index_keys(header: RecordHeader) -> list[IndexKey]:
+    return [(number, value) for number, value in enumerate(header.index_values, start=1) if value is not None]
 
 
 def _remove_sorted(items: list[_T], item: _T) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from kingdom.bus.record import IndexValues
+
 PENDING, PROCESSING, DEAD = "PENDING", "PROCESSING", "DEAD"
 # Error codes of events whose file cannot be used.
 MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
@@ -70,17 +72,24 @@ class EndedEvent(msgspec.Struct, array_like=True, gc=False):
 
 
 class RecordHeader(msgspec.Struct, array_like=True):
-    """Everything about a record except its document."""
+    """Everything about a record except its document. `index_1` to `index_3` are its values in the kind's indexes."""
 
     kind: str
     id: str
     version: int
     state: str
-    owner: str | None
+    index_1: str | None
     due_at: float | None
     created_at: float
     updated_at: float
     ended_at: float | None
+    index_2: str | None = None
+    index_3: str | None = None
+
+    @property
+    def index_values(self) -> IndexValues:
+        """Return the values of the record in the order of the indexes."""
+        return self.index_1, self.index_2, self.index_3
 
 
 class RecordWrite(msgspec.Struct, array_like=True):

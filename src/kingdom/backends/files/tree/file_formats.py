@@ -10,7 +10,7 @@ import msgspec
 
 from kingdom.backends.files.journal.entry import PROCESSING, EventRow, RecordHeader
 from kingdom.bus.envelope import STORE_KEY, Envelope
-from kingdom.bus.record import Record
+from kingdom.bus.record import Record, RecordKind
 from kingdom.errors import MalformedEvent
 
 _encode = msgspec.json.Encoder().encode
@@ -109,7 +109,9 @@ class _RecordMetadata(msgspec.Struct, rename="camel", omit_defaults=True):
     created_at: datetime
     updated_at: datetime
     id: str | None = None
-    owner: str | None = None
+    index_1: str | None = msgspec.field(name="owner", default=None)
+    index_2: str | None = None
+    index_3: str | None = None
     due_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -298,7 +300,9 @@ def encode_record_file(header: RecordHeader, doc: bytes, *, id_in_name: bool) ->
         id=None if id_in_name else header.id,
         version=header.version,
         state=header.state,
-        owner=header.owner,
+        index_1=header.index_1,
+        index_2=header.index_2,
+        index_3=header.index_3,
         due_at=to_datetime_or_none(header.due_at),
         created_at=to_datetime(header.created_at),
         updated_at=to_datetime(header.updated_at),
@@ -318,7 +322,9 @@ def decode_header(kind: str, name: str | None, content: bytes) -> RecordHeader:
         id=known.id or name or "",
         version=known.version,
         state=known.state,
-        owner=known.owner,
+        index_1=known.index_1,
+        index_2=known.index_2,
+        index_3=known.index_3,
         due_at=known.due_at.timestamp() if known.due_at else None,
         created_at=known.created_at.timestamp(),
         updated_at=known.updated_at.timestamp(),
@@ -326,8 +332,8 @@ def decode_header(kind: str, name: str | None, content: bytes) -> RecordHeader:
     )
 
 
-def decode_record(header: RecordHeader, content: bytes) -> Record:
-    """Return a record from its header and the content of its file."""
+def decode_record(kind: RecordKind, header: RecordHeader, content: bytes) -> Record:
+    """Return a record of a kind from its header and the content of its file."""
     doc = decode_document(content)
     doc.pop(STORE_KEY, None)
     return Record(
@@ -335,7 +341,7 @@ def decode_record(header: RecordHeader, content: bytes) -> Record:
         id=header.id,
         state=header.state,
         version=header.version,
-        owner=header.owner,
+        indexed=kind.name_values(header.index_values),
         due_at=to_datetime_or_none(header.due_at),
         doc=doc,
     )

@@ -25,10 +25,19 @@ event.id, event.event_id, event.event_type, event.schema_version, event.occurred
   event.crash_count, event.lease_token, event.cancel_requested, event.created_at, nullif(event.next_retry_at, 'infinity') AS due_at
 
 -- fragment: record_columns
-kind, id, version, state, owner, due_at, doc
+kind, id, version, state, owner AS index_1, index_2, index_3, due_at, doc
 
 -- fragment: dead_letter_columns
 -- next_retry_at is left out: it is infinite if an event died behind the head of its key, and the driver cannot read it.
 id, event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, aggregate_type,
        aggregate_id, attributes, payload_json, attempt_count, last_error_code, last_error_message, history, created_at,
        processed_at
+
+-- fragment: has_value
+CASE %(number)s::int WHEN 1 THEN owner = %(value)s WHEN 2 THEN index_2 = %(value)s WHEN 3 THEN index_3 = %(value)s ELSE true END
+
+-- fragment: page_up
+id > %(after)s ORDER BY id LIMIT %(limit)s::int
+
+-- fragment: page_down
+id < %(after)s ORDER BY id DESC LIMIT %(limit)s::int

@@ -49,7 +49,7 @@ SELECT stream, partition_key AS key, blocked_by FROM kingdom.outbox_key WHERE bl
 
 -- name: export_records
 -- Export records in the order of kind and id.
-SELECT kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at
+SELECT kind, id, version, state, owner AS index_1, due_at, doc, created_at, updated_at, ended_at, index_2, index_3
   FROM kingdom.record ORDER BY kind, id;
 
 -- name: export_dedup_keys
@@ -85,7 +85,7 @@ COPY kingdom.outbox_key (stream, partition_key, blocked_by) FROM STDIN;
 
 -- name: import_records
 -- Import records.
-COPY kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at) FROM STDIN;
+COPY kingdom.record (kind, id, version, state, owner, due_at, doc, created_at, updated_at, ended_at, index_2, index_3) FROM STDIN;
 
 -- name: import_dedup_keys
 -- Import dedup keys.
