@@ -94,7 +94,15 @@ REGIONS: Mapping[str, Region] = {
         ),
         16,
         "files",
-        _tests("effects", "worker_reactions", "worker_order", "worker_parts", "worker_leases", "worker_drain"),
+        _tests(
+            "effects",
+            "worker_deploy",
+            "worker_reactions",
+            "worker_order",
+            "worker_parts",
+            "worker_leases",
+            "worker_drain",
+        ),
     ),
 }
 

@@ -9,6 +9,7 @@ import pytest
 
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find_ledger
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
+from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
 from tests.contract.ageing import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
@@ -36,11 +37,15 @@ async def paying(scene: Scene, payment: Payment) -> AsyncIterator[None]:
         yield
 
 
-async def ledger_state(scene: Scene) -> str:
+async def ledger_of(scene: Scene) -> Ledger:
     async with scene.bus.transaction() as transaction:
         ledger = await find_ledger(transaction, "bank", "invoice-1")
     assert ledger is not None
-    return ledger.record.state
+    return ledger
+
+
+async def ledger_state(scene: Scene) -> str:
+    return (await ledger_of(scene)).record.state
 
 
 def nothing_open(scene: Scene) -> bool:
@@ -205,6 +210,7 @@ async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene:
         await eventually(lambda: nothing_open(scene), "the event is done")
     assert len(set(seen)) == 2
     assert calls(book) == seen[1:]
+    assert [attempt.number for attempt in (await ledger_of(scene)).document.attempts] == [1, 2]
 
 
 async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anything_else(

@@ -1,6 +1,7 @@
 """Records, events, settlements, dedup keys and the log: all or nothing."""
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -138,6 +139,18 @@ async def test_a_transaction_reads_what_it_has_put(scene: Scene) -> None:
     assert [record.id for record in opened] == ["j1", "j4"]
     assert [record.id for record in closed] == ["j2", "j3"]
     assert [record.id for record in first] == ["j1"]
+
+
+async def test_a_page_is_full_although_a_record_on_it_has_just_been_changed(scene: Scene) -> None:
+    async with scene.bus.transaction() as transaction:
+        for number in "123":
+            await transaction.put(Record(kind="job", id=number, state="open"))
+    async with scene.bus.transaction() as transaction:
+        first = await transaction.get("job", "1")
+        assert first
+        await transaction.put(replace(first, state="closed"))
+        page = await transaction.find(RecordQuery(kind="job", state="open", limit=2))
+    assert [record.id for record in page] == ["2", "3"]
 
 
 async def test_what_others_have_not_committed_is_not_seen(scene: Scene) -> None:

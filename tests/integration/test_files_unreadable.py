@@ -100,6 +100,16 @@ async def test_it_holds_back_its_own_key_and_no_other(realm: Path, refuse: Refus
         assert await numbers(bus, "line") == [0, 1]
 
 
+async def test_after_a_restart_its_key_is_unknown_and_its_whole_stream_waits(realm: Path, refuse: Refuse) -> None:
+    async with opened(realm) as bus:
+        await bus.publish(step(0), step(1), step(2, "other"))
+    refuse(first_file(realm, "line"))
+    async with opened(realm) as bus:
+        assert await numbers(bus, "line") == []
+        refuse(None)
+        assert sorted(await numbers(bus, "line")) == [0, 1, 2]
+
+
 async def test_one_that_is_running_can_be_settled(realm: Path, refuse: Refuse) -> None:
     event = ping(1)
     async with opened(realm) as bus:
