@@ -94,7 +94,8 @@ REGIONS: Mapping[str, Region] = {
         ),
         16,
         "files",
-        _tests(
+        ("tests/unit/bus/test_keeper.py", "tests/unit/bus/test_worker.py")
+        + _tests(
             "effects",
             "worker_deploy",
             "worker_reactions",

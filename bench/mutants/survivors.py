@@ -30,6 +30,9 @@ EXPLAINED: Mapping[str, str] = {
     "backends/files/store.py Store._is_nearly_current: turns 'segment != journal.start' around": (
         "it only decides whether the event loop or a thread reads the rest of the journal"
     ),
+    "bus/worker/worker.py Worker._fetch_until_stopped: turns 'not done' around": (
+        "it only decides whether a warning is logged"
+    ),
     "bus/worker/worker.py Worker._drain: skips 'self._stop_waiting_units()'": (
         "the events of the last claim then wait for a slot, and are handled or released when the grace is over"
     ),

@@ -115,6 +115,13 @@ def test_a_lease_is_renewed_at_half_its_length_and_not_before() -> None:
     assert store.asked == [{2: LONG}]
 
 
+def test_the_keeper_wakes_for_the_lease_that_is_due_first() -> None:
+    keeper = LeaseKeeper(Store(), on_lost=Notes().lost.append, on_cancelled=Notes().cancelled.append)
+    keeper.keep(lease(1, LONG))
+    keeper.keep(lease(2, SHORT))
+    assert keeper._plan_wake() <= SHORT.total_seconds() / 2
+
+
 def test_a_lease_that_the_store_does_not_know_any_more_is_lost() -> None:
     store = Store()
     store.alive = {1, 3}
