@@ -94,15 +94,18 @@ REGIONS: Mapping[str, Region] = {
         ),
         16,
         "files",
-        ("tests/unit/bus/test_keeper.py", "tests/unit/bus/test_worker.py")
-        + _tests(
-            "effects",
-            "worker_deploy",
-            "worker_reactions",
-            "worker_order",
-            "worker_parts",
-            "worker_leases",
-            "worker_drain",
+        (
+            "tests/unit/bus/test_keeper.py",
+            "tests/unit/bus/test_worker.py",
+            *_tests(
+                "effects",
+                "worker_deploy",
+                "worker_reactions",
+                "worker_order",
+                "worker_parts",
+                "worker_leases",
+                "worker_drain",
+            ),
         ),
     ),
 }
