@@ -103,7 +103,7 @@ async def save(transaction: Transaction, document: _Document, record: Record | N
             id=document.id,
             version=record.version if record else 0,
             state=document.status,
-            indexed={"root": document.root_id} if isinstance(document, Assignment) else {},
+            indexed=_indexed(document),
             doc=msgspec.to_builtins(document),
         )
     )
@@ -150,3 +150,7 @@ async def queue_message(
     await save(transaction, message)
     await transaction.publish(message_queued(message.id, thread))
     return message
+
+
+def _indexed(document: ExternalEvent | Assignment | Message) -> dict[str, str]:
+    return {"root": document.root_id} if isinstance(document, Assignment) else {}

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,7 +36,8 @@ class PastResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     details: str = ""
 
 
-class ResultKey(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ResultKey:
     """What results are about: an index of their records, and a value in it."""
 
     index: str
@@ -70,7 +70,8 @@ async def save_past_result(transaction: Transaction, result: PastResult) -> None
         return
     record_id = f"{int(result.ended_at.timestamp() * 1000):014d}-{result.assignment_id}"
     document = msgspec.to_builtins(result)
-    record = Record(kind=PAST_RESULTS.name, id=record_id, state=ACTIVE, indexed=dict(keys), doc=document)
+    indexed = {key.index: key.value for key in keys}
+    record = Record(kind=PAST_RESULTS.name, id=record_id, state=ACTIVE, indexed=indexed, doc=document)
     await transaction.put(record)
 
 

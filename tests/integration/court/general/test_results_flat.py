@@ -3,15 +3,26 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
+
+import msgspec
 
 from bench.explain import ExplainedBus
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
+from kingdom.bus.record import Record
 from kingdom.clock import utc_now
-from kingdom.workflow.past_results import PastResult, find_past_results, repo_key, save_past_result
+from kingdom.workflow.past_results import (
+    PastResult,
+    find_past_results,
+    general_repo_key,
+    repo_key,
+    save_past_result,
+)
 from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import ACTIVE, PAST_RESULTS
 
 COUNT = 3000
 LIMIT = 5
@@ -83,3 +94,38 @@ def opened_files(folder: Path) -> Iterator[list[str]]:
     sys.addaudithook(hook)
     yield paths
     active = False
+
+
+async def test_results_that_an_earlier_version_stored_once_per_key_follow_the_newer_ones(tmp_path: Path) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def result(number: int) -> PastResult:
+        return PastResult(
+            assignment_id=f"task-{number}",
+            general="gen-pr",
+            type="github.pr.comment",
+            ended_at=start + timedelta(hours=number),
+            status="success",
+            summary="done",
+            repo="acme/app",
+        )
+
+    keys = [repo_key("acme/app"), general_repo_key("gen-pr", "acme/app")]
+    async with open_bus(f"file:{tmp_path}/realm", APPLICATION.topology, APPLICATION.kinds) as bus:
+        async with bus.transaction() as transaction:
+            for number, (copy, key) in product(range(3), enumerate(keys)):
+                moment = 10**14 - int(result(number).ended_at.timestamp() * 1000)
+                record = Record(
+                    kind=PAST_RESULTS.name,
+                    id=f"{moment:014d}-task-{number}-{copy}",
+                    state=ACTIVE,
+                    indexed={"repo": key.value},
+                    doc=msgspec.to_builtins(result(number)),
+                )
+                await transaction.put(record)
+            for number in (3, 4):
+                await save_past_result(transaction, result(number))
+        async with bus.transaction() as transaction:
+            for key in keys:
+                found = await find_past_results(transaction, key, 4)
+                assert [each.assignment_id for each in found] == ["task-4", "task-3", "task-2", "task-1"]
