@@ -91,9 +91,14 @@ class GitFailed(ProgramFailed):
 
 
 async def run_git(
-    *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, stdin: IO[bytes] | None = None
+    *arguments: str,
+    cwd: Path,
+    home: Path,
+    limit: timedelta = LOCAL_LIMIT,
+    stdin: IO[bytes] | None = None,
+    at_most: int | None = None,
 ) -> str:
-    """Run git and return its output; `stdin` is read from its current position.
+    """Run git and return its output, or its first `at_most` bytes; `stdin` is read from its current position.
 
     After the time limit or a cancellation, git is killed with everything it started.
     """
@@ -132,7 +137,7 @@ async def run_git(
             words = errors.read().decode(errors="replace").strip()[-_ERROR_LENGTH_MAX:]
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
         output.seek(0)
-        return output.read().decode(errors="replace")
+        return output.read(-1 if at_most is None else at_most).decode(errors="replace")
 
 
 def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
