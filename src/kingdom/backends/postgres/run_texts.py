@@ -48,10 +48,10 @@ class PostgresRunTexts(RunTexts):
         rows = await self._read("read_text", run=run, name=name, after=after, limit=limit)
         return await asyncio.to_thread(lambda: [_piece(row) for row in rows])
 
-    async def _read(self, name: str, **parameters: Any) -> list[DictRow]:
+    async def _read(self, query: str, /, **parameters: Any) -> list[DictRow]:
         with translate_errors():
             async with self._bus.pool.connection() as connection:
-                cursor = await connection.execute(self._bus.queries[name], parameters)
+                cursor = await connection.execute(self._bus.queries[query], parameters)
                 return await cursor.fetchall()
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from kingdom.errors import ProgramFailed, Transient
+from kingdom.errors import KingdomError, Transient
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.transcripts.copied_text import MARGIN_BYTES, cut_into_pieces
@@ -15,6 +15,7 @@ from kingdom.storage.run_texts import RunTexts
 
 DIFF_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.5
+_STORE_SECONDS = 60.0
 _PIECES_AT_ONCE = 64
 _log = structlog.get_logger("kingdom.soldiers")
 
@@ -43,8 +44,8 @@ async def copy_diffs(
 ) -> None:
     """Copy the diffs of a new checkpoint to the store. `earlier` has the commits of the checkpoint before.
 
-    The diffs come from the clones of this host, which agents cannot write. While the store does not answer, this waits,
-    because the reply about the checkpoint has to wait too.
+    The diffs come from the clones of this host, which agents cannot write. While the store does not answer, this waits
+    for a while, because the reply about the checkpoint has to wait too.
     """
     for tree in trees:
         try:
@@ -54,8 +55,8 @@ async def copy_diffs(
                 if side == "base" or since != base:
                     found = await _make_diff(checkouts, redaction, tree, since, commits[tree.id])
                     await _store(texts, run, _name(checkpoint_id, tree.id, side), found)
-        except ProgramFailed as error:
-            _log.warning("the diff of a checkpoint cannot be made", checkpoint=checkpoint_id, error=str(error))
+        except (KingdomError, TimeoutError) as error:
+            _log.warning("the diff of a checkpoint is not stored", checkpoint=checkpoint_id, error=str(error))
 
 
 async def read_diff(
@@ -91,14 +92,15 @@ async def _store(texts: RunTexts, run: str, name: str, found: CheckpointDiff) ->
     data = head + found.diff.encode()
     # A room of exactly the size marks the last piece as cut.
     pieces = list(cut_into_pieces(data, 0, len(data) if found.is_cut else len(data) + 1))
-    while True:
-        try:
-            await texts.append(run, name, pieces)
-        except Transient as error:
-            _log.warning("the diff of a checkpoint cannot be stored, trying again", error=str(error))
-            await asyncio.sleep(_PAUSE_SECONDS)
-        else:
-            return
+    async with asyncio.timeout(_STORE_SECONDS):
+        while True:
+            try:
+                await texts.append(run, name, pieces)
+            except Transient as error:
+                _log.warning("the diff of a checkpoint cannot be stored, trying again", error=str(error))
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                return
 
 
 def _name(checkpoint_id: str, tree_id: str, side: DiffBase) -> str:
