@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, Process
@@ -121,6 +122,10 @@ async def run_git(
         )
         try:
             process = await asyncio.shield(starting)
+            if at_most is not None:
+                # Otherwise the diff of a hostile branch could fill the disk.
+                with suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (at_most, at_most))
             async with asyncio.timeout(limit.total_seconds()):
                 code = await process.wait()
         except TimeoutError:
@@ -132,7 +137,7 @@ async def run_git(
             raise GitFailed(f"git {_verb(arguments)} could not be started in {cwd}: {error}") from error
         finally:
             await run_to_completion(_end(starting))
-        if code:
+        if code and not (at_most is not None and code == -signal.SIGXFSZ):
             errors.seek(0)
             words = errors.read().decode(errors="replace").strip()[-_ERROR_LENGTH_MAX:]
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
