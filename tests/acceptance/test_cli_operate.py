@@ -117,7 +117,7 @@ async def test_without_the_application_a_cancelled_head_blocks_its_key(terminal:
 
 async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str) -> None:
     made = terminal.ask("bus", "retain", "--ahead-days", "2")
-    assert made["partitionsMade"] == 6
+    assert made["partitionsMade"] == 9
     assert made["dedupKeysRemoved"] == made["recordsRemoved"] == 0
     old = datetime.now(UTC).date() - timedelta(days=20)
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -75,7 +75,7 @@ async def test_a_second_writer_waits_for_a_commit_whose_answer_is_lost(bus: Post
         again = asyncio.create_task(texts.append(RUN, NAME, pieces("abcdef")))
 
         async def waits() -> bool:
-            return bool(await rows(bus, "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+            return bool(await rows(bus, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
         await eventually(waits)
         await other.commit()

@@ -38,7 +38,7 @@ class RunTexts(ABC):
     async def append(self, run: str, name: str, pieces: Sequence[TextPiece]) -> int:
         """Append consecutive pieces, all or none, and return the offset after the last stored piece of the text.
 
-        Pieces that begin before this offset are already stored and are ignored, so writing again has no effect.
+        If the first piece begins before this offset, nothing is written, so writing again has no effect.
         """
 
     @abstractmethod

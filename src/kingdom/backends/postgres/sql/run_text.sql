@@ -13,7 +13,7 @@ WITH stored AS (
     SELECT %(run)s::text, %(name)s::text, piece.start, piece.stop, piece.is_cut, piece.content
       FROM unnest(%(starts)s::bigint[], %(stops)s::bigint[], %(cuts)s::boolean[], %(contents)s::bytea[])
            AS piece (start, stop, is_cut, content)
-     WHERE NOT EXISTS (SELECT FROM stored WHERE stored.is_cut OR stored.stop > piece.start)
+     WHERE NOT EXISTS (SELECT FROM stored WHERE stored.is_cut OR stored.stop > (%(starts)s::bigint[])[1])
     RETURNING stop
 )
 SELECT greatest((SELECT max(stop) FROM added), (SELECT stop FROM stored), 0) AS stop;
