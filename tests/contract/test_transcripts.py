@@ -12,6 +12,7 @@ from kingdom.bootstrap import run_texts_of
 from kingdom.bus import Bus
 from kingdom.soldiers.agents.transcript import append_entry, read_entries, read_page, tail_offset
 from kingdom.soldiers.redaction import DEFAULT_REDACTION
+from kingdom.soldiers.transcripts import copier as copying
 from kingdom.soldiers.transcripts.copier import TranscriptCopier
 from kingdom.soldiers.transcripts.run_sessions import RunSession, locate
 from kingdom.soldiers.transcripts.sources import StoredTranscript, TranscriptFile, TranscriptSource, follow_pages
@@ -23,8 +24,15 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.templates import create_template
 from tests.contract.backends import BackendUnderTest
+from tests.patience import PATIENCE_SECONDS
 
 SOLDIER, HOST = "soldier-1790000000-123456", "host-a"
+
+
+@pytest.fixture(autouse=True)
+def _patient_copier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a copy as long as for everything else, however busy the machine is."""
+    monkeypatch.setattr(copying, "_FLUSH_SECONDS", PATIENCE_SECONDS)
 
 
 @dataclass

@@ -18,9 +18,16 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.storage.run_texts import RunTexts, TextExtent, TextPiece
 from tests.integration.processes import child
 from tests.integration.running import eventually, open_bus
+from tests.patience import PATIENCE_SECONDS
 
 RUN = "wf-1"
 SOLDIERS = ("soldier-1-1", "soldier-1-2")
+
+
+@pytest.fixture(autouse=True)
+def _patient_copier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a copy as long as for everything else, however busy the machine is."""
+    monkeypatch.setattr(copying, "_FLUSH_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

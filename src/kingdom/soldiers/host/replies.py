@@ -43,8 +43,8 @@ class HostContext:
     bus: Bus
     send: Callable[[HostReply], None]
     # If the store keeps copies of transcripts and diffs, both are set.
-    texts: RunTexts | None
-    copier: TranscriptCopier | None
+    texts: RunTexts | None = None
+    copier: TranscriptCopier | None = None
 
 
 def answer_to(command: commands.HostCommand, kind: type[_A], /, **fields: Any) -> _A:

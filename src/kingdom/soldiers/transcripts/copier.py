@@ -21,7 +21,7 @@ RUN_BYTES_MAX = 20 << 20
 COPY_EVERY_SECONDS = 1.0
 _BATCH_BYTES = 1 << 20
 # The end of a session waits at most this long for the store. The rest is copied later.
-_FLUSH_SECONDS = 5.0
+_FLUSH_SECONDS = 10.0
 # The turn of an ended agent may still append its cost.
 _LINGER_SECONDS = 60.0
 _log = structlog.get_logger("kingdom.soldiers")
