@@ -1,8 +1,5 @@
 """What a host copies to a store that several hosts share, seen by a run."""
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -10,42 +7,13 @@ import pytest
 from kingdom.soldiers.host import host as hosting
 from kingdom.soldiers.host.checkpoint_diffs import read_diff
 from kingdom.soldiers.transcripts import copier as copying
-from kingdom.storage.run_texts import RunTexts, TextExtent, TextPiece
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.status import WorkflowStatus
+from tests.fakes.run_texts import MemoryTexts
 from tests.integration.soldiers.host_scene import HostScene, writes
 from tests.patience import PATIENCE_SECONDS
 
-DIFF = "diff/"
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
-
-
-class MemoryTexts(RunTexts):
-    """Texts in memory. While `hangs`, pieces of transcripts wait forever, as for a database without an answer."""
-
-    def __init__(self, *, hangs: bool = False) -> None:
-        self.texts: dict[tuple[str, str], list[TextPiece]] = defaultdict(list)
-        self.waited = 0
-        self._hangs = hangs
-
-    async def append(self, run: str, name: str, pieces: Sequence[TextPiece]) -> int:
-        if self._hangs and not name.startswith(DIFF):
-            self.waited += 1
-            await asyncio.Event().wait()
-        text = self.texts[run, name]
-        if not text or text[-1].end <= pieces[0].start:
-            text.extend(pieces)
-        return text[-1].end
-
-    async def extents(self, run: str) -> dict[str, TextExtent]:
-        found = {name: text for (of, name), text in self.texts.items() if of == run and text}
-        return {
-            name: TextExtent(start=text[0].start, end=text[-1].end, is_cut=text[-1].is_cut)
-            for name, text in found.items()
-        }
-
-    async def read(self, run: str, name: str, after: int, limit: int) -> list[TextPiece]:
-        return [piece for piece in self.texts[run, name] if piece.end > after][:limit]
 
 
 @ONE_BACKEND
