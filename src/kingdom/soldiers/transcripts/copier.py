@@ -128,7 +128,7 @@ class TranscriptCopier:
             self._is_failing = False
         except Exception as error:  # noqa: BLE001 - a copy must never disturb the agents; it is tried again
             if not self._is_failing:
-                _log.warning("transcripts cannot be copied, trying again", soldier=session.soldier, error=str(error))
+                _log.warning("transcripts cannot be copied, trying again", soldier=session.soldier, error=repr(error))
             self._is_failing = True
 
     async def _copy(self, session: _CopiedSession) -> None:
