@@ -19,6 +19,7 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.stream import Topology
 from kingdom.errors import Misconfigured
 from kingdom.settings import DEFAULT_SCHEMA, Settings
+from kingdom.storage.run_texts import RunTexts
 from kingdom.storage.transfer import StoreTransfer
 from kingdom.trial_store import TrialStore
 
@@ -162,6 +163,15 @@ def transfer_of(bus: Bus) -> StoreTransfer:
 
         return PostgresTransfer(bus)
     raise _unknown_backend(bus)
+
+
+def run_texts_of(bus: Bus) -> RunTexts | None:
+    """Return the copies of transcripts and diffs in the store of a bus. A store on one machine has none."""
+    if not _is_postgres_bus(bus):
+        return None
+    from kingdom.backends.postgres import PostgresRunTexts
+
+    return PostgresRunTexts(bus)
 
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:

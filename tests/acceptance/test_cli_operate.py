@@ -128,7 +128,7 @@ def make_old_partition(dsn: str) -> None:
 
 async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str) -> None:
     made = terminal.ask("bus", "retain", "--ahead-days", "2")
-    assert made["partitionsMade"] == 6
+    assert made["partitionsMade"] == 9
     assert made["dedupKeysRemoved"] == made["recordsRemoved"] == 0
     make_old_partition(dsn)
     kept = terminal.ask("bus", "retain", "--ahead-days", "2", "--archive-days", "30")

@@ -178,7 +178,7 @@ class PostgresBackend(BackendUnderTest):
     def clear(self) -> None:
         self._connection.execute(
             "TRUNCATE kingdom.outbox_event, kingdom.outbox_lease, kingdom.outbox_key, kingdom.outbox_pause,"
-            " kingdom.outbox_archive, kingdom.once_key, kingdom.record, kingdom.log"
+            " kingdom.outbox_archive, kingdom.once_key, kingdom.record, kingdom.log, kingdom.run_text"
         )
 
     def holders(self) -> list[int]:

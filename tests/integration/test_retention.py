@@ -26,7 +26,7 @@ from tests.contract.backends import PatientOperations
 from tests.integration.running import at_work, eventually, numbered, open_bus, rows, statuses, stream, until_all
 
 DAY = timedelta(days=1)
-PARENTS = ("outbox_archive", "log")
+PARENTS = ("outbox_archive", "log", "run_text")
 
 
 async def partitions(bus: PostgresBus, parent: str) -> list[str]:
@@ -79,9 +79,9 @@ async def test_partitions_are_made_ahead_once(dsn: str, ahead: int) -> None:
         for parent in PARENTS:
             assert await partitions(bus, parent) == [*names(parent, 0, ahead), f"{parent}_default"]
         await finish(bus, 2)
-        today = {name for parent in PARENTS for name in names(parent, 0, 0)}
+        today = {name for parent in ("outbox_archive", "log") for name in names(parent, 0, 0)}
         assert {part for part, _ in await counts(bus)} == today
-    assert report.partitions_made == 2 * (ahead + 1)
+    assert report.partitions_made == len(PARENTS) * (ahead + 1)
     assert again.partitions_made == 0
     assert report.partitions_dropped == again.partitions_dropped == 0
 
@@ -116,14 +116,16 @@ async def test_partitions_are_dropped_by_their_age_and_each_table_has_its_own(ds
                         f"CREATE TABLE kingdom.{parent}_{day:%Y%m%d} PARTITION OF kingdom.{parent}"
                         f" FOR VALUES FROM ('{day}') TO ('{day + DAY}')"
                     )
-        report = await PostgresOperations(bus).retain(Retention(archive=7 * DAY, log=3 * DAY, partitions_ahead_days=0))
+        ages = Retention(archive=7 * DAY, log=3 * DAY, run_texts=4 * DAY, partitions_ahead_days=0)
+        report = await PostgresOperations(bus).retain(ages)
         assert await partitions(bus, "outbox_archive") == [
             *names("outbox_archive", -5, -5),
             *names("outbox_archive", 0, 0),
             "outbox_archive_default",
         ]
         assert await partitions(bus, "log") == [*names("log", 0, 0), "log_default"]
-    assert (report.partitions_made, report.partitions_dropped) == (0, 3)
+        assert await partitions(bus, "run_text") == [*names("run_text", 0, 0), "run_text_default"]
+    assert (report.partitions_made, report.partitions_dropped) == (0, 5)
 
 
 async def test_dead_letters_stay_however_old_they_are(dsn: str) -> None:

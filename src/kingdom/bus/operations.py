@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from kingdom.bus.log import LogCursor, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 
 # Counting stops at this number, so that no command reads a whole backlog. The number is then shown as "10000+".
 COUNT_LIMIT = 10_000
+_PAGE_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +89,14 @@ class DeadFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long ended events and log entries are kept, and for how many days partitions are created in advance."""
+    """How long ended events, log entries and texts of runs are kept.
+
+    Partitions are created `partitions_ahead_days` in advance.
+    """
 
     archive: timedelta = timedelta(days=7)
     log: timedelta = timedelta(days=90)
+    run_texts: timedelta = timedelta(days=7)
     partitions_ahead_days: int = 7
 
 
@@ -180,3 +185,12 @@ class Operations(ABC):
     @abstractmethod
     async def pins(self) -> list[Pin]:
         """Return everything that keeps old row versions alive, oldest first."""
+
+
+async def read_log_to_end(operations: Operations, about: str, after: LogCursor) -> tuple[list[LogEntry], LogCursor]:
+    """Return all entries of an aggregate id after a cursor, and the cursor of the last one."""
+    entries: list[LogEntry] = []
+    while page := await operations.read_log(after, _PAGE_SIZE, about):
+        entries += [logged.entry for logged in page]
+        after = page[-1].cursor
+    return entries, after

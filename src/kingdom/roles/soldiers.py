@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from kingdom.bootstrap import data_directory_of, directory_of, realm_directory_of
+from kingdom.bootstrap import data_directory_of, directory_of, is_embedded, realm_directory_of, run_texts_of
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import Bus
 from kingdom.errors import Misconfigured
@@ -70,4 +70,6 @@ def soldier_host(
         lease=timedelta(seconds=soldiers.lease_seconds),
         agent_environment=replace(agent_environment, guide=realm_directory_of(settings) / _GUIDE),
         metrics=metrics,
+        # An embedded server is used by one machine, on which transcripts can be read from their files.
+        texts=None if is_embedded(settings.database_url) else run_texts_of(bus),
     )

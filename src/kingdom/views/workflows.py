@@ -33,13 +33,3 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     file_path: str
     text: str
     versions: Sequence[str]
-
-
-class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The changes in a checkout since a commit, in git's diff format."""
-
-    work_tree_id: str
-    git_id: str
-    branch: str
-    since: str
-    diff: str

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.bootstrap import open_bus
+from kingdom.bootstrap import open_bus, run_texts_of
 from kingdom.bus import Bus, Transaction
 from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.host import host as hosting
@@ -46,6 +46,7 @@ async def run(options: dict[str, Any]) -> None:
             lease=timedelta(seconds=options["lease_seconds"]),
             environment={**ENVIRONMENT, MARK: options["mark"]},
             agent_environment=_confined_with(Path(options["files"])) if "files" in options else UNCONFINED,
+            texts=run_texts_of(bus),
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.stop)
         say("ready")

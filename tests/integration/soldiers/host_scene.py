@@ -23,6 +23,7 @@ from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import known_hosts, renew_host
 from kingdom.workflow.model.messages.events import DomainEvent
@@ -138,6 +139,7 @@ class HostScene:
         slots: int = 4,
         lease: timedelta = LEASE,
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
+        texts: RunTexts | None = None,
     ) -> SoldierHost:
         """Start a host in this process, on a bus of its own, and wait until it is registered."""
         application = engine()
@@ -152,6 +154,7 @@ class HostScene:
             lease=lease,
             environment={**ENVIRONMENT, MARK: self.mark},
             agent_environment=agent_environment,
+            texts=texts,
         )
         self._running[host] = asyncio.create_task(host.run())
         self._stack.push_async_callback(self.stop_host, host)

@@ -19,7 +19,7 @@ from tests.integration.soldiers.sources import run as run_git
 OPENING = {"kingdom.soldiers.files.agent_files", "kingdom.soldiers.files.removal"}
 
 
-@pytest.mark.parametrize("backend", ["files"], indirect=True)
+@pytest.mark.parametrize("backend", ["files", "postgres"], indirect=True)
 async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: HostScene) -> None:
     files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "files" / "may-pass"
     (files / APP).mkdir(parents=True)

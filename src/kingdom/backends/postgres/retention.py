@@ -33,6 +33,7 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
         for parent, column, keep in (
             ("outbox_archive", "processed_at", retention.archive),
             ("log", "logged_at", retention.log),
+            ("run_text", "written_at", retention.run_texts),
         ):
             table = _PartitionedTable(connection, bus.schema, parent, column)
             made += await table.make_ahead(now.date(), retention.partitions_ahead_days)

@@ -156,6 +156,20 @@ CREATE TABLE kingdom.log_default PARTITION OF kingdom.log DEFAULT;
 CREATE INDEX log_cursor ON kingdom.log (xid, seq);
 CREATE INDEX log_about ON kingdom.log (aggregate_id, xid, seq) WHERE aggregate_id <> '';
 
+-- Transcripts and diffs that hosts copy for readers on other machines. Rows are only inserted, and leave with the
+-- partition of their day. `content` is compressed by the writer. A piece is the bytes from `start` to `stop` of a text.
+CREATE TABLE kingdom.run_text (
+    run        text COLLATE "C" NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    start      bigint      NOT NULL,
+    stop       bigint      NOT NULL CHECK (stop > start),
+    is_cut     boolean     NOT NULL,
+    content    bytea       NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (written_at);
+CREATE TABLE kingdom.run_text_default PARTITION OF kingdom.run_text DEFAULT;
+CREATE INDEX run_text_end ON kingdom.run_text (run, name, stop);
+
 CREATE VIEW kingdom.outbox_all AS
 SELECT e.id, e.event_id, e.stream, e.event_type, e.schema_version, e.occurred_at, e.trace_id, e.owner_id,
        e.partition_key, e.aggregate_type, e.aggregate_id, e.attributes, e.payload_json, e.status, e.attempt_count,

@@ -22,10 +22,10 @@ from kingdom.cli.framework.hosts import folders_here
 from kingdom.cli.framework.json_result import lines
 from kingdom.cli.framework.workflow_ids import RunId, find_workflow
 from kingdom.cli.logs.commands import watch
-from kingdom.cli.logs.sessions import LogSubject
 from kingdom.clock import utc_now
 from kingdom.errors import NotFound, ProgramFailed
 from kingdom.settings import environment_of_children
+from kingdom.soldiers.transcripts.run_sessions import LogSubject
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.views.transcripts import TranscriptLine
 from kingdom.workflow import lifecycle

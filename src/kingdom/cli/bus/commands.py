@@ -181,6 +181,9 @@ async def retain(
     *,
     archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")] = 7,
     log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = 90,
+    text_days: Annotated[
+        float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep copies of transcripts and diffs.")
+    ] = 7,
     ahead_days: Annotated[
         int, typer.Option(min=1, max=DAYS_MAX, help="Create partitions for this many days ahead.")
     ] = 7,
@@ -194,7 +197,10 @@ async def retain(
     JSON: {partitionsMade, partitionsDropped, dedupKeysRemoved, recordsRemoved}.
     """
     retention = Retention(
-        archive=timedelta(days=archive_days), log=timedelta(days=log_days), partitions_ahead_days=ahead_days
+        archive=timedelta(days=archive_days),
+        log=timedelta(days=log_days),
+        run_texts=timedelta(days=text_days),
+        partitions_ahead_days=ahead_days,
     )
     async with call.bus(call.application() or application_for_any_stream(), create=False) as bus:
         report = await bootstrap.operations_of(bus).retain(retention)

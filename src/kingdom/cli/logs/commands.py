@@ -8,8 +8,10 @@ import typer
 from kingdom.bus.port import Bus
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import lines
-from kingdom.cli.logs.session_follower import SessionEntries, SessionFollower, SessionFollowerView
-from kingdom.cli.logs.sessions import LogSubject, find_subject
+from kingdom.cli.logs.session_view import SessionView, follow_sessions
+from kingdom.cli.logs.subjects import find_subject
+from kingdom.soldiers.transcripts.run_sessions import LogSubject
+from kingdom.soldiers.transcripts.session_follower import SessionEntries
 from kingdom.views.transcripts import TranscriptLine
 from kingdom.workflow import lifecycle
 from kingdom.workflow.reactions import engine
@@ -38,14 +40,15 @@ async def logs(
 ) -> None:
     """Show what the agents of a run were asked, said and did, and how each turn ended.
 
-    Of long transcripts only the end is shown. For a transcript on another machine, the entries in the store are shown.
+    Of long transcripts only the end is shown. A transcript on another machine is read from its copy in the store, which
+    lags about a second behind; without a copy, the entries of the log are shown.
 
     Example: kingdom logs last -f
 
     Example: kingdom logs soldier-1790000000-123456 --since-offset 5120 --json
 
     JSON: an object {soldier, workId, nextOffset, entry} per line; `--since-offset` continues at a nextOffset, which is
-    null for entries from the store.
+    null for entries from the log.
     """
     async with call.bus(engine(), create=False) as bus:
         await watch(
@@ -63,16 +66,16 @@ async def watch(
     since: int | None = None,
 ) -> None:
     """Print the sessions of a run. With `follow`, continue until there will be no more entries."""
-    follower, printer = SessionFollower(bus, subject), _LogPrinter(call, subject)
+    follower, printer = follow_sessions(bus, subject), _LogPrinter(call, subject)
     entries = await follower.look()
     if since is not None:
-        follower.skip_to(since)
+        await follower.skip_to(since)
     elif not everything:
-        for session in follower.skip_to_tail():
+        for session in await follower.skip_to_tail():
             call.output.note(f"The first {session.offset} bytes of {session.soldier} are left out: add --all")
     while True:
         over = not follow or subject.is_over(await lifecycle.show(bus, subject.workflow.id))
-        # The last entries are written before the run ends, so reading them after this check misses none.
+        # The last entries are written and copied before the run ends, so reading them after this check misses none.
         entries += await follower.look()
         async for news in follower.read_new_entries(entries):
             printer.print(news)
@@ -85,24 +88,21 @@ async def watch(
 
 
 class _LogPrinter:
-    """Prints new entries. For a session on another machine, it also prints once where the transcript is."""
+    """Prints new entries, and notes about parts that cannot be shown."""
 
     def __init__(self, call: CommandCall, subject: LogSubject) -> None:
         self._output = call.output
-        self._view = SessionFollowerView(subject.workflow)
-        self._places: set[str] = set()
+        self._view = SessionView(subject.workflow)
 
     def print(self, news: SessionEntries) -> None:
         session, output = news.session, self._output
+        for note in news.notes:
+            output.note(f"{session.soldier}: {note}")
         if output.json:
             for entry, end in zip(news.entries, news.ends, strict=True):
                 output.document(
                     TranscriptLine(soldier=session.soldier, work_id=session.work_id, next_offset=end, entry=entry)
                 )
             return
-        lines = list(self._view.lines(news))
-        if lines and session.place and session.soldier not in self._places:
-            self._places.add(session.soldier)
-            output.note(f"From the store; the transcript is on {session.place}")
-        for line in lines:
+        for line in self._view.lines(news):
             output.console.print(line, soft_wrap=True)

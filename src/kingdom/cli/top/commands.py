@@ -21,9 +21,8 @@ from kingdom.cli.explain.view import explain_view
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.hosts import host_of
 from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
-from kingdom.cli.logs.session_follower import SessionFollower, SessionFollowerView
-from kingdom.cli.logs.sessions import LogSubject
-from kingdom.cli.workflow.results import agent_text_view, differences
+from kingdom.cli.logs.session_view import SessionView, follow_sessions
+from kingdom.cli.workflow.results import agent_text_view, describe_diff, differences
 from kingdom.cli.workflow.view import tree_view
 from kingdom.clock import utc_now
 from kingdom.court.status import StatusSources
@@ -31,6 +30,7 @@ from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
 from kingdom.roles import declare_application
 from kingdom.soldiers.settings import SoldierSettings
+from kingdom.soldiers.transcripts.run_sessions import LogSubject
 from kingdom.text import printable
 from kingdom.top.run_views import ReadContent, RunViews
 from kingdom.top.store_client import StoreClient
@@ -90,8 +90,7 @@ def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
         found = await differences(bus, settings, await lifecycle.show(bus, run_id))
         parts: list[RenderableType] = []
         for each in found:
-            suffix = "" if each.diff else ": no difference"
-            parts.append(Text(printable(f"{each.git_id}, {each.branch} since {each.since[:12]}{suffix}"), style="bold"))
+            parts.append(Text(printable(describe_diff(each)), style="bold"))
             parts.append(agent_text_view(each.diff, "diff"))
         return Group(*parts)
 
@@ -110,15 +109,14 @@ def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
 async def _transcript(bus: Bus, run_id: str) -> ReadContent:
     """Return a function that reads new lines of a run's sessions. Its first call skips most of a long transcript."""
     run = await lifecycle.show(bus, run_id)
-    follower, view = SessionFollower(bus, LogSubject(run)), SessionFollowerView(run)
+    follower, view = follow_sessions(bus, LogSubject(run)), SessionView(run)
     waiting = await follower.look()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
-        for session in follower.skip_to_tail()
+        for session in await follower.skip_to_tail()
     ]
     if not follower.sessions:
         notes.append(Text("No agent has started yet; its messages will appear here.", style="dim"))
-    shown_places: set[str] = set()
 
     async def more() -> Sequence[RenderableType]:
         lines: list[RenderableType] = [*notes]
@@ -126,10 +124,7 @@ async def _transcript(bus: Bus, run_id: str) -> ReadContent:
         notes.clear()
         waiting.clear()
         async for news in follower.read_new_entries(entries):
-            place = news.session.place
-            if place and place not in shown_places:
-                shown_places.add(place)
-                lines.append(Text(printable(f"From the store; the transcript is on {place}"), style="yellow"))
+            lines.extend(Text(printable(f"{news.session.soldier}: {note}"), style="yellow") for note in news.notes)
             lines.extend(view.lines(news))
         return lines
 

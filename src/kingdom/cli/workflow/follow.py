@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from rich.live import Live
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.log import LogCursor, LogEntry
-from kingdom.bus.operations import Operations
+from kingdom.bus.log import LogCursor
+from kingdom.bus.operations import Operations, read_log_to_end
 from kingdom.bus.port import Bus
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall
@@ -31,7 +31,6 @@ _CODES = {
     WorkflowStatus.AWAITING: exit_code.WAITING,
 }
 _POLL_SECONDS = 0.2
-_PAGE_SIZE = 500
 # When events wait longer than this, the process that handles them is probably not running.
 _UNHANDLED_SECONDS = 5.0
 # A missing process is searched once in this many polls.
@@ -56,15 +55,6 @@ async def follow(
     return workflow, 0 if workflow.status is wanted else _CODES[workflow.status]
 
 
-async def new_entries(operations: Operations, workflow_id: str, since: LogCursor) -> tuple[list[LogEntry], LogCursor]:
-    """Return the log entries of a run after a cursor, and the cursor of the last one."""
-    entries: list[LogEntry] = []
-    while page := await operations.read_log(since, _PAGE_SIZE, workflow_id):
-        entries += [logged.entry for logged in page]
-        since = page[-1].cursor
-    return entries, since
-
-
 def _has_stopped(workflow: Workflow) -> bool:
     """Return whether a run does not continue by itself."""
     about_to_start = workflow.status is WorkflowStatus.READY and workflow.starts_when_ready
@@ -74,7 +64,7 @@ def _has_stopped(workflow: Workflow) -> bool:
 async def _show_progress(call: CommandCall, bus: Bus, workflow_id: str, since: LogCursor) -> Workflow:
     if call.output.json or not call.output.console.is_terminal:
         async for workflow in _poll(call, bus, workflow_id):
-            entries, since = await new_entries(operations_of(bus), workflow_id, since)
+            entries, since = await read_log_to_end(operations_of(bus), workflow_id, since)
             call.output.say(*(log_line(workflow, entry) for entry in entries))
         return workflow
     with Live(console=call.output.console, auto_refresh=False) as live:

@@ -8,6 +8,7 @@ import typer
 
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor, LogEntry
+from kingdom.bus.operations import read_log_to_end
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordQuery
 from kingdom.cli.framework.command import CommandCall, Limit, command
@@ -15,7 +16,6 @@ from kingdom.cli.framework.hosts import host_of
 from kingdom.cli.framework.json_result import array, lines, one
 from kingdom.cli.framework.output import to_json_object
 from kingdom.cli.framework.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
-from kingdom.cli.workflow.follow import new_entries
 from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, next_commands, tree_view
 from kingdom.clock import utc_now
 from kingdom.views.bus import LogEntryView
@@ -138,7 +138,7 @@ async def _show_history(call: CommandCall, bus: Bus, workflow: Workflow, work: W
     operations, cursor = operations_of(bus), LogCursor()
     while True:
         ended = not follow or (await lifecycle.show(bus, workflow.id)).ended_at is not None
-        entries, cursor = await new_entries(operations, workflow.id, cursor)
+        entries, cursor = await read_log_to_end(operations, workflow.id, cursor)
         for entry in entries:
             if work is None or _is_about(entry, work):
                 if call.output.json:

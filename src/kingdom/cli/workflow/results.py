@@ -5,27 +5,23 @@ from typing import Annotated
 import typer
 from rich.syntax import Syntax
 
+from kingdom.bootstrap import run_texts_of
 from kingdom.bus.port import Bus, Transaction
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.hosts import folders_here
 from kingdom.cli.framework.json_result import array
 from kingdom.cli.framework.workflow_ids import RunId, find_checkpoint, find_task, find_workflow, short
 from kingdom.errors import NotFound
-from kingdom.soldiers.checkouts.checkout import GitPolicy
-from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
-from kingdom.soldiers.host.command_input import local_checkout, report_document_id
+from kingdom.soldiers.host.command_input import report_document_id
+from kingdom.soldiers.host.run_diffs import RunDiffs, TreeDiff
 from kingdom.soldiers.sandbox.egress_ledger import EgressAttempt, read_attempts
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.text import plain, printable
-from kingdom.views.workflows import RunReport, TreeDiff
-from kingdom.workflow.model.resources.git import Git
+from kingdom.views.workflows import RunReport
 from kingdom.workflow.model.run.work import Task, Work
-from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Workflow
-from kingdom.workflow.model.status import WorkTreeStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import DOCUMENTS, load_resource
+from kingdom.workflow.records import DOCUMENTS
 
 app = typer.Typer()
 BASE = "base"
@@ -76,11 +72,14 @@ async def diff(
     *,
     since: Annotated[str, typer.Option(metavar="base|CHECKPOINT", help="The state to compare with.")] = BASE,
 ) -> None:
-    """Print the changes of a run in its checkouts, including uncommitted ones; its host must be this machine.
+    """Print the changes of a run in its checkouts, including uncommitted ones.
+
+    If the checkouts are on another machine, the changes up to the last checkpoint are read from the store.
 
     Example: kingdom workflow diff last --since w1-c1
 
-    JSON: an array of {workTreeId, gitId, branch, since, diff}.
+    JSON: an array of {workTreeId, gitId, branch, since, until, diff, note}; until is empty unless the diff ends at a
+    checkpoint, and note says what is not in the diff.
     """
     async with call.bus(engine(), create=False) as bus:
         found = await differences(bus, call.realm.soldiers, await find_workflow(bus, workflow_id), since)
@@ -120,14 +119,15 @@ async def egress(call: CommandCall, workflow_id: RunId) -> None:
 
 async def differences(bus: Bus, settings: SoldierSettings, workflow: Workflow, since: str = BASE) -> list[TreeDiff]:
     """Return the changes in each checkout of a run since a checkpoint or the base."""
-    ready = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]
-    if not ready:
-        branches = ", ".join(f"{tree.branch} of {tree.ref.git_id}" for tree in workflow.work_trees) or "none"
-        raise NotFound(f"workflow {workflow.id} has no checkout now; its branches: {branches}")
-    folders = await folders_here(bus, workflow, "checkout")
-    use = GitPolicy.for_profile(settings.sandbox, may_commit=settings.may_commit)
-    trees = RunCheckouts(folders.repositories, home=folders.directory, git_policy=use)
-    return [await _diff(bus, workflow, tree, trees, folders, since) for tree in ready]
+    point = None if since == BASE else find_checkpoint(workflow, since)
+    return await RunDiffs(bus, run_texts_of(bus), settings).current(workflow, point)
+
+
+def describe_diff(found: TreeDiff) -> str:
+    """Return in one line what a diff compares, and what is not in it."""
+    what = "" if found.diff else ": no difference"
+    note = f" ({found.note})" if found.note else ""
+    return f"{found.git_id}, {found.branch} since {found.since[:12]}{what}{note}"
 
 
 def agent_text_view(text: str, lexer: str) -> Syntax:
@@ -157,23 +157,9 @@ def _why_no_report(workflow: Workflow, task: Task | None) -> str:
     return ", ".join(f"{short(workflow, each.id)} is {each.report.status}" for each in tasks)
 
 
-async def _diff(
-    bus: Bus, workflow: Workflow, tree: WorkTree, trees: RunCheckouts, folders: HostFolders, since: str
-) -> TreeDiff:
-    async with bus.transaction() as transaction:
-        _, git = await load_resource(transaction, Git, tree.ref.git_id)
-    checkout = local_checkout(workflow, tree, git, folders)
-    point = None if since == BASE else find_checkpoint(workflow, since)
-    # A repository that was added after the checkpoint is compared with its base.
-    commit = (point and point.commits.get(tree.id)) or await trees.base_commit(checkout)
-    text = await trees.diff(checkout, commit)
-    return TreeDiff(work_tree_id=tree.id, git_id=git.id, branch=tree.branch, since=commit, diff=text)
-
-
 def _show_diff(call: CommandCall, found: TreeDiff, *, several: bool) -> None:
-    if several or not found.diff:
-        what = "" if found.diff else ": no difference"
-        call.output.note(f"{found.git_id}, {found.branch} since {found.since[:12]}{what}")
+    if several or not found.diff or found.note:
+        call.output.note(describe_diff(found))
     _print(call, found.diff, lexer="diff")
 
 

@@ -62,8 +62,12 @@ def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> 
 
 
 def store_retention(settings: RetentionSettings) -> Retention:
-    """Return how long the store keeps handled events and its log."""
-    return Retention(archive=timedelta(days=settings.queue_days), log=timedelta(days=settings.logs_days))
+    """Return how long the store keeps handled events, its log, and copies of transcripts and diffs."""
+    return Retention(
+        archive=timedelta(days=settings.queue_days),
+        log=timedelta(days=settings.logs_days),
+        run_texts=timedelta(days=settings.session_logs_days),
+    )
 
 
 def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) -> list[SideFile]:

@@ -50,7 +50,7 @@ TranscriptEntry = dict[str, Any]
 # All errors of decoding text that another program wrote.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-_PAGE_BYTES = 1 << 20
+PAGE_BYTES = 1 << 20
 
 # Raises one of UNREADABLE if a line is not a JSON object.
 decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
@@ -157,25 +157,30 @@ def inspect_transcript(
     return inspect(entries, prompt_id)
 
 
-def read_page(path: Path, offset: int = 0, *, at_most: int = _PAGE_BYTES) -> TranscriptPage:
-    """Return about `at_most` bytes of entries from an offset on.
+def read_page(path: Path, offset: int = 0, *, at_most: int = PAGE_BYTES) -> TranscriptPage:
+    """Return about `at_most` bytes of entries from an offset on."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return parse_page(file, offset, at_most)
+
+
+def parse_page(lines: Iterable[bytes], offset: int, at_most: int) -> TranscriptPage:
+    """Return about `at_most` bytes of entries from lines, the first of which is at an offset.
 
     An incomplete last line is left for the next page; a line that cannot be decoded is skipped.
     """
     entries: list[TranscriptEntry] = []
     ends: list[int] = []
     position = offset
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            position += len(line)
-            if (entry := try_decode_entry(line)) is not None:
-                entries.append(entry)
-                ends.append(position)
-            if position - offset >= at_most:
-                break
+    for line in lines:
+        if not line.endswith(b"\n"):
+            break
+        position += len(line)
+        if (entry := try_decode_entry(line)) is not None:
+            entries.append(entry)
+            ends.append(position)
+        if position - offset >= at_most:
+            break
     return TranscriptPage(entries, position, ends)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, Process
@@ -91,9 +92,14 @@ class GitFailed(ProgramFailed):
 
 
 async def run_git(
-    *arguments: str, cwd: Path, home: Path, limit: timedelta = LOCAL_LIMIT, stdin: IO[bytes] | None = None
+    *arguments: str,
+    cwd: Path,
+    home: Path,
+    limit: timedelta = LOCAL_LIMIT,
+    stdin: IO[bytes] | None = None,
+    at_most: int | None = None,
 ) -> str:
-    """Run git and return its output; `stdin` is read from its current position.
+    """Run git and return its output, or its first `at_most` bytes; `stdin` is read from its current position.
 
     After the time limit or a cancellation, git is killed with everything it started.
     """
@@ -116,6 +122,10 @@ async def run_git(
         )
         try:
             process = await asyncio.shield(starting)
+            if at_most is not None:
+                # Otherwise the diff of a hostile branch could fill the disk.
+                with suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (at_most, at_most))
             async with asyncio.timeout(limit.total_seconds()):
                 code = await process.wait()
         except TimeoutError:
@@ -127,12 +137,12 @@ async def run_git(
             raise GitFailed(f"git {_verb(arguments)} could not be started in {cwd}: {error}") from error
         finally:
             await run_to_completion(_end(starting))
-        if code:
+        if code and not (at_most is not None and code == -signal.SIGXFSZ):
             errors.seek(0)
             words = errors.read().decode(errors="replace").strip()[-_ERROR_LENGTH_MAX:]
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
         output.seek(0)
-        return output.read().decode(errors="replace")
+        return output.read(-1 if at_most is None else at_most).decode(errors="replace")
 
 
 def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -96,8 +96,14 @@ class Repository:
         finally:
             os.close(lock)
 
-    async def git(self, *arguments: str, limit: timedelta = LOCAL_LIMIT, stdin: IO[bytes] | None = None) -> str:
-        """Run git in this repository."""
+    async def git(
+        self,
+        *arguments: str,
+        limit: timedelta = LOCAL_LIMIT,
+        stdin: IO[bytes] | None = None,
+        at_most: int | None = None,
+    ) -> str:
+        """Run git in this repository, and return its output or the first `at_most` bytes of it."""
         if not self.path.is_dir():
             raise ProgramFailed(
                 f"there is no clone at {self.path}: the host creates it with the first checkout, and migrates clones of"
@@ -105,7 +111,8 @@ class Repository:
             )
         self._restore_config()
         directory = f"--git-dir={self.path}"
-        return await run_git(directory, *arguments, cwd=self.path, home=self.home, limit=limit, stdin=stdin)
+        options = {"cwd": self.path, "home": self.home}
+        return await run_git(directory, *arguments, **options, limit=limit, stdin=stdin, at_most=at_most)
 
     async def import_pack(self, pack: IO[bytes]) -> None:
         """Import a pack from the file's current position; if any object is broken, nothing is imported."""
@@ -171,6 +178,11 @@ class Repository:
     async def merge_base(self, one: str, other: str) -> str:
         """Return the newest common ancestor of two commits."""
         return (await self.git("merge-base", one, other)).strip()
+
+    async def diff(self, since: str, until: str, at_most: int | None) -> str:
+        """Return the first `at_most` bytes of a unified diff between two commits."""
+        options = ("--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options")
+        return await self.git("diff", *options, since, until, "--", at_most=at_most)
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
         """Delete a branch and the ref `start` of its beginning, unless the branch has commits that its base lacks."""

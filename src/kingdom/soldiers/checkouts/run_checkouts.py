@@ -155,6 +155,10 @@ class RunCheckouts:
         with _disk_failures():
             return await self._checkout(tree).diff(since)
 
+    async def diff_commits(self, tree: CheckoutSpec, since: str, until: str, at_most: int | None) -> str:
+        """Return the first `at_most` bytes of a unified diff between two commits, from the clone of this host."""
+        return await self._repository(tree).diff(since, until, at_most)
+
     async def base_commit(self, tree: CheckoutSpec) -> str:
         """Return the commit from which the checkout started, wherever its base branch is now."""
         if commit := await self._repository(tree).resolve_commit(tree.start_ref):

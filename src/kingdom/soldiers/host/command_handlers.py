@@ -19,6 +19,7 @@ from kingdom.soldiers.agent_tools.calls import GUIDE
 from kingdom.soldiers.agents.port import Launch
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
+from kingdom.soldiers.host.checkpoint_diffs import copy_diffs
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
 from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply
@@ -31,7 +32,7 @@ from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.text import with_reason
 from kingdom.workflow.model.messages import answers, commands
-from kingdom.workflow.model.run.work import session_of, soldier_of
+from kingdom.workflow.model.run.work import SOLDIER_PREFIX, session_of, soldier_of
 from kingdom.workflow.records import RESULT, RESULT_STATE
 
 VERIFY_LIMIT = timedelta(minutes=10)
@@ -130,9 +131,19 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep the verified commit of each checkout as a checkpoint."""
     command = command_input.command
-    commits = await context.checkouts.checkpoint(
-        command_input.select_trees(*command.work_tree_ids), command.checkpoint_id
-    )
+    trees = command_input.select_trees(*command.work_tree_ids)
+    commits = await context.checkouts.checkpoint(trees, command.checkpoint_id)
+    if context.texts:
+        await copy_diffs(
+            context.texts,
+            context.checkouts,
+            context.agent_environment.redaction,
+            command.workflow_id,
+            command.checkpoint_id,
+            trees,
+            commits,
+            command_input.checkpointed,
+        )
     return closing_reply(command_input, answer_to(command, answers.CheckpointCreated, commits=commits))
 
 
@@ -192,7 +203,11 @@ async def _launch(
     """Return how to start the agent of a Work; a session token joins the soldier's id and the agent's session."""
     command = command_input.command
     token = command.session or ""
-    soldier_id = soldier_of(token) or f"soldier-{int(time.time())}-{secrets.randbelow(10**6):06d}"
+    soldier_id = soldier_of(token) or f"{SOLDIER_PREFIX}{int(time.time())}-{secrets.randbelow(10**6):06d}"
+    if context.copier:
+        context.copier.begin(command.workflow_id, soldier_id, workplace.redaction)
+        # This callback runs last, when nothing more is written to the transcript.
+        stack.push_async_callback(context.copier.end, soldier_id)
     tools = workplace.create_tools(context.bus)
     meter = workplace.create_meter()
     if meter is not None:

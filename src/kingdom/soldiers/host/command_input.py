@@ -1,6 +1,6 @@
 """Everything that a host needs to execute one command, read from the store when the command is accepted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that a reply closes.
 
     `ended` means that the run has ended for good. A run that a person started has no `assignment_id`. `sessions` are
-    the session tokens of the other Works.
+    the session tokens of the other Works. `checkpointed` has the last valid checkpoint's commit of each checkout.
     """
 
     command: C
@@ -40,6 +40,7 @@ class CommandInput(Generic[C]):
     mcp_servers: tuple[McpServer, ...] = ()
     reports: dict[str, str]
     sessions: tuple[str, ...] = ()
+    checkpointed: dict[str, str] = field(default_factory=dict)
 
     def select_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
         """Return checkouts by their ids."""
@@ -70,6 +71,7 @@ async def load_command_input(
         mcp_servers=servers,
         reports=reports,
         sessions=tuple(each.agent.session for each in workflow.works if each is not work and each.agent.session),
+        checkpointed={tree: commit for each in workflow.valid_checkpoints() for tree, commit in each.commits.items()},
     )
 
 

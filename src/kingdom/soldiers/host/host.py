@@ -27,8 +27,10 @@ from kingdom.soldiers.host.command_input import load_command_input, local_checko
 from kingdom.soldiers.host.reporter import Reporter
 from kingdom.soldiers.host.running_commands import RunningCommands
 from kingdom.soldiers.processes.leftovers import kill_leftover_processes
+from kingdom.soldiers.transcripts.copier import TranscriptCopier
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow.host_liveness import boot_time
 from kingdom.workflow.hosts import find_host, register_host, renew_host, retire_host
 from kingdom.workflow.model.messages.catalog import COMMAND_TYPES
@@ -82,6 +84,7 @@ class SoldierHost:
         lease: timedelta = LEASE,
         environment: Mapping[str, str] = ENVIRONMENT,
         metrics: "WorkerMetrics | None" = None,
+        texts: RunTexts | None = None,
     ) -> None:
         self._bus = bus
         self._name = name
@@ -90,6 +93,7 @@ class SoldierHost:
         self._lease = lease
         self._agent_environment = agent_environment
         self._reporter = Reporter(bus, agent_environment.redaction)
+        self._copier = TranscriptCopier(texts, folders, agent_environment.redaction) if texts else None
         self._commands = RunningCommands(
             client,
             folders,
@@ -98,6 +102,8 @@ class SoldierHost:
             environment=environment,
             agent_environment=agent_environment,
             bus=bus,
+            texts=texts,
+            copier=self._copier,
         )
         streams = [f"soldier.{name}", f"soldier.{name}.control"]
         self._worker = Worker(bus, self._dispatcher(), streams, name=name, metrics=metrics)
@@ -120,6 +126,8 @@ class SoldierHost:
                 asyncio.create_task(self._guard_lease(), name="kingdom-host-guard"),
                 asyncio.create_task(self._remove_old_runs(), name="kingdom-host-old-runs"),
             ]
+            if self._copier:
+                tasks.append(asyncio.create_task(self._copier.run(), name="kingdom-transcript-copier"))
             for task in tasks:
                 # A host that cannot reply or renew its lease would look alive and do nothing.
                 task.add_done_callback(lambda ended: None if ended.cancelled() else self.stop(at_once=True))
@@ -131,6 +139,8 @@ class SoldierHost:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_FLUSH_SECONDS):
                         await self._reporter.wait_until_sent()
+                if self._copier:
+                    await self._copier.flush()
                 for task in tasks:
                     task.cancel()
                 ended = await asyncio.gather(*tasks, return_exceptions=True)

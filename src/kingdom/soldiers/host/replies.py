@@ -14,8 +14,10 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, RunCheckout
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.transcripts.copier import TranscriptCopier
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow.model.messages import answers, commands
 
 ERROR_LENGTH_MAX = 2000
@@ -40,6 +42,9 @@ class HostContext:
     agent_environment: AgentEnvironment
     bus: Bus
     send: Callable[[HostReply], None]
+    # If the store keeps copies of transcripts and diffs, both are set.
+    texts: RunTexts | None = None
+    copier: TranscriptCopier | None = None
 
 
 def answer_to(command: commands.HostCommand, kind: type[_A], /, **fields: Any) -> _A:

@@ -20,8 +20,10 @@ from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers
 from kingdom.soldiers.host.reporter import HostReply, Reporter
 from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.transcripts.copier import TranscriptCopier
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.messages.commands import HostCommand
 
@@ -57,6 +59,8 @@ class RunningCommands:
         environment: Mapping[str, str],
         agent_environment: AgentEnvironment,
         bus: Bus,
+        texts: RunTexts | None = None,
+        copier: TranscriptCopier | None = None,
     ) -> None:
         self._reporter = reporter
         self._agents = RunningAgents(client, slots, self._agent_gone)
@@ -70,6 +74,8 @@ class RunningCommands:
             agent_environment=agent_environment,
             bus=bus,
             send=reporter.send,
+            texts=texts,
+            copier=copier,
         )
         self._running: dict[str, _RunningCommand] = {}
         # For each Work, the last command that stopped its agent.

@@ -19,6 +19,7 @@ class HostFolders:
     runs/{workflow}/reports/               every version of every report
     logs/sessions/{soldier}.json, .err     the transcript and the standard error of an agent
     logs/sessions/{workflow}.egress.jsonl  hosts that the programs of a run requested
+    copying/{soldier}                      the run of a session whose transcript is being copied to the store
 
     `results` is where people find the soldiers and sessions of an assignment, by default state/results.
     """
@@ -30,13 +31,14 @@ class HostFolders:
         self.runs = self.directory / "runs"
         self.work_spaces = self.directory / "workspace"
         self.sessions = self.directory / "logs" / "sessions"
+        self.copying = self.directory / "copying"
         self.lock = self.directory / "host.lock"
 
     def create(self) -> None:
         """Create the folders that every host has."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Code, homes, sockets and transcripts are private.
-        for folder in (self.repositories, self.runs, self.work_spaces, self.sessions):
+        for folder in (self.repositories, self.runs, self.work_spaces, self.sessions, self.copying):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
 

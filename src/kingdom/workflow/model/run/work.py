@@ -122,6 +122,10 @@ class WorkAgent(WorkPart, kw_only=True):
         return self.status in {AgentStatus.STARTING, AgentStatus.RUNNING}
 
 
+# Every soldier id begins with this.
+SOLDIER_PREFIX = "soldier-"
+
+
 def soldier_of(session: str) -> str:
     """Return the soldier id in a session token, which is `soldier/session`."""
     return session.partition("/")[0]

@@ -1,0 +1,119 @@
+"""Read new entries of a run's sessions: from transcripts or their copies, and from the log for other sessions."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from kingdom.bus.log import LogCursor, LogEntry
+from kingdom.bus.operations import Operations, read_log_to_end
+from kingdom.bus.port import Bus
+from kingdom.soldiers.agents.transcript import TranscriptEntry
+from kingdom.soldiers.transcripts.logged_entries import to_transcript_entry
+from kingdom.soldiers.transcripts.run_sessions import (
+    LogSubject,
+    RunSession,
+    current_sessions,
+    locate,
+    started_session,
+)
+from kingdom.soldiers.transcripts.sources import TranscriptSource
+from kingdom.storage.run_texts import RunTexts
+from kingdom.workflow import lifecycle
+
+# Only this much of the end of a run's transcripts is shown by default.
+_TAIL_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEntries:
+    """New entries of a session. `ends` has the offset in the transcript after each entry, or None for a log entry.
+
+    `notes` say which part of the transcript is not shown, and are given once.
+    """
+
+    session: RunSession
+    entries: Sequence[TranscriptEntry]
+    ends: Sequence[int | None]
+    notes: Sequence[str] = ()
+
+
+class SessionFollower:
+    """Reads the new entries of a run's sessions. `texts` are the copies in the store, if it has any."""
+
+    def __init__(self, bus: Bus, operations: Operations, texts: RunTexts | None, subject: LogSubject) -> None:
+        self.sessions: dict[str, RunSession] = {}
+        self._bus = bus
+        self._operations = operations
+        self._texts = texts
+        self._subject = subject
+        self._cursor = LogCursor()
+        # The soldier of each Work according to the log so far.
+        self._soldiers: dict[str, str] = {}
+
+    async def look(self) -> list[LogEntry]:
+        """Find new sessions, and return the log entries since the last call."""
+        run = self._subject.workflow
+        entries, self._cursor = await read_log_to_end(self._operations, run.id, self._cursor)
+        begun = [session for entry in entries if (session := started_session(entry))]
+        # Old log entries may have been removed, so the sessions in the record of the run are added.
+        for session in (*begun, *current_sessions(run)):
+            if self._subject.has(session) and session.soldier not in self.sessions:
+                await locate(self._bus, self._texts, session, await lifecycle.show(self._bus, run.id))
+                self.sessions[session.soldier] = session
+        return entries
+
+    async def skip_to(self, offset: int) -> None:
+        """Skip everything before an offset of the newest transcript."""
+        readable = [(session, source) async for session, source in self._transcripts()]
+        for session, source in readable:
+            session.offset = await source.size()
+        for session, _ in readable[-1:]:
+            session.offset = offset
+
+    async def skip_to_tail(self) -> list[RunSession]:
+        """Skip all but the end of the newest transcripts. Return the sessions whose beginning is skipped."""
+        size, skipped = _TAIL_BYTES, []
+        for session, source in reversed([each async for each in self._transcripts()]):
+            session.offset = await source.tail(size)
+            size = max(size - await source.size(), 0)
+            if session.offset:
+                skipped.append(session)
+        return skipped
+
+    async def read_new_entries(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
+        """Yield new entries: first from the log for sessions without a source, then from the transcripts."""
+        for entry in logged:
+            if news := await self._convert_log_entry(entry):
+                yield news
+        for session in self.sessions.values():
+            while session.source:
+                page = await session.source.read(session.offset)
+                if page.next_offset == session.offset:
+                    break
+                session.offset = page.next_offset
+                yield SessionEntries(session, page.entries, page.ends, await self._new_notes(session))
+
+    async def _transcripts(self) -> AsyncIterator[tuple[RunSession, TranscriptSource]]:
+        for session in self.sessions.values():
+            if session.source and await session.source.size():
+                yield session, session.source
+
+    async def _new_notes(self, session: RunSession) -> list[str]:
+        notes = await session.source.missing_parts(session.place) if session.source else []
+        new = [note for note in notes if note not in session.notes]
+        session.notes.update(new)
+        return new
+
+    async def _convert_log_entry(self, entry: LogEntry) -> SessionEntries | None:
+        if begun := started_session(entry):
+            self._soldiers[begun.work_id] = begun.soldier
+        work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]
+        session = self.sessions.get(self._soldiers.get(work_id, ""))
+        if session is None or session.source is not None:
+            return None
+        converted = await to_transcript_entry(self._bus, self._subject.workflow, entry)
+        if converted is None:
+            return None
+        note = f"From the log; the transcript is on {session.place}"
+        notes = [] if note in session.notes else [note]
+        session.notes.update(notes)
+        return SessionEntries(session, [converted], [None], notes)

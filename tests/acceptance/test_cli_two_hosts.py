@@ -1,0 +1,117 @@
+"""Runs on two hosts, read on a third machine that has the directory of neither."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kingdom.bootstrap import open_bus
+from kingdom.soldiers.agents.transcript import read_entries
+from kingdom.workflow.reactions import engine
+from kingdom.workflow.records import HOSTS
+from tests.acceptance.runs import Runs, script, write
+from tests.acceptance.terminal import Terminal, eventually
+
+EAST, WEST = "east", "west"
+
+
+async def carry_away(store: str) -> None:
+    """Let the store say that each host is another machine."""
+    application = engine()
+    async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
+        for name in (EAST, WEST):
+            record = await transaction.get(HOSTS.name, name)
+            assert record is not None
+            await transaction.put(replace(record, doc={**record.doc, "machine": f"machine-{name}"}))
+
+
+@contextlib.contextmanager
+def two_hosts(runs: Runs, store: str) -> Iterator[None]:
+    start = runs.terminal.start
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(start("role", "engine", "--json-logs"))
+        for name in (EAST, WEST):
+            folder = str(runs.directory / name)
+            host = start("role", "host", "--json-logs", "--slots", "1", "--name", name, "--directory", folder)
+            stack.enter_context(host).logs("host registered")
+        asyncio.run(carry_away(store))
+        yield
+
+
+def host_of(runs: Runs, workflow_id: str) -> str:
+    def placed() -> str:
+        placement = runs.ask("show", workflow_id)["workflow"]["placement"]
+        return placement["host"] if placement else ""
+
+    return eventually(placed)
+
+
+def entries_in_file(runs: Runs, host: str, workflow_id: str) -> list[dict[str, Any]]:
+    """Return what the soldiers of a run wrote on their host, in the order of its Works."""
+    works = runs.ask("show", workflow_id)["workflow"]["works"]
+    soldiers = [work["agent"]["session"].partition("/")[0] for work in works]
+    return [
+        entry
+        for soldier in soldiers
+        for entry in read_entries(runs.directory / host / "logs" / "sessions" / f"{soldier}.json")
+    ]
+
+
+@pytest.fixture
+def runs(terminal: Terminal, tmp_path: Path) -> Runs:
+    runs = Runs(terminal, tmp_path)
+    waits = script({"say": "I wait"}, {"wait_for": "app/go"}, write("a.txt", "hello"), {"answer": "I went"})
+    after = script({"say": f"long {'x' * 200_000}"}, write("b.txt", "again"), {"answer": "done"})
+    runs.template("Far", {"name": "first", "tasks": [waits]}, {"name": "second", "tasks": [after]})
+    return runs
+
+
+def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: str) -> None:
+    with two_hosts(runs, dsn):
+        ids = [runs.ask("create", "far", "--start")["id"] for _ in range(2)]
+        hosts = {workflow_id: host_of(runs, workflow_id) for workflow_id in ids}
+        assert set(hosts.values()) == {EAST, WEST}
+        with runs.terminal.start("logs", ids[0], "-f", "--all") as looking:
+            eventually(lambda: any("said      I wait" in line for line in looking.said()) and "seen")
+            for workflow_id, host in hosts.items():
+                (runs.directory / host / "runs" / workflow_id / "trees" / f"{workflow_id}-tree1" / "go").touch()
+            assert looking.ends() == 0
+            said = "\n".join(looking.said())
+            assert said.index("answered  I went") < said.index("── w2 second") < said.index("answered  done")
+        for workflow_id in ids:
+            runs.reaches(workflow_id, "COMPLETED")
+    for workflow_id, host in hosts.items():
+        written = entries_in_file(runs, host, workflow_id)
+        # Not even a reader on the same machine could open these files.
+        (runs.directory / host).rename(runs.directory / f"{host}-away")
+        reads_everything(runs, workflow_id, host, written)
+
+
+def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict[str, Any]]) -> None:
+    read = runs.terminal.run("logs", workflow_id, "--all", "--json")
+    assert (read.code, read.err) == (0, "")
+    assert [line["entry"] for line in read.documents] == written
+    middle = read.documents[-3]
+    rest = runs.terminal.run("logs", workflow_id, "--since-offset", str(middle["nextOffset"]), "--json")
+    assert rest.documents == read.documents[-2:]
+
+    diff = runs.run("diff", workflow_id)
+    assert diff.code == 0, diff.err
+    assert "+hello" in diff.out
+    assert "+again" in diff.out
+    assert f"as of checkpoint {workflow_id}-w2-c1" in diff.err
+    (since,) = runs.ask("diff", workflow_id, "--since", "w1-c1")
+    assert "+again" in since["diff"]
+    assert "+hello" not in since["diff"]
+    shown = runs.ask("show", workflow_id)["workflow"]
+    assert [since["since"], since["until"]] == [next(iter(each["commits"].values())) for each in shown["checkpoints"]]
+
+    story = runs.terminal.ask("explain", workflow_id)
+    assert story["status"] == "COMPLETED"
+    works = [moment["work_id"] for moment in story["moments"] if moment["work_id"]]
+    assert {f"{workflow_id}-w1", f"{workflow_id}-w2"} <= set(works)
+    assert host in str(story)
