@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import total_ordering
 from typing import Any
 
 from kingdom.bus.envelope import current_trace_id
@@ -25,12 +26,16 @@ class LogEntry:
     aggregate_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class LogCursor:
-    """The position of a reader. `epoch` orders transactions, and `sequence` orders the entries of a transaction."""
+    """The position of a reader. `sequence` orders all entries of a log; `epoch` identifies the transaction."""
 
     epoch: int = 0
     sequence: int = 0
+
+    def __lt__(self, other: "LogCursor") -> bool:
+        return self.sequence < other.sequence
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.sequence}"

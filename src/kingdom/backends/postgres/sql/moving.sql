@@ -63,7 +63,7 @@ SELECT stream, reason, actor, since FROM kingdom.outbox_pause ORDER BY stream;
 -- name: export_log
 -- Export the log in its order.
 SELECT l.type, l.actor, l.data, l.at, l.trace_id, l.aggregate_type, l.aggregate_id, l.logged_at
-  FROM kingdom.log l ORDER BY l.xid, l.seq;
+  FROM kingdom.log l ORDER BY l.seq;
 
 -- name: lock_store
 -- Make writers wait until the import ends. Readers see the empty store until then.
