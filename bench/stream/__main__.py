@@ -122,7 +122,7 @@ async def _run(url: str, options: argparse.Namespace) -> dict[str, Any]:
         "held": [len(client.held) for client in clients],
         "kills": server.kills,
         "cuts": cuts,
-        "connections": sum(each.client.connections for each in (*clients, *pages)),
+        "connections": sum(each.connections for each in [c.client for c in clients] + [p.client for p in pages]),
         "seconds": round(time.monotonic() - started, 1),
     }
 
@@ -168,7 +168,8 @@ async def _following(
 
     async def open_page(number: int) -> None:
         # Each page is opened at another time, while the writers write.
-        while max((len(client.held) for client in clients), default=0) < options.entries * number // (_PAGES + 1):
+        wanted = options.entries * number // (_PAGES + 1)
+        while max(len(client.held) for client in clients) < wanted:  # noqa: ASYNC110 - several clients make it true
             await asyncio.sleep(_POLL_SECONDS)
         pages.append(page := await Page.open(url, bus, options.variant))
         await page.follow()

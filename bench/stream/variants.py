@@ -22,26 +22,28 @@ def _send_no_ids() -> None:
         return b": no id\n\n"
 
     log_feed.encode_frame = without_id
-    log_feed.encode_position = stream.encode_position = no_position
+    log_feed.encode_position = no_position
+    stream.encode_position = no_position  # type: ignore[attr-defined] # broken on purpose
 
 
 def _ignore_open_writers() -> None:
     from kingdom.backends.postgres.log_horizon import LogHorizon, LogWriters  # noqa: PLC0415 - needs the driver
 
-    def observe(horizon: Any, seen: LogWriters) -> None:
+    def observe(horizon: LogHorizon, seen: LogWriters) -> None:
         horizon.sequence = seen.last
 
-    LogHorizon.observe = observe  # type: ignore[method-assign] # broken on purpose
+    broken: Any = LogHorizon
+    broken.observe = observe
 
 
-def _ask_after_every_cut() -> None:
+def _ignore_last_event_id() -> None:
     """Resume at the end of the log, as a server does that ignores `Last-Event-ID`."""
     stream._parse_position = lambda text: LogCursor() if text == "start" else None
 
 
 SERVER_VARIANTS: dict[str, Callable[[], None]] = {
     "no-id": _send_no_ids,
-    "no-resume": _ask_after_every_cut,
+    "no-resume": _ignore_last_event_id,
     "no-horizon": _ignore_open_writers,
 }
 VARIANTS = (*SERVER_VARIANTS, CURSOR_AFTER_DATA)

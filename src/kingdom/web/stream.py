@@ -9,10 +9,10 @@ from datetime import datetime
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from kingdom.bus.log import LogCursor, LogEntry
-from kingdom.bus.metrics import PREFIX
+from kingdom.bus.metrics import PREFIX, LogStreamMetrics
 from kingdom.bus.operations import Operations
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError
@@ -103,17 +103,9 @@ class LogStream:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
-        clients = Gauge(f"{prefix}_web_stream_clients", "Open streams", registry=registry)
-        clients.set_function(lambda: len(self._connections))
-        lag = Gauge(
-            f"{prefix}_web_stream_lag_seconds",
-            "Age of the oldest open transaction that delays log entries",
-            registry=registry,
-        )
-        lag.set_function(lambda: self._feed.lag_seconds)
-        self._drops = Counter(
-            f"{prefix}_web_stream_dropped", "Streams closed because the client was too slow", registry=registry
-        )
+        self._metrics = LogStreamMetrics(registry, prefix=prefix)
+        self._metrics.clients.set_function(lambda: len(self._connections))
+        self._metrics.lag.set_function(lambda: self._feed.lag_seconds)
 
     @property
     def figures(self) -> StreamFigures:
@@ -187,7 +179,7 @@ class LogStream:
                 await client.write(b"retry: %d\n: the server is stopping\n\n" % _RETRY_MS)
         except (TooSlowError, TimeoutError):
             self._dropped += 1
-            self._drops.inc()
+            self._metrics.dropped.inc()
             client.abort()
         except KingdomError as error:
             # The stream cannot say this in its protocol, and the client resumes after the last entry that it has.

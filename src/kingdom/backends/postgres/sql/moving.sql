@@ -99,12 +99,6 @@ COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 -- Import the log. Entries get new cursors, so a cursor of the old store has no meaning here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
 
--- name: renumber_restored_log
--- Make hidden log entries visible after the restore of a dump. If the old server had higher transaction numbers, the
--- transactions of its entries seem to be in the future here, and read_log does not return them. They get the number of
--- this transaction, which no reader has passed yet, so every reader will see them. `seq` keeps their order.
-UPDATE kingdom.log SET xid = pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
-
 -- name: rebuild_keys
 -- Create a row for each key with open events. The head is the event with a finite next_retry_at. If an open event has a
 -- lower id than the head, it was redriven while the head was in flight, and is handled after the head (`rewind`).
