@@ -4,7 +4,6 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -97,17 +96,19 @@ class LogFeed:
         """Return whether the entries after a cursor are in the buffer."""
         return self._first <= after <= self.position
 
-    async def next(self, after: LogCursor, wait_seconds: float) -> list[Frame]:
-        """Return the buffered frames after a cursor. Wait for the first; return none after the wait or a `wake`."""
+    async def next(self, after: LogCursor, wait_seconds: float) -> list[Frame] | None:
+        """Return the buffered frames after a cursor, after waiting for the first.
+
+        Return None if none came in time, and an empty list after a `wake`.
+        """
+        if self._first <= after >= self.position:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return None
         if after < self._first:
             raise TooSlowError
-        if after >= self.position:
-            changed = self._changed
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_seconds):
-                    await changed.wait()
-            if after < self._first:
-                raise TooSlowError
         start = bisect_right(self._frames, after, key=lambda frame: frame.cursor)
         return self._frames[start : start + PAGE_ENTRIES]
 

@@ -248,12 +248,9 @@ class _Client:
         if (expires := self._connection.session.expires_at) is not None:
             wait = min(wait, max(0.0, (expires - utc_now()).total_seconds()))
         frames = await self._feed.next(after, wait)
-        if self.has_ended:
-            return after
-        if not frames:
+        if frames is None and not self.has_ended:
             await self.write(b": ping\n" + encode_position(after))
-            return after
-        return await self._send(frames)
+        return await self._send(frames) if frames and not self.has_ended else after
 
     async def write(self, data: bytes) -> None:
         """Write, and fail if the client does not take the data in time."""

@@ -1,7 +1,7 @@
 """A server of the live stream and its clients, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,10 +18,16 @@ LOOPBACK = "127.0.0.1"
 
 
 @asynccontextmanager
-async def serving(stream: LogStream, session: StreamSession | None = None) -> AsyncIterator[str]:
+async def serving(
+    stream: LogStream,
+    session: StreamSession | None = None,
+    check: Callable[[web.Request], Awaitable[None]] | None = None,
+) -> AsyncIterator[str]:
     """Serve a stream on loopback, and return the address of the server."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        if check:
+            await check(request)
         return await stream.handle(request, session)
 
     app = web.Application()
