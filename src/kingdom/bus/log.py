@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import total_ordering
 from typing import Any
 
 from kingdom.bus.envelope import current_trace_id
@@ -26,7 +25,6 @@ class LogEntry:
     aggregate_id: str = ""
 
 
-@total_ordering
 @dataclass(frozen=True, slots=True)
 class LogCursor:
     """The position of a reader. `sequence` orders all entries of a log; `epoch` identifies the transaction."""
@@ -36,6 +34,15 @@ class LogCursor:
 
     def __lt__(self, other: "LogCursor") -> bool:
         return self.sequence < other.sequence
+
+    def __le__(self, other: "LogCursor") -> bool:
+        return self.sequence <= other.sequence
+
+    def __gt__(self, other: "LogCursor") -> bool:
+        return self.sequence > other.sequence
+
+    def __ge__(self, other: "LogCursor") -> bool:
+        return self.sequence >= other.sequence
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.sequence}"

@@ -101,7 +101,7 @@ class LogFeed:
 
         Return None if none came in time, and an empty list after a `wake`.
         """
-        if self._first <= after >= self.position:
+        if after >= self.position:
             try:
                 async with asyncio.timeout(wait_seconds):
                     await self._changed.wait()
