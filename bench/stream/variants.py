@@ -22,8 +22,9 @@ def _send_no_ids() -> None:
         return b": no id\n\n"
 
     log_feed.encode_frame = without_id
-    log_feed.encode_position = no_position
-    stream.encode_position = no_position  # type: ignore[attr-defined] # broken on purpose
+    modules: tuple[Any, ...] = (log_feed, stream)
+    for module in modules:
+        module.encode_position = no_position
 
 
 def _ignore_open_writers() -> None:

@@ -16,6 +16,9 @@ from kingdom.errors import Conflict
 _ENTRIES_MAX = 8
 _PAUSE_MAX_SECONDS = 0.02
 _ROLLBACK_SHARE = 0.1
+# Some transactions stay open after they have written for longer than a server waits between two reads.
+_LONG_SHARE = 0.1
+_LONG_SECONDS = 0.4
 
 
 class RolledBackError(Exception):
@@ -66,7 +69,8 @@ async def _transaction(bus: Bus, name: str, chance: random.Random) -> AsyncItera
         await asyncio.sleep(chance.uniform(0, _PAUSE_MAX_SECONDS))
         async with postgres.join(connection) as transaction:
             yield transaction
-        await asyncio.sleep(chance.uniform(0, _PAUSE_MAX_SECONDS))
+        long = chance.random() < _LONG_SHARE
+        await asyncio.sleep(_LONG_SECONDS if long else chance.uniform(0, _PAUSE_MAX_SECONDS))
         if rolls_back:
             raise RolledBackError
 
