@@ -282,7 +282,7 @@ CASES = {
     "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
     "find_due": Case(finding(RecordQuery(kind="thing", due_by=utc_now())), 160, {"record_due"}),
     "once": Case(take_once, 30, {"once_key_pkey"}),
-    "append": Case(append, 200, set()),
+    "append": Case(append, 200, set(), {"log_seq_seq"}),
     "read_log": Case(read_log, 20, {LOG}),
     "read_log_about": Case(read_log_about, 30, {"log_default_aggregate_id_seq_idx"}),
     "log_end": Case(log_end, 10, {LOG}),
