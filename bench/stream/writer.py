@@ -16,9 +16,10 @@ from kingdom.errors import Conflict
 _ENTRIES_MAX = 8
 _PAUSE_MAX_SECONDS = 0.02
 _ROLLBACK_SHARE = 0.1
-# Some transactions stay open after they have written for longer than a server waits between two reads.
+# Some transactions stay open after they have written, until others have written this many entries.
 _LONG_SHARE = 0.1
-_LONG_SECONDS = 0.4
+_LONG_ENTRIES = 30
+_LONG_SECONDS = 3.0
 
 
 class RolledBackError(Exception):
@@ -70,9 +71,21 @@ async def _transaction(bus: Bus, name: str, chance: random.Random) -> AsyncItera
         async with postgres.join(connection) as transaction:
             yield transaction
         long = chance.random() < _LONG_SHARE
-        await asyncio.sleep(_LONG_SECONDS if long else chance.uniform(0, _PAUSE_MAX_SECONDS))
+        await (_until_others_wrote(connection) if long else asyncio.sleep(chance.uniform(0, _PAUSE_MAX_SECONDS)))
         if rolls_back:
             raise RolledBackError
+
+
+async def _until_others_wrote(connection: Any) -> None:
+    async def last_number() -> int:
+        cursor = await connection.execute("SELECT last_value FROM kingdom.log_seq_seq")
+        return int((await cursor.fetchone())[0])
+
+    wanted = await last_number() + _LONG_ENTRIES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LONG_SECONDS):
+            while await last_number() < wanted:
+                await asyncio.sleep(_PAUSE_MAX_SECONDS)
 
 
 def _with_doc(record: Record, doc: dict[str, Any]) -> Record:
