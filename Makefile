@@ -95,6 +95,7 @@ chaos:
 	$(BIN)/python -m bench.chaos --system --seconds 90 --json -
 	$(BIN)/python -m bench.hostile --json -
 	$(BIN)/python -m bench.trading --json -
+	$(BIN)/python -m bench.stream --json -
 
 crash-sweep:
 	$(BIN)/python -m bench.crash_sweep --json -

@@ -2,10 +2,11 @@
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
-from kingdom.bus import Bus, LogCursor, LogEntry, LoggedEntry, Operations
+from kingdom.bus import Bus, LogCursor, LogEntry, LoggedEntry, Operations, Record
 from tests.contract.scene import Scene, eventually
 
 
@@ -165,3 +166,36 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
         assert reader.seen == readers[0].seen
     whole: list[LoggedEntry] = await scene.read_log()
     assert [logged.entry.type for logged in whole] == readers[0].seen
+
+
+async def test_an_effect_never_comes_before_its_cause(scene: Scene) -> None:
+    async with scene.backend.caller(scene.bus) as late, scene.backend.caller(scene.bus) as unrelated:
+        # A transaction gets its number with its first write, here before the cause exists.
+        async with late.join() as transaction:
+            await transaction.put(Record(kind="job", id="early", state="open"))
+        async with unrelated.join() as transaction:
+            await transaction.put(Record(kind="job", id="unrelated", state="open"))
+        await append(scene.bus, "cause")
+        async with late.join() as transaction:
+            await transaction.append(entry("effect"))
+        await late.commit()
+        # An older transaction that stays open delays neither.
+        assert await scene.log_types() == ["cause", "effect"]
+        await unrelated.rollback()
+
+
+async def test_the_log_is_kept_after_its_own_cursors_and_not_after_those_of_another_store(scene: Scene) -> None:
+    await append(scene.bus, "one", "two")
+    read, end = await scene.read_log(), await scene.operations.log_end()
+    for cursor in (LogCursor(), read[0].cursor, read[1].cursor, end):
+        assert await scene.operations.keeps_log_after(cursor)
+    assert not await scene.operations.keeps_log_after(LogCursor(end.epoch + 1_000_000, end.sequence + 1_000_000))
+
+
+async def test_an_open_writer_is_the_lag_of_the_log(scene: Scene) -> None:
+    async with scene.backend.caller(scene.bus) as writer:
+        assert await scene.operations.log_lag() == timedelta()
+        async with writer.join() as transaction:
+            await transaction.append(entry("open"))
+        assert await scene.operations.log_lag() > timedelta()
+        await writer.rollback()

@@ -25,12 +25,24 @@ class LogEntry:
     aggregate_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LogCursor:
-    """The position of a reader. `epoch` orders transactions, and `sequence` orders the entries of a transaction."""
+    """The position of a reader. `sequence` orders all entries of a log; `epoch` identifies the transaction."""
 
     epoch: int = 0
     sequence: int = 0
+
+    def __lt__(self, other: "LogCursor") -> bool:
+        return self.sequence < other.sequence
+
+    def __le__(self, other: "LogCursor") -> bool:
+        return self.sequence <= other.sequence
+
+    def __gt__(self, other: "LogCursor") -> bool:
+        return self.sequence > other.sequence
+
+    def __ge__(self, other: "LogCursor") -> bool:
+        return self.sequence >= other.sequence
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.sequence}"

@@ -171,12 +171,21 @@ class Operations(ABC):
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """Return the entries after the cursor. If `about` is given, return only the entries of this aggregate id.
 
-        A reader never misses or repeats an entry, even if transactions commit in another order than they began.
+        A reader never misses or repeats an entry, even if transactions commit in another order than they began. An
+        entry comes after all entries that its transaction could know.
         """
 
     @abstractmethod
     async def log_end(self) -> LogCursor:
         """Return the cursor of the newest entry that readers can see."""
+
+    @abstractmethod
+    async def keeps_log_after(self, cursor: LogCursor) -> bool:
+        """Return False if retention may have removed entries after the cursor, or if it is from another store."""
+
+    @abstractmethod
+    async def log_lag(self) -> timedelta:
+        """Return the age of the oldest open transaction that holds back newer log entries, or zero."""
 
     @abstractmethod
     async def retain(self, retention: Retention) -> RetentionReport:

@@ -51,12 +51,11 @@ async def read_facts(settings: Settings, clock: Callable[[], datetime]) -> Datab
 async def _read_log_facts(connection: psycopg.AsyncConnection[dict[str, Any]], schema: str) -> dict[str, Any]:
     cursor = await connection.execute("SELECT to_regclass(%s) IS NOT NULL AS exists", (f"{schema}.log",))
     if not (await cursor.fetchone() or {}).get("exists"):
-        return {"hidden_entries": 0, "lost_transactions_at": None}
+        return {"lost_transactions_at": None}
     log = sql.Identifier(schema, "log")
-    hidden = "(SELECT count(*) FROM {log} WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())) AS hidden_entries"
     # The predicate `aggregate_id <> ''` makes the partial index on aggregate_id usable.
-    lost = "(SELECT max(at) FROM {log} WHERE aggregate_id = %s AND aggregate_id <> '' AND at > now() - %s)"
-    query = sql.SQL(f"SELECT {hidden}, {lost} AS lost_transactions_at").format(log=log)
+    lost = "SELECT max(at) AS lost_transactions_at FROM {log} WHERE aggregate_id = %s AND aggregate_id <> ''"
+    query = sql.SQL(lost + " AND at > now() - %s").format(log=log)
     cursor = await connection.execute(query, (LOST_TRANSACTIONS, _LOST_TRANSACTIONS_SHOWN))
     return await cursor.fetchone() or {}
 

@@ -38,7 +38,6 @@ def database_checks() -> list[Check]:
         "database-timeouts": judge_timeouts,
         "database-transactions": judge_transactions,
         "database-clock": judge_clock,
-        "database-log": judge_log,
     }
     remedy = "read the log of the server: `kingdom doctor` got no answer from it"
     return [Check(name=name, run=partial(_check_database, judge), remedy=remedy) for name, judge in judges.items()]
@@ -136,14 +135,6 @@ def judge_clock(facts: DatabaseFacts) -> CheckResult:
     if apart > _SKEW_FAIL:
         return fail(f"{summary}: leases and heartbeats are misjudged", _SYNC_CLOCK)
     return warn(summary, _SYNC_CLOCK) if apart > _SKEW_WARN else ok(summary)
-
-
-def judge_log(facts: DatabaseFacts) -> CheckResult:
-    """Judge whether readers see the whole log."""
-    if not facts.hidden_entries:
-        return ok("readers see every entry")
-    count = "1 entry is" if facts.hidden_entries == 1 else f"{facts.hidden_entries} entries are"
-    return warn(f"{count} hidden: the dump comes from a server with higher transaction numbers", "kingdom bus migrate")
 
 
 async def _check_database(judge: Callable[[DatabaseFacts], CheckResult], context: CheckContext) -> CheckResult:

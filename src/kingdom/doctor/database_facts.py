@@ -36,7 +36,6 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The version, settings and limits of a server.
 
     `clock_ahead` is how far its clock is ahead of this machine's, with an error of at most half of `round_trip`.
-    `hidden_entries` counts log entries with a transaction number that this server has not reached yet.
     `lost_transactions_at` is when a worker last found that the server had lost a confirmed transaction.
     `settings` are the values that a new session gets. Settings that this version of the server lacks are left out.
     """
@@ -54,7 +53,6 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     connection_count: int
     standby_count: int
     oldest_transaction: OldestTransaction | None
-    hidden_entries: int
     lost_transactions_at: datetime | None
     clock_ahead: timedelta
     round_trip: timedelta

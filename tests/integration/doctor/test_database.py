@@ -25,7 +25,6 @@ CHECKS = (
     "database-timeouts",
     "database-transactions",
     "database-clock",
-    "database-log",
 )
 FEW = 30
 _numbers = itertools.count()
@@ -67,20 +66,6 @@ async def test_a_database_that_lacks_migrations_is_reported(database: str) -> No
     assert (found["store"].status, found["migrations"].status, found["roles"].status) == ("ok", "fail", "skipped")
     assert "0001_create_bus" in found["migrations"].found
     assert found["migrations"].fix == "kingdom bus migrate"
-
-
-async def test_a_log_that_a_dump_brought_from_an_older_server_is_reported_until_it_is_migrated(database: str) -> None:
-    await migrate(database)
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO kingdom.log (xid, at, type, actor, trace_id, aggregate_type, aggregate_id, data)"
-            " VALUES ((pg_current_xact_id()::text::bigint + 1000000)::text::xid8, now(), 'a', 'b', '', '', '', '{}')"
-        )
-    report = await look_at("database-log", url=database)
-    assert (report.status, report.fix) == ("warn", "kingdom bus migrate")
-    assert "1 entry is hidden" in report.found
-    await migrate(database)
-    assert (await look_at("database-log", url=database)).status == "ok"
 
 
 async def test_a_database_that_does_not_answer_is_reported_once() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -64,6 +65,12 @@ class DeadLetters(Operations):
         raise NotImplementedError
 
     async def log_end(self) -> LogCursor:
+        raise NotImplementedError
+
+    async def keeps_log_after(self, cursor: LogCursor) -> bool:
+        raise NotImplementedError
+
+    async def log_lag(self) -> timedelta:
         raise NotImplementedError
 
     async def retain(self, retention: Retention) -> RetentionReport:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -245,9 +246,22 @@ class FilesOperations(Operations):
             with self._store.shared():
                 # Sync the claims too. If a power loss removed them, later log entries would get their offsets.
                 self._store.journal.sync()
-                return LogCursor(self._store.journal.end, 0) if self._store.events.log_sequence else LogCursor()
+                last = self._store.events.log_sequence
+                return LogCursor(self._store.journal.end, last) if last else LogCursor()
 
         return await self._bus.in_thread(end)
+
+    async def keeps_log_after(self, cursor: LogCursor) -> bool:
+        """See `Operations.keeps_log_after`."""
+        if cursor == LogCursor():
+            return True
+        oldest, end = await self.read_log(LogCursor(), 1), await self.log_end()
+        # The numbers of a store of files have no gaps.
+        return bool(oldest) and oldest[0].cursor.sequence - 1 <= cursor.sequence <= end.sequence
+
+    async def log_lag(self) -> timedelta:
+        """See `Operations.log_lag`. A store of files has no open transactions that have written."""
+        return timedelta()
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See `Operations.retain`."""

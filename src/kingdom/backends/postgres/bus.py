@@ -22,6 +22,7 @@ from psycopg.types.json import set_json_loads
 from kingdom.backends.postgres.claim_pace import ClaimPace
 from kingdom.backends.postgres.connection import Connection, Pool, with_timeouts
 from kingdom.backends.postgres.faults import translate_errors
+from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import entry_rows, read_deliveries
@@ -123,6 +124,7 @@ class PostgresBus(Bus):
         self._highest_token = 0
         self._reap_from = 0
         self._next_full_reap = 0.0
+        self.log_horizon, self.log_horizon_lock = LogHorizon(), asyncio.Lock()
         self._renewal: psycopg.Connection[DictRow] | None = None
         self._renewal_lock = threading.Lock()
 
@@ -319,11 +321,9 @@ class PostgresBus(Bus):
 
     def _renewal_connection(self) -> psycopg.Connection[DictRow]:
         if self._renewal is None or self._renewal.closed:
+            threshold = None if self._through_pgbouncer else 1
             self._renewal = _RenewalConnection.connect(
-                self.dsn,
-                autocommit=True,
-                row_factory=dict_row,
-                prepare_threshold=None if self._through_pgbouncer else 1,
+                self.dsn, autocommit=True, row_factory=dict_row, prepare_threshold=threshold
             )
             self._renewal.isolation_level = IsolationLevel.READ_COMMITTED
             for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_TIMEOUT):

@@ -1,8 +1,12 @@
 """Operations on PostgreSQL. Each change by an operator is one short transaction, which also writes a log entry."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 from uuid import UUID
 
@@ -12,6 +16,7 @@ from psycopg.rows import DictRow
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.faults import translate_errors
+from kingdom.backends.postgres.log_horizon import LogWriters
 from kingdom.backends.postgres.retention import retain
 from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope, to_json
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
@@ -27,10 +32,15 @@ from kingdom.bus.operations import (
     StreamStats,
 )
 from kingdom.bus.record import refuse_unstorable
-from kingdom.errors import Conflict, NotFound
+from kingdom.errors import Conflict, NotFound, Unavailable
 
 # `pins` reports what keeps old row versions alive. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
+# Most writers announce their numbers or end within milliseconds. So look again a few times before returning less.
+_HORIZON_LOOKS = 5
+_HORIZON_PAUSE = 0.005
+# How long the first reader in a process waits for writers that have announced no numbers.
+_HORIZON_SECONDS = 5.0
 _DeadChange = Callable[[Connection, DictRow, str], Awaitable[bool]]
 
 
@@ -124,14 +134,44 @@ class PostgresOperations(Operations):
 
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
         """See `Operations.read_log`."""
-        parameters = {"xid": str(after.epoch), "seq": after.sequence, "limit": limit, "about": about}
+        horizon = await self._log_horizon(after.sequence)
+        parameters = {"seq": after.sequence, "horizon": horizon, "limit": limit, "about": about}
         query = "read_log" if about is None else "read_log_about"
         return [read_entry(row) for row in await self._read(query, parameters)]
 
     async def log_end(self) -> LogCursor:
         """See `Operations.log_end`."""
-        row = (await self._read("log_end", {}))[0]
-        return LogCursor(int(row["xid"]), row["seq"])
+        rows = await self._read("log_end", {"horizon": await self._log_horizon()})
+        return LogCursor(int(rows[0]["xid"]), rows[0]["seq"]) if rows else LogCursor()
+
+    async def keeps_log_after(self, cursor: LogCursor) -> bool:
+        """See `Operations.keeps_log_after`."""
+        known = {"xid": str(cursor.epoch), "seq": cursor.sequence}
+        return cursor == LogCursor() or bool(await self._read("find_log_entry", known))
+
+    async def log_lag(self) -> timedelta:
+        """See `Operations.log_lag`."""
+        return timedelta(seconds=(await self._read("log_lag", {}))[0]["seconds"])
+
+    async def _log_horizon(self, needed: int | None = None) -> int:
+        """Return the number up to which the log is complete. Wait briefly if it is not beyond the needed number."""
+        horizon, deadline = self._bus.log_horizon, time.monotonic() + _HORIZON_SECONDS
+        for attempt in count(1):
+            # The horizon needs the observations in their order.
+            async with self._bus.log_horizon_lock:
+                rows = await self._read("log_horizon", {})
+                announced = {row["writer"]: row["announced"] for row in rows if row["writer"]}
+                horizon.observe(LogWriters(rows[0]["server"], rows[0]["seq"], announced))
+            known = horizon.sequence
+            if known is not None and (horizon.is_current or attempt >= _HORIZON_LOOKS or known > (needed or known)):
+                return known
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_HORIZON_PAUSE)
+        raise Unavailable(
+            "an open transaction has written to the log, so the log cannot be read yet:"
+            " end the transaction; `kingdom bus pins` shows it"
+        )
 
     async def retain(self, retention: Retention) -> RetentionReport:
         """See `Operations.retain`."""

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from kingdom.backends.postgres.connection import with_timeouts
 from kingdom.backends.postgres.faults import translate_errors
-from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema, load_queries
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, in_schema
 from kingdom.errors import Misconfigured
 
 _log = structlog.get_logger(__name__)
@@ -53,15 +53,10 @@ async def pending_migrations(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Mig
 
 
 async def migrate(dsn: str, schema: str = DEFAULT_SCHEMA) -> list[Migration]:
-    """Migrate a schema to this version and return the applied migrations. Concurrent calls are safe.
-
-    After the restore of a dump from another server, this also makes hidden log entries visible.
-    """
+    """Migrate a schema to this version and return the applied migrations. Concurrent calls are safe."""
     with translate_errors():
         async with await _connect(dsn) as connection:
-            applied = [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
-            await _renumber_restored_log(connection, schema)
-            return applied
+            return [migration for migration in all_migrations() if await _apply(connection, schema, migration)]
 
 
 async def _connect(dsn: str) -> AsyncConnection:
@@ -96,14 +91,6 @@ async def _apply(connection: AsyncConnection, schema: str, migration: Migration)
                 (migration.number, migration.name, migration.checksum),
             )
     return checksum is None
-
-
-async def _renumber_restored_log(connection: AsyncConnection, schema: str) -> None:
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        cursor = await connection.execute(load_queries(schema)["renumber_restored_log"])
-    if cursor.rowcount:
-        _log.warning("made hidden log entries of another server visible", entries=cursor.rowcount)
 
 
 async def _applied(connection: AsyncConnection, schema: str) -> dict[int, str]:

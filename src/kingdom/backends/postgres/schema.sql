@@ -138,8 +138,8 @@ CREATE INDEX record_index_3 ON kingdom.record (kind, index_3, id) WHERE index_3 
 CREATE INDEX record_due ON kingdom.record (kind, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX record_ended ON kingdom.record (kind, ended_at) WHERE ended_at IS NOT NULL;
 
--- Transactions do not commit in the order of `seq`. So readers follow (xid, seq), and only below the oldest running
--- transaction.
+-- Transactions do not commit in the order of `seq`. So readers follow `seq`, and stay below the numbers of open
+-- transactions. They do not follow `xid`: a transaction can get it long before it reads what its entries are about.
 CREATE TABLE kingdom.log (
     seq            bigint GENERATED ALWAYS AS IDENTITY,
     xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
@@ -153,8 +153,8 @@ CREATE TABLE kingdom.log (
     logged_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 ) PARTITION BY RANGE (logged_at);
 CREATE TABLE kingdom.log_default PARTITION OF kingdom.log DEFAULT;
-CREATE INDEX log_cursor ON kingdom.log (xid, seq);
-CREATE INDEX log_about ON kingdom.log (aggregate_id, xid, seq) WHERE aggregate_id <> '';
+CREATE INDEX log_cursor ON kingdom.log (seq);
+CREATE INDEX log_about ON kingdom.log (aggregate_id, seq) WHERE aggregate_id <> '';
 
 -- Transcripts and diffs that hosts copy for readers on other machines. Rows are only inserted, and leave with the
 -- partition of their day. `content` is compressed by the writer. A piece is the bytes from `start` to `stop` of a text.
@@ -266,6 +266,9 @@ BEGIN
          ORDER BY e.stream
     LOOP
         CONTINUE WHEN NOT kingdom.redrive_position(letter.id, redrive.actor);
+        -- The statement `append` says what this lock announces.
+        PERFORM pg_advisory_xact_lock_shared(7106407, mod(last_value - (NOT is_called)::int, 2147483648)::int)
+           FROM kingdom.log_seq_seq;
         INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
         VALUES (clock_timestamp(), 'dead_letter.redriven', redrive.actor, replace(gen_random_uuid()::text, '-', ''),
                 '', '', jsonb_build_object('event_id', redrive.event_id, 'stream', letter.stream));

@@ -1,15 +1,20 @@
 """`kingdom bus tail`: print the log."""
 
 import asyncio
+from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from kingdom.bus.log import LogCursor, LoggedEntry
+from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import lines
 from kingdom.cli.framework.output import to_json_object
+from kingdom.errors import Misconfigured
+from kingdom.settings import read_environment
 from kingdom.views.bus import LoggedEntryView
 
 app = typer.Typer()
@@ -29,16 +34,32 @@ async def tail(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many entries.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Follow the log of a `kingdom web` elsewhere.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="The token for --url; by default $KINGDOM_WEB_TOKEN."),
+    ] = None,
 ) -> None:
-    """Print the log of operators and handlers in transaction order, without gaps or duplicates.
+    """Print the log of operators and handlers without gaps or duplicates; a cause always comes before its effect.
+
+    With --url, it follows a web server on another machine, and resumes by itself after a cut.
 
     Example: kingdom bus tail -f
+
+    Example: kingdom bus tail --url https://kingdom.example --token-file token.txt
 
     Example: kingdom bus tail --from 7431.12 --json
 
     JSON: an object {cursor, at, type, actor, traceId, aggregateType, aggregateId, data} per line; `--from CURSOR`
     continues after the entry with that cursor.
     """
+    if url is not None:
+        await _follow_url(call, url, _read_token(token_file), start or "now", limit)
+        return
+    if token_file is not None:
+        raise typer.BadParameter("--token-file is only for --url.")
     remaining = limit
     async with call.operations() as operations:
         cursor = await _begin(operations, start or ("now" if follow else "start"))
@@ -53,6 +74,40 @@ async def tail(
                 if not follow:
                     return
                 await asyncio.sleep(_POLL_SECONDS)
+
+
+def _read_token(file: Path | None) -> str | None:
+    if file is None:
+        return read_environment("KINGDOM_WEB_TOKEN")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise Misconfigured(f"cannot read the token: {error}") from error
+
+
+async def _follow_url(call: CommandCall, url: str, token: str | None, start: str, limit: int | None) -> None:
+    # aiohttp would slow down every other command.
+    from kingdom.cli.bus.stream_client import StreamClient  # noqa: PLC0415 - loaded on demand
+
+    shown = 0
+    async for message in StreamClient(url, token, start).messages():
+        if message.event == "reset":
+            call.output.note("The log no longer has the entries at this position; continuing with new entries.")
+        if message.event != "entry":
+            continue
+        if call.output.json:
+            call.output.document(msgspec.json.decode(message.data))
+        else:
+            _show(call, _to_logged_entry(message.data))
+        shown += 1
+        if shown == limit:
+            return
+
+
+def _to_logged_entry(data: bytes) -> LoggedEntry:
+    view: Any = msgspec.json.decode(data, type=LoggedEntryView)
+    entry = LogEntry(**{each.name: getattr(view, each.name) for each in fields(LogEntry)})
+    return LoggedEntry(LogCursor.parse(view.cursor), entry)
 
 
 async def _begin(operations: Operations, start: str) -> LogCursor:

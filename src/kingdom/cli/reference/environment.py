@@ -28,6 +28,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
             "The first part of the names of the [metrics](metrics.md) of workers and of the store; by default"
             " `kingdom`, as in `kingdom_outbox_pending`."
         ),
+        "KINGDOM_WEB_TOKEN": "The token of `kingdom bus tail --url`, unless `--token-file` names a file.",
         "KINGDOM_ACTOR": "Your name in the log; by default `USER@MACHINE`.",
         "GITHUB_TOKEN": "The GitHub token that the kingdom.yaml of `kingdom init` refers to.",
         "TZ": "The time zone that `kingdom init` writes.",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
-from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.metrics import BacklogMetrics, LogStreamMetrics, WorkerMetrics
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.metrics import CourtMetrics
 
@@ -21,15 +21,17 @@ with `shop_outbox_` instead of `kingdom_outbox_`.
 | `kingdom role chamberlain` | the court and the store |
 | every other `kingdom role` | its workers and the store |
 | `kingdom bus work` | its worker and the store |
+| `kingdom web` | its streams |
 
 The name of a histogram is followed by `_bucket`, `_sum` and `_count`; a counter or histogram also has a series
 `_created`. Counting stops at 10000, or at 1000 where noted, so that a refresh costs the same however full the store is.
 """
-_Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics]
+_Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics | LogStreamMetrics]
 _SECTIONS: Mapping[str, _Kind] = {
     "Court": CourtMetrics,
     "Workers": WorkerMetrics,
     "Store": BacklogMetrics,
+    "Web": LogStreamMetrics,
 }
 
 

@@ -67,7 +67,7 @@ async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
     async with bus.transaction() as transaction:
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
     cursor, end = LogCursor.parse(statistics.cursor), await operations.log_end()
-    return statistics.cursor, end if cursor.epoch > end.epoch else cursor
+    return statistics.cursor, min(cursor, end)
 
 
 @dataclass(frozen=True, slots=True)

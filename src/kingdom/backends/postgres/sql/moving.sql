@@ -63,7 +63,7 @@ SELECT stream, reason, actor, since FROM kingdom.outbox_pause ORDER BY stream;
 -- name: export_log
 -- Export the log in its order.
 SELECT l.type, l.actor, l.data, l.at, l.trace_id, l.aggregate_type, l.aggregate_id, l.logged_at
-  FROM kingdom.log l ORDER BY l.xid, l.seq;
+  FROM kingdom.log l ORDER BY l.seq;
 
 -- name: lock_store
 -- Make writers wait until the import ends. Readers see the empty store until then.
@@ -98,12 +98,6 @@ COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 -- name: import_log
 -- Import the log. Entries get new cursors, so a cursor of the old store has no meaning here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
-
--- name: renumber_restored_log
--- Make hidden log entries visible after the restore of a dump. If the old server had higher transaction numbers, the
--- transactions of its entries seem to be in the future here, and read_log does not return them. They get the number of
--- this transaction, which no reader has passed yet, so every reader will see them. `seq` keeps their order.
-UPDATE kingdom.log SET xid = pg_current_xact_id() WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
 
 -- name: rebuild_keys
 -- Create a row for each key with open events. The head is the event with a finite next_retry_at. If an open event has a

@@ -107,33 +107,3 @@ SELECT {record_columns} FROM kingdom.record
 INSERT INTO kingdom.once_key AS taken (scope, key, expires_at)
 VALUES (%(scope)s, %(key)s, now() + %(keep)s::interval)
 ON CONFLICT (scope, key) DO UPDATE SET expires_at = excluded.expires_at WHERE taken.expires_at < now() RETURNING 1;
-
--- name: append
--- Append entries to the log in their order.
-INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
-SELECT at, type, actor, trace_id, aggregate_type, aggregate_id, data
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
-    n int, at timestamptz, type text, actor text, trace_id text, aggregate_type text, aggregate_id text, data jsonb)
- ORDER BY n;
-
--- name: read_log
--- Read the log after a cursor. No entry is missed, and none is returned twice: an entry is returned only when all
--- transactions with lower numbers have ended, so no entry can appear below a cursor later.
-SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log l
- WHERE (l.xid, l.seq) > (%(xid)s::text::xid8, %(seq)s::bigint) AND l.xid < pg_snapshot_xmin(pg_current_snapshot())
- -- l.xid is the number. A bare xid would be the text column of the result, where '10' comes before '9'.
- ORDER BY l.xid, l.seq LIMIT %(limit)s::int;
-
--- name: read_log_about
--- Read the log about one aggregate after a cursor, with the guarantee of read_log.
-SELECT l.xid::text AS xid, seq, at, type, actor, trace_id, aggregate_type, aggregate_id, data FROM kingdom.log l
- -- `<> ''` repeats the condition of the partial index, so that the planner can use it.
- WHERE l.aggregate_id = %(about)s AND l.aggregate_id <> '' AND (l.xid, l.seq) > (%(xid)s::text::xid8, %(seq)s::bigint)
-   AND l.xid < pg_snapshot_xmin(pg_current_snapshot())
- ORDER BY l.xid, l.seq LIMIT %(limit)s::int;
-
--- name: log_end
--- Return the cursor of the last entry that read_log can return now.
-SELECT coalesce(max(last.xid), '0') AS xid, coalesce(max(last.seq), 0) AS seq
-  FROM (SELECT l.xid::text AS xid, l.seq FROM kingdom.log l WHERE l.xid < pg_snapshot_xmin(pg_current_snapshot())
-         ORDER BY l.xid DESC, l.seq DESC LIMIT 1) last;

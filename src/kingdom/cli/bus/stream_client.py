@@ -1,0 +1,95 @@
+"""A client of the live stream that resumes by itself after every cut."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+
+from kingdom.errors import Misconfigured, Permanent, Unavailable
+
+# A ping comes every 15 s, so a silent connection is dead after this time.
+_SILENCE_SECONDS = 45.0
+_CONNECT_SECONDS = 10.0
+_LONGEST_WAIT_SECONDS = 30.0
+# An entry is one line, and can be long.
+_LINE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """One server-sent event with data: its id, its event name and its data."""
+
+    id: str
+    event: str
+    data: bytes
+
+
+class StreamClient:
+    """Reads a stream, and connects again at the last position after a cut or a restart of the server.
+
+    `position` is the id that resumes after everything that was returned.
+    """
+
+    def __init__(self, url: str, token: str | None, position: str) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self.position = position
+        self.connections = 0
+        self._wait_seconds = 1.0
+
+    async def messages(self) -> AsyncIterator[StreamMessage]:
+        """Yield every message, for ever. Raises only errors that a new attempt cannot repair."""
+        silence = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
+        failures = 0
+        async with aiohttp.ClientSession(timeout=silence, read_bufsize=_LINE_BYTES) as session:
+            while True:
+                try:
+                    async for message in self._connection(session):
+                        failures = 0
+                        yield message
+                except (aiohttp.ClientError, OSError, TimeoutError, Unavailable):
+                    failures += 1
+                await asyncio.sleep(min(self._wait_seconds * 2 ** max(0, failures - 1), _LONGEST_WAIT_SECONDS))
+
+    async def _connection(self, session: aiohttp.ClientSession) -> AsyncIterator[StreamMessage]:
+        """Yield the messages of one connection, until it ends."""
+        headers = self._headers | {"Last-Event-ID": self.position}
+        async with session.get(f"{self._url}/api/v1/stream", headers=headers) as response:
+            await _refuse(response)
+            self.connections += 1
+            event, data, position = "message", b"", self.position
+            async for line in response.content:
+                if not line.endswith(b"\n"):
+                    # The connection was cut within a line.
+                    return
+                name, _, value = line.rstrip(b"\r\n").partition(b": ")
+                if name == b"id":
+                    position = value.decode()
+                elif name == b"event":
+                    event = value.decode()
+                elif name == b"data":
+                    data = value
+                elif name == b"retry":
+                    self._wait_seconds = int(value) / 1000
+                elif line.rstrip(b"\r\n") == b"":
+                    # Only an empty line completes a message.
+                    self.position = position
+                    if data:
+                        yield StreamMessage(position, event, data)
+                    event, data = "message", b""
+
+
+async def _refuse(response: aiohttp.ClientResponse) -> None:
+    """Raise an error for an answer that is no stream."""
+    if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
+        return
+    said = (await response.text())[:500]
+    if response.status in (408, 429) or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unavailable(f"the server answers {response.status}: {said}")
+    if response.status in (401, 403):
+        raise Permanent(
+            f"the server refuses this stream ({response.status}): {said or 'use a token with the right look'}"
+        )
+    raise Misconfigured(f"{response.url} is not a Kingdom stream: it answers {response.status} {said}")

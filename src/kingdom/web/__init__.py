@@ -1,0 +1,1 @@
+"""The web server of a court: its API and its live stream."""
