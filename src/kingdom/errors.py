@@ -13,6 +13,9 @@
     ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
+    ├── Refused              who asks may not do this
+    │   ├── NotSignedIn      the request names nobody whom Kingdom knows
+    │   └── NotAllowed       the right for this request is missing
     └── Misconfigured        a declaration or a setting is wrong
 
 A message says what happened, why, and what to do next.
@@ -116,6 +119,24 @@ class Ambiguous(NotFound):
     """Raised when a request matches more than one object."""
 
     code = "ambiguous"
+
+
+class Refused(KingdomError):
+    """Raised when a request over the web is refused, whatever it asks for."""
+
+    code = "refused"
+
+
+class NotSignedIn(Refused):
+    """Raised when a request has no valid session or token."""
+
+    code = "not_signed_in"
+
+
+class NotAllowed(Refused):
+    """Raised when the sender of a request lacks the right for it."""
+
+    code = "not_allowed"
 
 
 class Misconfigured(KingdomError):

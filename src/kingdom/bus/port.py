@@ -221,7 +221,8 @@ class Transaction(ABC):
         found = [record for record in await self._search(wider) if record.id not in changed]
         found += [record for record in puts if query.matches(record)]
         if puts:
-            found.sort(key=lambda r: (r.due_at, r.id) if query.due_by and r.due_at else (r.id,))
+            due = query.due_by
+            found.sort(key=lambda r: (r.due_at, r.id) if due and r.due_at else (r.id,), reverse=query.descending)
         return found[: query.limit]
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:

@@ -18,6 +18,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _FLOAT_END = 1e16
 # Python refuses to convert numbers with more than 4300 digits to or from text.
 _INT_END = 10**4000
+# No id sorts after this one.
+_LAST_ID = "\U0010ffff"
 # A place in a document with a value that cannot be stored, and the reason.
 Flaw = tuple[str, str]
 # A function that is called with the id of a record that cannot be read, and the error.
@@ -184,7 +186,7 @@ class RecordKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Selects records. They are ordered by due time if `due_by` is given, else by id.
+    """Selects records. They are ordered by due time if `due_by` is given, else by id, from the last with `descending`.
 
     `after` is the last id of the previous page.
     """
@@ -195,10 +197,16 @@ class RecordQuery:
     due_by: datetime | None = None
     after: str | None = None
     limit: int = 100
+    descending: bool = False
 
     def __post_init__(self) -> None:
-        if self.due_by is not None and self.after is not None:
+        if self.due_by is not None and (self.after is not None or self.descending):
             raise Misconfigured("a query by due time cannot be paged by id: handle the due records, then query again")
+
+    @property
+    def bound(self) -> str:
+        """Return the id after which the page begins, in the order of the query."""
+        return self.after or (_LAST_ID if self.descending else "")
 
     def matches(self, record: Record) -> bool:
         """Return whether a record matches the query."""
@@ -207,5 +215,5 @@ class RecordQuery:
             and (self.state is None or record.state == self.state)
             and (self.owner is None or record.owner == self.owner)
             and (self.due_by is None or (record.due_at is not None and record.due_at <= self.due_by))
-            and (self.after is None or record.id > self.after)
+            and (record.id < self.bound if self.descending else record.id > self.bound)
         )

@@ -362,7 +362,7 @@ class PostgresTransaction(Transaction):
             "state": query.state,
             "owner": query.owner,
             "due_by": query.due_by,
-            "after": query.after or "",
+            "after": query.bound,
             "limit": query.limit,
         }
         return [read_record(row) for row in await self._fetch(_search_name(query), parameters)]
@@ -384,9 +384,8 @@ class PostgresTransaction(Transaction):
 def _search_name(query: RecordQuery) -> str:
     if query.due_by is not None:
         return "find_due"
-    if query.state is not None:
-        return "find_by_state"
-    return "find_by_owner" if query.owner is not None else "find_by_kind"
+    by = "state" if query.state is not None else "owner" if query.owner is not None else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:

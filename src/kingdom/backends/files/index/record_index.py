@@ -64,7 +64,11 @@ class _KindIndex:
             ids = self.by_state[query.state]
         elif query.owner is not None:
             ids = self.by_owner[query.owner]
-        for index in range(bisect_right(ids, query.after or ""), len(ids)):
+        if query.descending:
+            places = range(bisect_left(ids, query.bound) - 1, -1, -1)
+        else:
+            places = range(bisect_right(ids, query.bound), len(ids))
+        for index in places:
             yield ids[index]
 
 

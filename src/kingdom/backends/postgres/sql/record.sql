@@ -66,6 +66,22 @@ SELECT {record_columns} FROM kingdom.record
 SELECT {record_columns} FROM kingdom.record
  WHERE kind = %(kind)s AND id > %(after)s ORDER BY id LIMIT %(limit)s::int;
 
+-- name: find_by_state_descending
+-- Find records of one state from the last id to the first, page by page.
+SELECT {record_columns} FROM kingdom.record
+ WHERE kind = %(kind)s AND state = %(state)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
+   AND id < %(after)s ORDER BY id DESC LIMIT %(limit)s::int;
+
+-- name: find_by_owner_descending
+-- Find records of one owner from the last id to the first, page by page.
+SELECT {record_columns} FROM kingdom.record
+ WHERE kind = %(kind)s AND owner = %(owner)s AND id < %(after)s ORDER BY id DESC LIMIT %(limit)s::int;
+
+-- name: find_by_kind_descending
+-- Find records of one kind from the last id to the first, page by page.
+SELECT {record_columns} FROM kingdom.record
+ WHERE kind = %(kind)s AND id < %(after)s ORDER BY id DESC LIMIT %(limit)s::int;
+
 -- name: find_due
 -- Find due records, the earliest first.
 SELECT {record_columns} FROM kingdom.record
