@@ -9,8 +9,8 @@ from kingdom.bus.log import LogCursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import lines
-from kingdom.cli.framework.output import to_json_object
 from kingdom.views.bus import LoggedEntryView
+from kingdom.views.camel import to_json_object
 
 app = typer.Typer()
 _PAGE_SIZE = 500

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kingdom.actions.hosts import find_host
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordQuery
-from kingdom.cli.framework.hosts import find_host
 from kingdom.cli.framework.workflow_ids import find_work, find_workflow
 from kingdom.errors import NotFound
 from kingdom.soldiers.workplace.host_folders import HostFolders

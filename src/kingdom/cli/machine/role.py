@@ -12,9 +12,9 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom import bootstrap
+from kingdom.actions.status import read_current_status
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from rich.live import Live
 
 from kingdom import bootstrap
+from kingdom.actions.status import read_current_status
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
-from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
