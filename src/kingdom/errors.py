@@ -7,6 +7,7 @@
     │   └── Unavailable      the store cannot be reached: the Worker waits for it
     ├── Permanent            trying again cannot help: the Worker ends the event as DEAD
     │   ├── MalformedEvent   an envelope or a payload does not fit its type
+    │   ├── MalformedRequest a request over HTTP does not fit its type
     │   └── IllegalTransition the current state does not allow the request
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
     ├── ProgramFailed        an external program (git, an agent, a check) failed or took too long
@@ -69,6 +70,12 @@ class MalformedEvent(Permanent):
     """Raised when an envelope or a payload does not fit its declared type."""
 
     code = "malformed"
+
+
+class MalformedRequest(Permanent):
+    """Raised when a request over HTTP does not fit its declared type."""
+
+    code = "malformed_request"
 
 
 class IllegalTransition(Permanent):

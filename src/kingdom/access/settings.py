@@ -69,6 +69,11 @@ class WebSettings(_WebSection, frozen=True, kw_only=True):
         """Return whether people use https, which a proxy provides."""
         return self.url.startswith("https:")
 
+    @property
+    def cookie_name(self) -> str:
+        """Return the name of the session cookie. Under https, its prefix binds the cookie to this host."""
+        return "__Host-kingdom" if self.is_https else "kingdom-session"
+
     def why_unsafe(self) -> str:
         """Return why these settings would expose sessions or trust anyone, or ""."""
         if not self.listen.is_local and not self.is_https and not self.insecure:
@@ -82,7 +87,7 @@ class WebSettings(_WebSection, frozen=True, kw_only=True):
                 " socket with web.address: unix:PATH"
             )
         if self.listen.path and not self.url:
-            return "web.address is a Unix socket, so web.url must be the address of the proxy that people use"
+            return "web.address is a Unix socket, which no browser can open: set web.url to the address of the proxy"
         return ""
 
     def own_hosts(self, port: int) -> frozenset[str]:
