@@ -2,9 +2,11 @@
 
 import base64
 import binascii
+import heapq
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -60,41 +62,25 @@ async def newest_runs(
     Ids of Generals' runs and ids of other runs are each in the order of time, so both are read from their ends and
     merged by creation time. The page can have fewer runs than `limit` although more follow.
     """
-    cursors = _read_cursor(after)
-    found: dict[str, list[Record]] = {}
-    for state in sorted(states) or [None]:
-        for court in (True, False):
-            name = f"{state or ''}/{'court' if court else 'other'}"
-            begin = cursors.get(name, _COURT_END if court else _COURT_BEGIN)
-            if begin is None:
-                continue
-            query = RecordQuery(kind=WORKFLOWS.name, state=state, after=begin, limit=limit + 1, descending=True)
-            records = await transaction.find(query)
-            found[name] = [each for each in records if not court or each.id >= _COURT_BEGIN]
-    merged = sorted(
-        ((_created_at(each), each.id, name, each) for name, records in found.items() for each in records),
-        key=lambda one: one[:2],
-        reverse=True,
-    )
+    cursors, begins = _read_cursor(after), {"court": _COURT_END, "other": _COURT_BEGIN}
+    chosen: list[str | None] = sorted(states) if states else [None]
+    found: list[list[tuple[str, Record]]] = []
+    for name, state in ((name, state) for state in chosen for name in begins):
+        place = f"{state or ''}/{name}"
+        begin = cursors.get(place, begins[name])
+        query = RecordQuery(kind=WORKFLOWS.name, state=state, after=begin, limit=limit + 1, descending=True)
+        records = await transaction.find(query)
+        found.append([(place, each) for each in records if name == "other" or each.id >= _COURT_BEGIN])
+    # Each list is taken from its beginning, so that the last id of each is a cursor.
+    merged = list(islice(heapq.merge(*found, key=lambda each: _created_at(each[1]), reverse=True), limit + 1))
     page = merged[:limit]
-    if len(merged) <= limit:
-        following = None
-    else:
-        last = {name: records[-1].id for name, records in _by_name(page).items()}
-        following = _write_cursor(cursors | last)
-    return RecordPage([each for *_, each in page if each.state != DELETED or states], following)
+    following = _write_cursor({**cursors, **{place: each.id for place, each in page}}) if len(merged) > limit else None
+    return RecordPage([each for _, each in page if each.state != DELETED], following)
 
 
 def run_general(records: list[Record], general: str) -> list[Workflow]:
     """Return the readable runs of a General, or all if `general` is empty."""
     return [run for run in read_documents(records, Workflow) if general in ("", run.general)]
-
-
-def _by_name(page: list[tuple[datetime, str, str, Record]]) -> dict[str, list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    for _, _, name, record in page:
-        groups.setdefault(name, []).append(record)
-    return groups
 
 
 def _created_at(record: Record) -> datetime:

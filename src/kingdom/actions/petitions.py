@@ -19,7 +19,7 @@ def to_listed_petition(petition: Petition, *, left_behind: bool) -> ListedPetiti
 
 def to_petition_details(petition: Petition, *, left_behind: bool) -> PetitionDetails:
     """Return a petition with its content."""
-    content = {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
+    content: dict[str, Any] = {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
     return PetitionDetails(**_fields(petition, left_behind=left_behind), **content)
 
 

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
+from kingdom.bootstrap import operations_of
 from kingdom.errors import Misconfigured
 from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.web.metrics import WebMetrics
@@ -16,6 +17,7 @@ def build(context: RoleContext, registry: CollectorRegistry) -> RoleComponents:
         raise Misconfigured("the web interface is off: remove `web: off` from kingdom.yaml")
     web_context = WebContext(
         bus=context.bus,
+        operations=operations_of(context.bus),
         settings=context.settings,
         realm=context.realm,
         web=settings,

@@ -14,7 +14,7 @@ from msgspec import Meta
 from kingdom.access.acts import Act
 from kingdom.access.rights import Right, Visitor
 from kingdom.access.settings import WebSettings
-from kingdom.bootstrap import generals_directory_of, operations_of
+from kingdom.bootstrap import generals_directory_of
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus
 from kingdom.clock import utc_now
@@ -60,16 +60,12 @@ class WebContext:
     """Everything that the functions of routes share."""
 
     bus: Bus
+    operations: Operations
     settings: Settings
     realm: Realm
     web: WebSettings
     directory: Path
     clock: Callable[[], datetime] = utc_now
-
-    @property
-    def operations(self) -> Operations:
-        """Return the operations of the bus."""
-        return operations_of(self.bus)
 
     @property
     def generals_directory(self) -> Path:

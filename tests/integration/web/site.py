@@ -1,8 +1,7 @@
 """A web server on a store of its own, and a client that signs in as people and programs do."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +27,7 @@ from kingdom.workflow.records import run_transaction
 from tests.contract.backends import BackendUnderTest
 
 EVERY_RIGHT = tuple(Right)
+Wrap = Callable[[Bus, Operations], tuple[Bus, Operations]]
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -105,15 +105,18 @@ def _underscored(headers: Mapping[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def serving(
-    backend: BackendUnderTest, folder: Path, settings: WebSettings | None = None, *, realm: Realm | None = None
+    backend: BackendUnderTest, folder: Path, settings: WebSettings | None = None, *, wrap: Wrap = lambda *ports: ports
 ) -> AsyncIterator[Site]:
-    """Run a server on a store in this process."""
-    realm = realm or Realm()
+    """Run a server on a store in this process; `wrap` may change what the server does to the store."""
+    realm = Realm()
     app = declare_application(realm)
     url = f"file:{backend.place}" if backend.name == "files" else backend.place
-    async with backend.open(app.topology, app.kinds) as bus:
+    async with backend.open(app.topology, app.kinds) as opened:
+        operations = backend.operations(opened)
+        bus, wrapped_operations = wrap(opened, operations)
         context = WebContext(
             bus=bus,
+            operations=wrapped_operations,
             settings=Settings(database_url=url, file=folder / "kingdom.yaml", actor="anna@desk"),
             realm=realm,
             web=settings or WebSettings(address="127.0.0.1:0"),
@@ -126,14 +129,7 @@ async def serving(
         connector = aiohttp.UnixConnector(path) if path else aiohttp.TCPConnector()
         try:
             async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
-                yield Site(server.url, bus, backend.operations(bus), client, registry)
+                yield Site(server.url, opened, operations, client, registry)
         finally:
             server.stop()
             await running
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

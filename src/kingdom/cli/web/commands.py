@@ -34,7 +34,6 @@ from kingdom.cli.framework.json_result import LOG_LINES, array, one
 from kingdom.cli.framework.long_running import LOOPBACK, Level, MetricsHost, MetricsPort
 from kingdom.cli.machine.role import play_court_role
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import WEB
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Misconfigured, NotFound
 from kingdom.views.access import CreatedToken, Invitation
@@ -74,7 +73,7 @@ async def run(
     JSON: log lines, one object each, on standard error.
     """
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    cut_off = await play_court_role(call, WEB, level, metrics_host, metrics_port)
+    cut_off = await play_court_role(call, "web", level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
