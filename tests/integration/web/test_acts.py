@@ -238,7 +238,7 @@ async def test_letters_that_are_redriven_again_after_a_kill_are_redriven_once(
         again = await post(url, "/api/v1/bus/redrive", token, body, "key")
         assert await post(url, "/api/v1/bus/redrive", token, body, "key") == again
     assert (again["matching"], again["redriven"]) == (3, 3)
-    times = Counter(entry.data["eventId"] for entry in await log_of(site) if entry.type == "dead_letter.redriven")
+    times = Counter(entry.data["event_id"] for entry in await log_of(site) if entry.type == "dead_letter.redriven")
     assert times == dict.fromkeys(letters, 1)
 
 
