@@ -23,7 +23,8 @@ FEW, MANY = 1_000, 100_000
 _FILL = """
 INSERT INTO kingdom.record (kind, id, version, state, ended_at, doc)
 SELECT 'workflow', id, 1, state, CASE WHEN state = 'COMPLETED' THEN now() END,
-       %(doc)s::jsonb || jsonb_build_object('id', id, 'status', state, 'createdAt', to_jsonb(now() - g * interval '1 s'))
+       %(doc)s::jsonb
+       || jsonb_build_object('id', id, 'status', state, 'createdAt', to_jsonb(now() - g * interval '1 s'))
   FROM (SELECT g, CASE WHEN g %% 10 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END AS state,
                CASE WHEN g %% 2 = 0 THEN 'wf-task-2026' || lpad((9999 - g %% 10000)::text, 4, '0') || '-' || g
                     ELSE 'wf-0' || lpad((1000000 - g)::text, 13, '0') END AS id
