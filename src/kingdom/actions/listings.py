@@ -63,7 +63,7 @@ async def newest_runs(
     merged by creation time. The page can have fewer runs than `limit` although more follow.
     """
     cursors, begins = _read_cursor(after), {"court": _COURT_END, "other": _COURT_BEGIN}
-    chosen: list[str | None] = sorted(states) if states else [None]
+    chosen: list[str | None] = [*sorted(states)] or [None]
     found: list[list[tuple[str, Record]]] = []
     for name, state in ((name, state) for state in chosen for name in begins):
         place = f"{state or ''}/{name}"

@@ -32,7 +32,7 @@ class DyingBus(WrappedBus):
         self._moment = moment
 
     @asynccontextmanager
-    async def transaction(  # type: ignore[override] # a context manager, as the port wants
+    async def transaction(
         self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
     ) -> AsyncIterator[Transaction]:
         async with self._bus.transaction(hold, optimistic=optimistic) as transaction:

@@ -100,6 +100,7 @@ async def test_pages_of_runs_are_complete_and_the_newest_run_comes_first(dsn: st
     fill(dsn, 250)
     async with serving(BACKENDS["postgres"](dsn), tmp_path) as site:
         program = site.bearing(await site.token("ci"))
+        seen: list[dict[str, str]] = []
         for query in ("limit=60", "limit=60&status=RUNNING&status=COMPLETED"):
             seen, after = [], ""
             while after is not None:

@@ -5,7 +5,7 @@ import pytest
 from kingdom.access.rights import Right
 from kingdom.access.settings import ProxySettings, WebSettings
 
-PEOPLE = {"dana": (Right.LOOK,)}
+PEOPLE: dict[str, tuple[Right, ...]] = {"dana": (Right.LOOK,)}
 
 
 @pytest.mark.parametrize(

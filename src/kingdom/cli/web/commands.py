@@ -68,7 +68,7 @@ async def run(
 
     `kingdom up` includes it, unless kingdom.yaml has `web: off`. Any number of processes can serve one store.
 
-    Example: kingdom web --log-level warning
+    Example: kingdom web run --log-level warning
 
     JSON: log lines, one object each, on standard error.
     """
@@ -80,7 +80,9 @@ async def run(
 @command(app, "invite", result=one(Invitation))
 async def invite(
     call: CommandCall,
-    person: Annotated[str, typer.Argument(metavar="PERSON", help="The name that `ask_people` of Generals uses.")],
+    person: Annotated[
+        str, typer.Argument(metavar="NAME", help="The person, under the name that `ask_people` of Generals uses.")
+    ],
     *,
     may: _May = "look,answer",
     general: _Generals = None,
@@ -186,7 +188,7 @@ async def list_sessions(call: CommandCall) -> None:
 @command(sessions, "revoke", result=array(Credential))
 async def revoke_session(
     call: CommandCall,
-    name: Annotated[str, typer.Argument(metavar="PERSON|ID", help="A person, or the beginning of a session's id.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A person, or the beginning of a session's id.")],
 ) -> None:
     """Revoke all sessions of a person, or one session: the next request of the browser is refused.
 
