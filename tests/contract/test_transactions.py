@@ -169,6 +169,14 @@ async def test_records_are_found_by_state_owner_and_due_time(scene: Scene) -> No
     assert await found(due_by=now) == ["j3", "j2"]
     assert await found(due_by=now, owner="bob") == ["j2"]
     assert await found(after="j1", limit=2) == ["j2", "j3"]
+    assert await found(descending=True, limit=2) == ["j4", "j3"]
+    assert await found(descending=True, after="j3") == ["j2", "j1"]
+    assert await found(descending=True, state="open", owner="ann") == ["j3", "j1"]
+    assert await found(descending=True, owner="ann", after="j4") == ["j3", "j1"]
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(job(5))
+        newest = await transaction.find(RecordQuery(kind="job", descending=True, limit=2))
+        assert [record.id for record in newest] == ["j5", "j4"]
 
 
 async def test_a_kind_or_a_state_that_is_not_declared_is_refused(scene: Scene) -> None:

@@ -273,8 +273,17 @@ CASES = {
     "insert_records": Case(put_many, 1200, {"record_pkey"}),
     "update_records": Case(put_many, 1050, {"record_pkey"}),
     "find_by_state": Case(finding(RecordQuery(kind="thing", state="open")), 160, {"record_state"}),
+    "find_by_state_descending": Case(
+        finding(RecordQuery(kind="thing", descending=True, state="open")), 160, {"record_state"}
+    ),
     "find_by_owner": Case(finding(RecordQuery(kind="thing", owner="owner-7")), 160, {"record_owner"}),
+    "find_by_owner_descending": Case(
+        finding(RecordQuery(kind="thing", descending=True, owner="owner-7")), 160, {"record_owner"}
+    ),
     "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
+    "find_by_kind_descending": Case(
+        finding(RecordQuery(kind="thing", descending=True, after="thing-5")), 160, {"record_pkey"}
+    ),
     "find_due": Case(finding(RecordQuery(kind="thing", due_by=utc_now())), 160, {"record_due"}),
     "once": Case(take_once, 30, {"once_key_pkey"}),
     "append": Case(append, 200, set()),
