@@ -7,8 +7,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from kingdom.actions.status import status_sources_of
 from kingdom.bootstrap import open_bus
-from kingdom.cli.court.status import status_sources_of
 from kingdom.cli.top.commands import run_views_of
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import StatusSources

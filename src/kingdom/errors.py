@@ -7,12 +7,16 @@
     │   └── Unavailable      the store cannot be reached: the Worker waits for it
     ├── Permanent            trying again cannot help: the Worker ends the event as DEAD
     │   ├── MalformedEvent   an envelope or a payload does not fit its type
+    │   ├── MalformedRequest a request over HTTP does not fit its type
     │   └── IllegalTransition the current state does not allow the request
     ├── LeaseLost            another worker owns the delivery now: nothing was changed
     ├── ProgramFailed        an external program (git, an agent, a check) failed or took too long
     ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
+    ├── Refused              who asks may not do this
+    │   ├── NotSignedIn      the request names nobody whom Kingdom knows
+    │   └── NotAllowed       the right for this request is missing
     └── Misconfigured        a declaration or a setting is wrong
 
 A message says what happened, why, and what to do next.
@@ -68,6 +72,12 @@ class MalformedEvent(Permanent):
     code = "malformed"
 
 
+class MalformedRequest(Permanent):
+    """Raised when a request over HTTP does not fit its declared type."""
+
+    code = "malformed_request"
+
+
 class IllegalTransition(Permanent):
     """Raised when a state does not allow a request. `allowed` lists the allowed requests."""
 
@@ -116,6 +126,24 @@ class Ambiguous(NotFound):
     """Raised when a request matches more than one object."""
 
     code = "ambiguous"
+
+
+class Refused(KingdomError):
+    """Raised when a request over the web is refused, whatever it asks for."""
+
+    code = "refused"
+
+
+class NotSignedIn(Refused):
+    """Raised when a request has no valid session or token."""
+
+    code = "not_signed_in"
+
+
+class NotAllowed(Refused):
+    """Raised when the sender of a request lacks the right for it."""
+
+    code = "not_allowed"
 
 
 class Misconfigured(KingdomError):

@@ -12,6 +12,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from kingdom.access.settings import WebSettings
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.envoy.settings import EnvoySettings
 from kingdom.court.king.settings import KingSettings
@@ -72,6 +73,15 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     soldiers: SoldierSettings = SoldierSettings()
     envoy: EnvoySettings = EnvoySettings()
     chamberlain: ChamberlainSettings = ChamberlainSettings()
+    # YAML reads `off` as false.
+    web: WebSettings | bool = WebSettings()
+
+    @property
+    def web_settings(self) -> WebSettings | None:
+        """Return the settings of the web interface, or None if it is off."""
+        if isinstance(self.web, bool):
+            return WebSettings() if self.web else None
+        return self.web
 
     @property
     def zone(self) -> ZoneInfo:

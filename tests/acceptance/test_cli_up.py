@@ -8,7 +8,7 @@ import psutil
 import pytest
 import yaml
 
-from kingdom.court.heartbeat import ROLES
+from kingdom.court.heartbeat import ROLES, WEB
 from kingdom.realm import EXAMPLE
 from tests.acceptance.terminal import CTRL_C, Running, Terminal, eventually
 
@@ -52,7 +52,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
     own_heartbeat = realm / "state" / "gen-hello" / "heartbeat"
     assert files.run("general", "install", "gen-hello").code == 0
     with files.start("up", "--config", settings, "--metrics-port", "0", "--json-logs") as up:
-        roles_started(up, len(ROLES))
+        roles_started(up, len((*ROLES, WEB)))
         (served,) = up.logs("metrics served")
         eventually(lambda: METRICS.issubset(httpx.get(served["address"]).text.split()) and METRICS)
         done = files.run("event", "send", "--type", "demo.hello", "--wait")
@@ -60,7 +60,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
         unwanted = files.run("event", "send", "--type", "demo.nothing", "--wait")
         assert (unwanted.code, "ended: unrouted, no General subscribes to it" in unwanted.out) == (0, True), unwanted
         before = children(up)
-        assert sorted(before) == sorted(ROLES)
+        assert sorted(before) == sorted((*ROLES, WEB))
         eventually(lambda: own_heartbeat.exists() and "there")
         again = files.run("up", "--config", settings)
         assert (again.code, f"pid {up.process.pid}" in again.err, "already runs" in again.err) == (2, True, True)

@@ -10,7 +10,7 @@ import typer
 
 from kingdom.cli.framework import exit_code
 from kingdom.cli.loading import load_app
-from kingdom.cli.nouns import WORDS
+from kingdom.cli.nouns import DEFAULT_VERBS, WORDS
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 from kingdom.settings import read_environment
 from kingdom.text import plain
@@ -60,6 +60,8 @@ def _run(words: Sequence[str], note: str) -> int:
     gc.freeze()
     gc.enable()
     code = 0
+    if noun in DEFAULT_VERBS and (not rest or (rest[0].startswith("-") and rest[0] not in _HELP)):
+        rest = [DEFAULT_VERBS[noun], *rest]
     while verbs := getattr(command, "commands", None):
         if not rest and not command.invoke_without_command:
             rest, code = [_HELP[0]], exit_code.USAGE

@@ -97,6 +97,8 @@ def _load_machines(noun: str) -> typer.Typer | None:
             from kingdom.cli.machine.host import app
         case "role":
             from kingdom.cli.machine.role import app
+        case "web":
+            from kingdom.cli.web.commands import app
         case "agent-mcp":
             from kingdom.cli.machine.agent_mcp import app
         case "completion":

@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "storage": "Move everything to another store.",
     },
     "Machines": {
+        "web": "Run the web server with the HTTP API; invite people, and manage tokens and sessions.",
         "host": "List and retire the machines that run agents.",
         "role": "Run one role in this process until stopped.",
         "agent-mcp": "Serve an agent its tools over MCP; agents start this themselves.",
@@ -65,6 +66,8 @@ FORMER_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("engine",): ("role", "engine"),
     ("host", "run"): ("role", "host"),
 }
+# The verb of a noun that is given without one.
+DEFAULT_VERBS: dict[str, str] = {"web": "run"}
 WORDS: dict[str, str] = {name: words for group in GROUPS.values() for name, words in group.items()}
 NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
 

@@ -31,6 +31,8 @@ from kingdom.workflow.records import each_record, run_transaction
 
 # In start order: the roles that watch and inform come first, the role that lets events in comes last.
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
+# The role that a court can do without. It starts last, and is not part of the court's status.
+WEB = "web"
 EVERY = timedelta(seconds=10)
 # An event loop that runs nothing for this long counts as dead.
 STUCK_AFTER = timedelta(minutes=10)

@@ -8,6 +8,7 @@ from kingdom.doctor import (
     machine,
     settings_file,
     store,
+    web,
     webhook,
 )
 from kingdom.doctor.check import Check
@@ -42,6 +43,7 @@ def _settings() -> list[Check]:
         Check(name="kingdom.yaml", run=settings_file.check_settings_file, remedy="kingdom config check"),
         Check(name="secrets", run=settings_file.check_secrets, remedy="check whether the secret files can be read"),
         Check(name="generals", run=settings_file.check_generals, remedy="kingdom general validate"),
+        Check(name="web", run=web.check_web, remedy="kingdom config check"),
     ]
 
 

@@ -6,6 +6,9 @@ A process imports only the module of the role that it runs.
 from dataclasses import replace
 from datetime import timedelta
 
+from kingdom.access.acts import ACTS
+from kingdom.access.credentials import KINDS as CREDENTIAL_RECORDS
+from kingdom.access.servers import WEB_SERVERS
 from kingdom.bus.app import Application
 from kingdom.bus.stream import Topology
 from kingdom.bus.worker.dispatcher import Dispatcher
@@ -28,7 +31,8 @@ KINDS = (
     *KING_KINDS,
     *SENTINEL_KINDS,
     *CHAMBERLAIN_KINDS,
-    *(PETITIONS, ENVOYS, HEARTBEATS, REGISTERS),
+    *CREDENTIAL_RECORDS,
+    *(PETITIONS, ENVOYS, HEARTBEATS, REGISTERS, ACTS, WEB_SERVERS),
 )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import ROLES
+from kingdom.court.heartbeat import ROLES, WEB
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
@@ -92,7 +92,7 @@ class RoleProcesses:
         environment: Mapping[str, str],
         on_line: Callable[[str, bytes], None],
     ) -> None:
-        self.children = {role: RoleProcess(role=role) for role in ROLES if role in roles}
+        self.children = {role: RoleProcess(role=role) for role in (*ROLES, WEB) if role in roles}
         self._command = command
         self._directory = Path.cwd()
         self._environment = environment

@@ -1,9 +1,14 @@
-"""The JSON type of a dataclass."""
+"""The JSON form and the JSON type of a dataclass."""
 
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 import msgspec
+
+
+def to_json_object(thing: Any) -> dict[str, Any]:
+    """Return a dataclass as a JSON object with its fields in camelCase."""
+    return {_camel(each.name): getattr(thing, each.name) for each in fields(thing)}
 
 
 def camel_case_struct(
@@ -22,3 +27,8 @@ def camel_case_struct(
         namespace={"__doc__": kind.__doc__},
         module=kind.__module__,
     )
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))

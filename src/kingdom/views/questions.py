@@ -8,8 +8,8 @@ import msgspec
 class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A question that waits for a person.
 
-    `about` describes the event behind it, `answer` is an answer that the King has not processed yet, and `petition_id`
-    is the petition to approve.
+    `about` describes the event behind it, `digest` is a digest of what the person sees, `answer` is an answer that the
+    King has not processed yet, and `petition_id` is the petition to approve.
     """
 
     task_id: str
@@ -21,6 +21,7 @@ class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
     asked_at: datetime
     due_at: datetime
     default: str
+    digest: str
     answer: str | msgspec.UnsetType = msgspec.UNSET
     petition_id: str | msgspec.UnsetType = msgspec.UNSET
 

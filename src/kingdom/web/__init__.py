@@ -1,1 +1,1 @@
-"""The web server of a court: its API and its live stream."""
+"""The HTTP API and its server. Everything that it can do, the command line can do with the same words."""

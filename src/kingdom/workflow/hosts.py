@@ -88,7 +88,7 @@ async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostR
     return await run_transaction(bus, act)
 
 
-async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None:
+async def retire_host(where: Bus | Transaction, host: Host, *, leaves_runs: bool = True) -> None:
     """Mark a host as lost at once: it gets no new runs, and its runs move to other hosts.
 
     `leaves_runs` is False if the host has no runs.
@@ -99,7 +99,7 @@ async def retire_host(bus: Bus, host: Host, *, leaves_runs: bool = True) -> None
         if record and now and (now.epoch, now.status) == (host.epoch, HostStatus.UP):
             await _mark_lost(transaction, record, leaves_runs=leaves_runs)
 
-    await run_transaction(bus, act)
+    await run_transaction(where, act)
 
 
 async def mark_lost_hosts(bus: Bus, monitor: LivenessMonitor) -> list[Host]:

@@ -12,8 +12,8 @@ from textual import events
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from kingdom.actions.status import status_sources_of
 from kingdom.bus import Bus
-from kingdom.cli.court.status import status_sources_of
 from kingdom.cli.top.commands import run_views_of
 from kingdom.court.status import StatusSources
 from kingdom.realm import Realm

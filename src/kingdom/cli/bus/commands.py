@@ -18,7 +18,7 @@ from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.inputs import DAYS_MAX, duration
 from kingdom.cli.framework.json_result import array, one
-from kingdom.cli.framework.output import format_duration, table, to_json_object
+from kingdom.cli.framework.output import format_duration, table
 from kingdom.cli.framework.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
 from kingdom.views.bus import (
@@ -31,6 +31,7 @@ from kingdom.views.bus import (
     RetentionResult,
     StreamStatsView,
 )
+from kingdom.views.camel import to_json_object
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Use the event bus: publish, run workers, inspect, repair."

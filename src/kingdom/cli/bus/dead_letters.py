@@ -2,25 +2,33 @@
 
 import shlex
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 import typer
 from rich.syntax import Syntax
 
+from kingdom.actions.dead_letters import (
+    discard_letters,
+    find_letter,
+    find_letters,
+    key_of,
+    matches,
+    patch_letter,
+    without_content,
+)
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 from kingdom.bus.redrive import RedrivePlan, find_dead_letters, redrive_all
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.inputs import payload
 from kingdom.cli.framework.json_result import array, one
-from kingdom.cli.framework.output import format_cell, to_json_object
-from kingdom.errors import Misconfigured, NotFound
+from kingdom.cli.framework.output import format_cell
 from kingdom.text import printable
+from kingdom.views.camel import to_json_object
 from kingdom.views.dead_letters import (
-    CONTENT_FIELDS,
     DeadLetterDetails,
     DeadLetterKey,
     DiscardResult,
@@ -66,7 +74,7 @@ async def list_dead(
         letters = await operations.dead_letters(which, limit + 1)
     shown = letters[:limit]
     if call.output.json:
-        call.output.document([_without_content(letter) for letter in shown])
+        call.output.document([without_content(letter) for letter in shown])
     elif shown:
         call.output.table(
             ("event", "stream", "type", "key", "attempts", "code", "error", "died"),
@@ -91,7 +99,7 @@ async def show(
     JSON: an array with one object for each stream that has it: the fields of `dead list`, envelope and history.
     """
     async with call.operations() as operations:
-        letters = await _find_letters(operations, [event], stream)
+        letters = await find_letters(operations, [event], stream)
     if call.output.json:
         call.output.document([to_json_object(letter) for letter in letters])
         return
@@ -123,14 +131,11 @@ async def patch(
     """
     fresh = payload(body)
     async with call.operations() as operations:
-        letters = await _find_letters(operations, [event], stream)
-        if len(letters) > 1:
-            names = ", ".join(letter.stream for letter in letters)
-            raise Misconfigured(f"event {event} is dead in {names}: choose one with --stream")
-        await operations.patch(event, letters[0].stream, fresh, actor=call.settings.actor)
+        letter = await find_letter(operations, event, stream)
+        patched = await patch_letter(operations, letter, fresh, actor=call.settings.actor)
     if call.output.json:
-        call.output.document(_key_of(letters[0]))
-    call.output.say(f"Patched in stream {letters[0].stream}. Redrive it: kingdom bus redrive {event}")
+        call.output.document(patched)
+    call.output.say(f"Patched in stream {patched.stream}. Redrive it: kingdom bus redrive {event}")
 
 
 @command(dead, "discard", result=one(DiscardResult))
@@ -149,13 +154,9 @@ async def discard(
     JSON: {discarded: [{eventId, stream}]}.
     """
     async with call.operations() as operations:
-        letters = await _find_letters(operations, events, stream)
+        letters = await find_letters(operations, events, stream)
         call.output.confirm(f"Discard {len(letters)} dead letter(s) permanently?", yes=yes)
-        done = [
-            _key_of(each)
-            for each in letters
-            if await operations.discard([each.position], reason=reason, actor=call.settings.actor)
-        ]
+        done = await discard_letters(operations, letters, reason=reason, actor=call.settings.actor)
     if call.output.json:
         call.output.document(DiscardResult(discarded=done))
     call.output.say(f"Discarded {len(done)} of {len(letters)} dead letter(s).")
@@ -189,8 +190,8 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
         raise typer.BadParameter("name events, or add --all.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
-        found = await _find_letters(operations, events or (), stream)
-        named = [each for each in found if _matches(each, which)][:limit]
+        found = await find_letters(operations, events or (), stream)
+        named = [each for each in found if matches(each, which)][:limit]
 
         async def letters(last: int | None = None) -> AsyncIterator[DeadLetter]:
             for each in named:
@@ -225,7 +226,7 @@ async def _redrive_slowly(
             if step.letter is None:
                 stopped = True
             else:
-                events.append(_key_of(step.letter))
+                events.append(key_of(step.letter))
                 advance()
     return RedriveResult(
         matching=total, redriven=len(events), died_again=died_again, stopped=stopped, events=tuple(events)
@@ -248,36 +249,3 @@ def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, in
     else:
         again = f"; {result.died_again} died again" if result.died_again else ""
         call.output.say(f"Redrove {len(result.events)} of {result.matching} dead letter(s){again}.")
-
-
-async def _find_letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
-    """Return the dead letters of events. Raise NotFound if an event has none."""
-    found: list[DeadLetter] = []
-    for event in events:
-        situations = await operations.situations(event)
-        where = [each.stream for each in situations if each.status == "DEAD" and stream in (None, each.stream)]
-        if not where:
-            known = ", ".join(f"{each.status} in {each.stream}" for each in situations)
-            raise NotFound(
-                f"event {event} is not a dead letter{f' of {stream}' if stream else ''}: "
-                + (
-                    f"it is {known}; see `kingdom bus why {event}`"
-                    if known
-                    else "there is no such event; `kingdom bus dead list` shows all dead letters"
-                )
-            )
-        for name in where:
-            found += await operations.dead_letters(DeadFilter(stream=name, event_id=event), 1)
-    return found
-
-
-def _matches(letter: DeadLetter, which: DeadFilter) -> bool:
-    return which.type in (None, letter.type) and which.code in (None, letter.error_code)
-
-
-def _key_of(letter: DeadLetter) -> DeadLetterKey:
-    return DeadLetterKey(event_id=letter.event_id, stream=letter.stream)
-
-
-def _without_content(letter: DeadLetter) -> dict[str, Any]:
-    return {name: value for name, value in to_json_object(letter).items() if name not in CONTENT_FIELDS}

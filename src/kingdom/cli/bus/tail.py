@@ -12,10 +12,10 @@ from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import lines
-from kingdom.cli.framework.output import to_json_object
 from kingdom.errors import Misconfigured
 from kingdom.settings import read_environment
 from kingdom.views.bus import LoggedEntryView
+from kingdom.views.camel import to_json_object
 
 app = typer.Typer()
 _PAGE_SIZE = 500

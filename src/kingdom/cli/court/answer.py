@@ -1,10 +1,10 @@
 """`kingdom answer`: answer a question."""
 
-from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
+from kingdom.actions.questions import answer_question
 from kingdom.bus.port import Transaction
 from kingdom.cli.court.declarations import log_to_tasks
 from kingdom.cli.court.inbox import ANSWERS_APPLICATION
@@ -12,9 +12,9 @@ from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.workflow_ids import LAST, choose_id
 from kingdom.clock import utc_now
-from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, find_question, open_questions, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, find_question, open_questions
 from kingdom.court.questions import HumanQuestion
-from kingdom.errors import NotFound, Permanent
+from kingdom.errors import NotFound
 from kingdom.views.questions import AnswerResult
 from kingdom.workflow.records import run_transaction
 
@@ -53,23 +53,17 @@ async def answer(
     """
     who = person or call.settings.actor.partition("@")[0]
 
-    async def act(transaction: Transaction) -> tuple[HumanQuestion, PersonAnswer, SubmissionResult]:
-        ask = await _resolve_question(transaction, task)
-        if not words and (meant := _similar_choice(ask, text)):
-            choices = ", ".join(ask.choices)
-            raise Permanent(f"{text} is not one of {choices}; did you mean {meant}? For free text add --words")
-        now = utc_now()
+    async def act(transaction: Transaction) -> AnswerResult:
+        ask, now = await _resolve_question(transaction, task), utc_now()
         given = PersonAnswer(source=_SOURCE, question_id=ask.id, text=text, person=who, at=f"{now.timestamp():.6f}")
-        return ask, given, await submit_answer(transaction, given, now)
+        return await answer_question(transaction, ask, given, now, words=words)
 
     log_to_tasks(call)
     async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
-        ask, given, taken = await run_transaction(bus, act)
-    if taken.refusal:
-        raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
+        result = await run_transaction(bus, act)
     if call.output.json:
-        call.output.document(AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.text))
-    call.output.say(f"Answered {ask.id}: {ask.text} → {text}")
+        call.output.document(result)
+    call.output.say(f"Answered {result.task_id}: {result.question} → {text}")
 
 
 async def _resolve_question(transaction: Transaction, task: str) -> HumanQuestion:
@@ -86,15 +80,6 @@ async def _resolve_question(transaction: Transaction, task: str) -> HumanQuestio
         each.id: each.general for each in open_ones.values() if not each.petition or _identifies_petition(task, each)
     }
     return open_ones[choose_id(task, meant, prefix=_PREFIX, unknown=unknown)]
-
-
-def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
-    """Return the choice that a text resembles, if any. Such a text is more often a typo than free text."""
-    typed, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
-    if ask.exact or not typed or typed in choices:
-        return None
-    completions = [choice for choice in choices if choice.startswith(typed)]
-    return next((choices[near] for near in completions or get_close_matches(typed, choices, n=1)), None)
 
 
 def _identifies_petition(text: str, ask: HumanQuestion) -> bool:

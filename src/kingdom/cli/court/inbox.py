@@ -1,12 +1,11 @@
 """`kingdom inbox`: list the questions that wait for a person."""
 
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kingdom.actions.questions import to_open_question
 from kingdom.bus.app import Application
-from kingdom.bus.port import Transaction
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import array
@@ -14,11 +13,9 @@ from kingdom.cli.framework.output import format_duration, table
 from kingdom.cli.framework.watching import Watch, identity, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
-from kingdom.court.documents import Assignment, ExternalEvent
-from kingdom.court.envoy.answers import find_pending_answer, open_questions
+from kingdom.court.envoy.answers import open_questions
 from kingdom.court.envoy.records import ENVOYS
-from kingdom.court.explain.timeline_builder import subject_of
-from kingdom.court.questions import QUESTIONS, HumanQuestion
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.views.questions import OpenQuestion
 
@@ -35,16 +32,16 @@ async def inbox(call: CommandCall, *, repeat: Watch = False) -> None:
 
     A question about a petition has the id of that petition.
 
-    JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default},
-    and also answer if the King has not processed it yet, and petition_id if a petition needs approval; with --watch an
-    array per line whenever something changes.
+    JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default,
+    digest}, and also answer if the King has not processed it yet, and petition_id if a petition needs approval; with
+    --watch an array per line whenever something changes.
     """
     async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
 
         async def look() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
                 asks = await open_questions(transaction, call.note_unreadable)
-                return [await _to_open_question(call, transaction, ask) for ask in asks]
+                return [await to_open_question(transaction, ask, call.note_unreadable) for ask in asks]
 
         if repeat:
             await watch(call.output, look, _view, identity)
@@ -69,27 +66,3 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
     ]
     hint = "Answer with: kingdom answer TASK TEXT. More: kingdom show TASK"
     return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
-
-
-async def _to_open_question(call: CommandCall, transaction: Transaction, ask: HumanQuestion) -> OpenQuestion:
-    assignment = call.read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
-    given = call.read(await find_pending_answer(transaction, ask), ExternalEvent)
-    return OpenQuestion(
-        task_id=ask.id,
-        general=ask.general,
-        about=_about(assignment) if assignment else "",
-        question=ask.text,
-        choices=ask.choices,
-        people=ask.people,
-        asked_at=ask.asked_at,
-        due_at=ask.due_at,
-        default=ask.default,
-        answer=given.payload["text"] if given else msgspec.UNSET,
-        petition_id=ask.petition or msgspec.UNSET,
-    )
-
-
-def _about(assignment: Assignment) -> str:
-    """Describe the event behind an assignment in one line."""
-    number = f"#{number}" if (number := assignment.payload.get("number")) else ""
-    return f"{assignment.type} {assignment.repo or ''}{number} {subject_of(assignment.payload)}".strip()

@@ -1,9 +1,17 @@
 """`kingdom petition …`: list and show petitions."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 
+from kingdom.actions.petitions import (
+    irreversible_effects,
+    kept_petition_ids,
+    to_listed_petition,
+    to_petition_details,
+    with_left_behind,
+)
 from kingdom.bus.app import Application
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery, read_document
@@ -21,7 +29,7 @@ from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Ambiguous, NotFound
 from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.workflow.model.run.workflow import Workflow
-from kingdom.workflow.records import KINDS, WORKFLOWS, each_record
+from kingdom.workflow.records import KINDS, each_record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,9 +74,7 @@ async def list_(
     async with call.bus(PETITIONS_APPLICATION, create=False) as bus:
         shown = await (_petitions_of_run(call, bus, run, after, limit) if run else _all_petitions(call, bus, limit))
     if call.output.json:
-        call.output.document(
-            [ListedPetition(**_fields(petition, left_behind=left_behind)) for petition, left_behind in shown]
-        )
+        call.output.document([to_listed_petition(petition, left_behind=left_behind) for petition, left_behind in shown])
     elif shown:
         columns = ("petition", "what", "where", "state", "when", "agreed", "")
         call.output.table(columns, [_row(petition, left_behind=left_behind) for petition, left_behind in shown])
@@ -89,12 +95,12 @@ async def show(
     """
     async with call.bus(PETITIONS_APPLICATION, create=False) as bus, bus.transaction() as transaction:
         petition = await find_petition(transaction, petition_id)
-        [(_, left_behind)] = await _with_left_behind(call, transaction, [petition])
-    entry = _fields(petition, left_behind=left_behind)
-    entry |= {"body": petition.body, "response": petition.response, "asked_as": petition.asked_as}
+        [(_, left_behind)] = await with_left_behind(transaction, [petition], call.note_unreadable)
+    details = to_petition_details(petition, left_behind=left_behind)
     if call.output.json:
-        call.output.document(PetitionDetails(**entry))
+        call.output.document(details)
         return
+    entry = msgspec.structs.asdict(details)
     rows = [(name.replace("_", " "), value) for name, value in entry.items() if value not in ("", None, (), {})]
     call.output.table(("petition", ""), [(name, _text(value)) for name, value in rows])
 
@@ -124,19 +130,6 @@ async def note_irreversible_effects(call: CommandCall, bus: Bus, workflow: Workf
         call.output.note(words)
 
 
-async def irreversible_effects(bus: Bus, workflow: Workflow) -> list[str]:
-    """Return a sentence for each effect on an external service that the rollback of a run does not undo."""
-    resumption = workflow.resumption
-    if resumption is None or not resumption.rolls_back:
-        return []
-    async with bus.transaction() as transaction:
-        petitions = await petitions_of(transaction, root_id_of(workflow.id))
-    return [
-        f"Git cannot undo this: {petition.kind} is {petition.state}, {petition.response.get('url') or petition.target}"
-        for petition in irreversible_petitions(petitions, _kept_petition_ids(workflow, resumption.checkpoint_id))
-    ]
-
-
 async def _petitions_of_run(
     call: CommandCall, bus: Bus, text: str, after: str, limit: int
 ) -> list[tuple[Petition, bool]]:
@@ -145,15 +138,15 @@ async def _petitions_of_run(
         root = read_document(record.doc, Assignment).root_id if record else root_id_of(text)
         petitions = await petitions_of(transaction, root)
         if petitions and not after:
-            return await _with_left_behind(call, transaction, petitions[-limit:])
+            return await with_left_behind(transaction, petitions[-limit:], call.note_unreadable)
     workflow = await find_workflow(bus, run_id_of_root(root) if record or petitions else text)
     async with bus.transaction() as transaction:
         petitions = await petitions_of(transaction, root_id_of(workflow.id))
         if not after:
-            return await _with_left_behind(call, transaction, petitions[-limit:])
+            return await with_left_behind(transaction, petitions[-limit:], call.note_unreadable)
     point = None if after == _BASE else find_checkpoint(workflow, after).id
     return [
-        (petition, True) for petition in irreversible_petitions(petitions, _kept_petition_ids(workflow, point))[-limit:]
+        (petition, True) for petition in irreversible_petitions(petitions, kept_petition_ids(workflow, point))[-limit:]
     ]
 
 
@@ -161,45 +154,8 @@ async def _all_petitions(call: CommandCall, bus: Bus, limit: int) -> list[tuple[
     async with bus.transaction() as transaction:
         known = [record async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name))]
         found = call.readable(known, Petition)
-        return await _with_left_behind(
-            call, transaction, sorted(found, key=lambda petition: petition.created_at)[-limit:]
-        )
-
-
-async def _with_left_behind(
-    call: CommandCall, transaction: Transaction, petitions: list[Petition]
-) -> list[tuple[Petition, bool]]:
-    """Return petitions, each with whether its effect remains although its Work was rolled back."""
-    runs: dict[str, list[Petition]] = {}
-    for petition in petitions:
-        runs.setdefault(petition.workflow_id, []).append(petition)
-    irreversible: set[str] = set()
-    for run_id, asked in runs.items():
-        if workflow := call.read(await transaction.get(WORKFLOWS.name, run_id), Workflow):
-            kept = [claim.id for work in workflow.works for claim in work.petitions]
-            irreversible |= {petition.id for petition in irreversible_petitions(asked, kept)}
-    return [(petition, petition.id in irreversible) for petition in petitions]
-
-
-def _kept_petition_ids(workflow: Workflow, checkpoint_id: str | None) -> list[str]:
-    """Return the ids of petitions whose Works remain after a rollback to a checkpoint, or to the base for None."""
-    point = next((point for point in workflow.checkpoints if point.id == checkpoint_id), None)
-    undone = {work.id for work in workflow.works_after(point)}
-    return [claim.id for work in workflow.works if work.id not in undone for claim in work.petitions]
-
-
-def _fields(petition: Petition, *, left_behind: bool) -> dict[str, Any]:
-    names = ("workflow_id", "general", "kind", "target", "state", "reason")
-    times = ("expires_at", "decided_by", "decided_at", "granted_at", "ended_at")
-    return {
-        "id": petition.id,
-        "task_id": petition.root,
-        **{name: getattr(petition, name) for name in names},
-        "url": petition.response.get("url", ""),
-        "asked_at": petition.created_at,
-        **{name: getattr(petition, name) for name in times},
-        "left_behind": left_behind,
-    }
+        newest = sorted(found, key=lambda petition: petition.created_at)[-limit:]
+        return await with_left_behind(transaction, newest, call.note_unreadable)
 
 
 def _row(petition: Petition, *, left_behind: bool) -> tuple[object, ...]:

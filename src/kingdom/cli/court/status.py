@@ -1,27 +1,19 @@
 """`kingdom status`: show the state of the court and what needs a person."""
 
-import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 import typer
 
-from kingdom.bootstrap import directory_of, generals_directory_of, operations_of
-from kingdom.bus.port import Bus
+from kingdom.actions.status import read_current_status
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.court.status_view import status_view
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.watching import Watch, identity, print_state, watch
-from kingdom.court.heartbeat import ROLES
-from kingdom.court.king.context import KingContext
-from kingdom.court.package_files import load_packages
-from kingdom.court.status import CourtStatus, StatusSources, read_status
-from kingdom.realm import Realm
-from kingdom.settings import Settings
+from kingdom.court.status import CourtStatus
 
 app = typer.Typer(add_completion=False)
 
@@ -47,27 +39,6 @@ async def status(call: CommandCall, *, repeat: Watch = False) -> int | None:
         court_status = await now()
         print_state(call.output, court_status, status_view, identity)
     return exit_code.FAILED if court_status.troubles else None
-
-
-async def read_current_status(
-    bus: Bus, settings: Settings, realm: Realm, running: frozenset[str] = frozenset()
-) -> CourtStatus:
-    """Return the state of the court. Roles in `running` have a process, but perhaps no heartbeat yet."""
-    # The Generals can change while --watch runs.
-    sources = await asyncio.to_thread(status_sources_of, settings, realm)
-    return await read_status(bus, operations_of(bus), replace(sources, running=running))
-
-
-def status_sources_of(settings: Settings, realm: Realm) -> StatusSources:
-    """Return the settings and Generals that the state of the court depends on."""
-    loaded = load_packages(generals_directory_of(settings, realm), accepts_strangers=realm.sentinel.accepts_strangers)
-    return StatusSources(
-        king=KingContext(packages=lambda: loaded.packages, zone=realm.zone, settings=realm.king),
-        settings=realm.chamberlain,
-        roles=ROLES,
-        store=directory_of(settings.database_url),
-        broken=loaded.broken,
-    )
 
 
 def _without_ages(court_status: CourtStatus) -> object:

@@ -6,24 +6,22 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from kingdom.actions.events import event_defaults, send_event, source_of
 from kingdom.bootstrap import directory_of
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import RecordQuery, read_document
+from kingdom.bus.record import RecordQuery
 from kingdom.cli.court.declarations import COURT, EventId, king_context_of, log_to_tasks
 from kingdom.cli.event.wait import EventEnd, how_to_answer, wait_for
 from kingdom.cli.framework import exit_code, inputs
 from kingdom.cli.framework.command import CommandCall, Limit, command
 from kingdom.cli.framework.json_result import array, one
 from kingdom.cli.framework.workflow_ids import resolve_id
-from kingdom.clock import utc_now
 from kingdom.court.documents import EVENT_TYPE, EventStatus, ExternalEvent, Priority
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king import reactions
 from kingdom.court.king.outcomes import UNROUTED
-from kingdom.court.records import EVENTS, load, receive_event
+from kingdom.court.records import EVENTS, load
 from kingdom.court.status import StatusSources
-from kingdom.errors import Permanent
-from kingdom.ids import new_id
 from kingdom.text import sentence
 from kingdom.workflow.records import each_record, run_transaction
 
@@ -119,7 +117,7 @@ async def send(
     create = call.settings.store_is_named or call.settings.file is not None
     log_to_tasks(call)
     async with call.bus(COURT, create=create) as bus:
-        event, is_new = await run_transaction(bus, partial(_receive, event=event, actor=call.settings.actor))
+        event, is_new = await run_transaction(bus, partial(send_event, event=event, actor=call.settings.actor))
         state = "waits for the King" if is_new else f"already exists ({event.status}) and was not sent again"
         words = f"{event.id} {state}. To see its progress: kingdom why {event.id}"
         if wait:
@@ -154,49 +152,17 @@ def _event_of(document: str, given: dict[str, Any]) -> ExternalEvent:
     """Return the event of a document and options; options override the document."""
     if not document.isdigit() and EVENT_TYPE.fullmatch(document):
         raise typer.BadParameter(f"{document!r} is not an event as JSON; did you mean --type {document}?")
-    fields = _defaults() | (inputs.payload(document) if document else {})
+    fields = event_defaults(_SOURCE) | (inputs.payload(document) if document else {})
     fields |= {name: value for name, value in given.items() if value}
     if not fields["type"]:
         raise typer.BadParameter("the type is missing: add --type, or a document with a type.")
-    fields["source"] = fields["source"] or _source(str(fields["id"]))
+    fields["source"] = fields["source"] or source_of(str(fields["id"]), _SOURCE)
     return ExternalEvent.read(fields).as_new()
-
-
-def _defaults() -> dict[str, Any]:
-    return {
-        "id": new_id(f"evt-{_SOURCE}"),
-        "type": "",
-        "source": "",
-        "repo": None,
-        "payload": {},
-        "priority": Priority.NORMAL,
-        "created_at": utc_now().isoformat(),
-        "status": EventStatus.PENDING,
-    }
-
-
-def _source(event_id: str) -> str:
-    """Return the SOURCE of an id such as evt-SOURCE-123."""
-    parts = event_id.split("-")
-    return parts[1] if event_id.startswith("evt-") and parts[1] else _SOURCE
 
 
 def _row(event: ExternalEvent) -> tuple[object, ...]:
     generals = ", ".join(route.general for route in event.routes) or None
     return (event.id, event.type, event.repo, event.priority, event.status, event.outcome or None, generals)
-
-
-async def _receive(transaction: Transaction, *, event: ExternalEvent, actor: str) -> tuple[ExternalEvent, bool]:
-    """Store an event unless its id exists; return the stored event and whether it is new."""
-    if await receive_event(transaction, event=event, actor=actor):
-        return event, True
-    record = await transaction.get(EVENTS.name, event.id)
-    if record is None:
-        raise Permanent(f"event {event.id} ended and is no longer stored: give the new event another id")
-    known = read_document(record.doc, ExternalEvent)
-    if (known.type, known.repo, known.payload) != (event.type, event.repo, event.payload):
-        raise Permanent(f"event {event.id} already exists with other content: give this event another id")
-    return known, False
 
 
 def _status_sources(call: CommandCall) -> StatusSources:

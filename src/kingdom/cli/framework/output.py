@@ -4,9 +4,8 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import typer
@@ -124,11 +123,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     return shown
 
 
-def to_json_object(thing: Any) -> dict[str, Any]:
-    """Return a dataclass as a JSON object with its fields in camelCase."""
-    return {_camel(each.name): getattr(thing, each.name) for each in fields(thing)}
-
-
 def format_duration(seconds: float) -> str:
     """Format a duration for a person."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -151,11 +145,6 @@ def format_cell(cell: object) -> str:
 
 def _is_number(cell: object) -> bool:
     return isinstance(cell, int | float) or str(cell).removesuffix("+").isdigit()
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
 
 
 def _console(*, stderr: bool) -> Console:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kingdom.actions.generals import to_listed_generals, work_names
 from kingdom.cli.framework import exit_code, inputs
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
@@ -38,7 +39,7 @@ from kingdom.court.prompt import missing_values, needs_repo, render_template
 from kingdom.errors import IllegalTransition, Misconfigured, NotFound
 from kingdom.soldiers.agents.port import AgentFailed
 from kingdom.soldiers.agents.scripted.script import parse_script
-from kingdom.views.generals import ListedGeneral, ListedGenerals, Preview
+from kingdom.views.generals import ListedGenerals, Preview
 from kingdom.workflow.model.resources.template import WorkflowTemplate
 from kingdom.workflow.template_file import write_template
 
@@ -60,7 +61,7 @@ async def list_(call: CommandCall, *, directory: GeneralsDirectory = "") -> None
     place = generals_directory(call, directory)
     loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
     if call.output.json:
-        call.output.document(_to_listed_generals(place, loaded))
+        call.output.document(to_listed_generals(place, loaded))
         return
     if loaded.packages:
         columns = ("name", "handles", "schedules", "works", "what it does")
@@ -93,7 +94,7 @@ async def show(call: CommandCall, name: GeneralName, *, directory: GeneralsDirec
         "handles": "\n".join(each.type + (" (also)" if each.also else "") for each in general.subscribes) or None,
         "schedules": "\n".join(f"{each.name}: {each.cron} {each.time_zone}" for each in general.schedules) or None,
         "default repo": general.default_repo,
-        "works": "\n".join(_work_names(package)),
+        "works": "\n".join(work_names(package)),
         "may ask for": "\n".join(map(_petition_rule, policy.petitions)) or "nothing",
         "retries": f"{policy.retries}, {policy.retry_after_seconds} s apart",
         "budget": f"${policy.budget_usd:g}" if policy.budget_usd else None,
@@ -157,7 +158,7 @@ async def validate(
     place = _directory_to_check(call, path, directory)
     loaded = _with_checked_scripts(_load(place, accepts_strangers=accepts_strangers(call)))
     if call.output.json:
-        call.output.document(_to_listed_generals(place, loaded))
+        call.output.document(to_listed_generals(place, loaded))
     for package in loaded.packages:
         call.output.say(f"{package.name} is valid: {package.general.description}")
     for broken in loaded.broken:
@@ -308,26 +309,11 @@ def _create_package(name: str, place: Path) -> Package:
         return install_package(draft, place, replace=False)
 
 
-def _to_listed_generals(place: Path, loaded: LoadedPackages) -> ListedGenerals:
-    generals = [
-        ListedGeneral(
-            name=package.name,
-            description=package.general.description,
-            subscribes=[each.type for each in package.general.subscribes],
-            schedules=[each.name for each in package.general.schedules],
-            works=_work_names(package),
-            directory=package.directory,
-        )
-        for package in loaded.packages
-    ]
-    return ListedGenerals(directory=str(place), generals=generals, broken=loaded.broken)
-
-
 def _row(package: Package) -> tuple[str, str, str, str, str]:
     general = package.general
     types = "\n".join(each.type for each in general.subscribes) or "-"
     schedules = "\n".join(each.name for each in general.schedules) or "-"
-    return general.name, types, schedules, ", ".join(_work_names(package)), general.description
+    return general.name, types, schedules, ", ".join(work_names(package)), general.description
 
 
 def _petition_rule(rule: PetitionRule) -> str:
@@ -335,7 +321,3 @@ def _petition_rule(rule: PetitionRule) -> str:
     commands = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
     condition = ", if a person agrees" if rule.approval else ""
     return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approvals}{commands}{condition}"
-
-
-def _work_names(package: Package) -> list[str]:
-    return [work.name for work in package.template.works]

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
+from kingdom.actions.generals import find_general
 from kingdom.bootstrap import generals_directory_of
 from kingdom.cli.framework.command import CommandCall
 from kingdom.court.package import Package
-from kingdom.court.package_files import load_packages
-from kingdom.errors import Misconfigured, NotFound
 
 GeneralName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a General, such as gen-pr.")]
 GeneralsDirectory = Annotated[
@@ -33,12 +32,4 @@ def accepts_strangers(call: CommandCall) -> bool:
 def named_package(call: CommandCall, name: str, directory: str) -> Package:
     """Return a General by its name, or raise an error that lists all Generals."""
     place = generals_directory(call, directory)
-    loaded = load_packages(place, accepts_strangers=accepts_strangers(call))
-    for package in loaded.packages:
-        if package.name == name:
-            return package
-    for broken in loaded.broken:
-        if broken.name == name:
-            raise Misconfigured(f"{name} is broken: {broken.reason}")
-    there = ", ".join(package.name for package in loaded.packages) or "none"
-    raise NotFound(f"there is no General {name!r} in {place}; there are: {there}; `kingdom general install` adds one")
+    return find_general(place, name, accepts_strangers=accepts_strangers(call))

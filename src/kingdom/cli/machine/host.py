@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from kingdom.actions.hosts import find_host
 from kingdom.cli.framework.command import CommandCall, command
-from kingdom.cli.framework.hosts import find_host
 from kingdom.cli.framework.json_result import array, one
 from kingdom.workflow.hosts import known_hosts, retire_host
 from kingdom.workflow.model.resources.host import Host, HostStatus

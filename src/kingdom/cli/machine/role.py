@@ -12,9 +12,9 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from kingdom import bootstrap
+from kingdom.actions.status import read_current_status
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
@@ -44,7 +44,7 @@ from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import AgentName, SoldierSettings
 
 app = typer.Typer(add_completion=False)
-CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain"]
+CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain", "web"]
 RoleName = Literal[CourtRole, "engine", "host"]
 # These roles write all their lines to the log of assignments too.
 _ASSIGNMENT_ROLES = frozenset({"king", "general"})
@@ -87,7 +87,8 @@ async def role(  # noqa: PLR0913 - one parameter per option
     """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
 
     `sentinel` watches GitHub and Jira, `king` decides, `general` carries out assignments, `soldiers` runs agents,
-    `envoy` talks to people, and `chamberlain` watches over the court. These roles follow kingdom.yaml.
+    `envoy` talks to people, `chamberlain` watches over the court, and `web` serves the HTTP API. These roles follow
+    kingdom.yaml.
 
     `engine` and `host` run workflows without a court. The engine moves every run to its next step and watches the
     hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`, not kingdom.yaml.
@@ -116,7 +117,7 @@ async def role(  # noqa: PLR0913 - one parameter per option
             cut_off = await run_standalone(call, host, directory, metrics_host, metrics_port, runs_engine=runs_engine)
         case _:
             _refuse_host_options(name, is_given=bool(given or directory or with_host))
-            cut_off = await _play_court_role(call, name, level, metrics_host, metrics_port)
+            cut_off = await play_court_role(call, name, level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
@@ -127,9 +128,10 @@ def _refuse_host_options(name: CourtRole, *, is_given: bool) -> None:
         )
 
 
-async def _play_court_role(
+async def play_court_role(
     call: CommandCall, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
 ) -> bool:
+    """Play a role of the court until a signal. Return whether a second signal ended it at once."""
     realm = read_realm(call.settings.file)
     directory = bootstrap.data_directory_of(call.settings)
     system, tasks = (TextLog(log_path(directory, each)) for each in (SYSTEM, TASKS))
@@ -157,7 +159,7 @@ async def _play_court_role(
             directory=directory,
             stack=stack,
         )
-        components = _components_of(name, context)
+        components = _components_of(name, context, registry)
         if bootstrap.directory_of(call.settings.database_url):
             heartbeats = heartbeats_in_files(directory, name, components.members)
         else:
@@ -173,7 +175,7 @@ async def _play_court_role(
         return cut_off
 
 
-def _components_of(name: CourtRole, context: RoleContext) -> RoleComponents:
+def _components_of(name: CourtRole, context: RoleContext, registry: CollectorRegistry) -> RoleComponents:
     """Import only the module of this role, and return what the role runs."""
     match name:
         case "sentinel":
@@ -200,3 +202,7 @@ def _components_of(name: CourtRole, context: RoleContext) -> RoleComponents:
             from kingdom.roles import chamberlain
 
             return chamberlain.build(context)
+        case "web":
+            from kingdom.web import role as web
+
+            return web.build(context, registry)

@@ -8,30 +8,32 @@ from prometheus_client.metrics import MetricWrapperBase
 from kingdom.bus.metrics import BacklogMetrics, LogStreamMetrics, WorkerMetrics
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.metrics import CourtMetrics
+from kingdom.web.metrics import WebMetrics
 
 _WORDS = """\
-Prometheus metrics are served over HTTP at `/metrics` on the port of `--metrics-port`. The metrics of workers are
-always current; all others are refreshed every 15 seconds. Only this machine can read them, unless `--metrics-host`
-names another address. With `KINGDOM_METRICS_PREFIX=shop`, the names of the metrics of workers and of the store begin
-with `shop_outbox_` instead of `kingdom_outbox_`.
+Prometheus metrics are served over HTTP at `/metrics` on the port of `--metrics-port`. The metrics of workers and of the
+web server are always current; all others are refreshed every 15 seconds. Only this machine can read them, unless
+`--metrics-host` names another address. With `KINGDOM_METRICS_PREFIX=shop`, the names of the metrics of workers and of
+the store begin with `shop_outbox_` instead of `kingdom_outbox_`.
 
 | Command | Metrics |
 | --- | --- |
 | `kingdom up` | the court and the store |
 | `kingdom role chamberlain` | the court and the store |
 | every other `kingdom role` | its workers and the store |
+| `kingdom web` | its requests, its streams, and the store |
 | `kingdom bus work` | its worker and the store |
-| `kingdom web` | its streams |
 
 The name of a histogram is followed by `_bucket`, `_sum` and `_count`; a counter or histogram also has a series
 `_created`. Counting stops at 10000, or at 1000 where noted, so that a refresh costs the same however full the store is.
 """
-_Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics | LogStreamMetrics]
+_Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics | LogStreamMetrics | WebMetrics]
 _SECTIONS: Mapping[str, _Kind] = {
     "Court": CourtMetrics,
     "Workers": WorkerMetrics,
     "Store": BacklogMetrics,
-    "Web": LogStreamMetrics,
+    "Web": WebMetrics,
+    "Live stream": LogStreamMetrics,
 }
 
 

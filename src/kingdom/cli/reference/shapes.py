@@ -2,10 +2,9 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
-from datetime import datetime
-from typing import Any, get_args, get_type_hints
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from kingdom.cli.framework.json_result import JsonResult, json_result_of
 from kingdom.cli.nouns import NOUNS
 from kingdom.cli.reference.commands import commands_of
 from kingdom.cli.reference.markdown import beginning, code, table
-from kingdom.views.log_lines import LogLine
+from kingdom.views.json_schemas import output_schemas
 
 _WORDS = """\
 Every command has `--json`, except `top`, which is a screen, and `agent-mcp`, which serves an agent. The tests run every
@@ -86,49 +85,8 @@ def every_shape() -> Shapes:
     found = {name: json_result_of(command.callback) for noun in NOUNS for name, command in commands_of(noun)}
     answers = {name: answer for name, answer in sorted(found.items()) if answer}
     documents = [answer.document for answer in answers.values()]
-    kinds = _kinds(documents)
-    every, shapes = msgspec.json.schema_components([*documents, *kinds], ref_template=f"{_DEFS}{{name}}")
-    for kind, schema in zip(kinds, every[len(documents) :], strict=True):
-        _describe_output(kind, shapes[_name(schema)])
-    return Shapes(answers, dict(zip(answers, every, strict=False)), shapes)
-
-
-def _kinds(documents: Sequence[Any]) -> list[type[Any]]:
-    """Return every class that has fields and occurs in these types."""
-    kinds: dict[type[Any], None] = {}
-    remaining: list[Any] = list(msgspec.inspect.multi_type_info(documents))
-    while remaining:
-        each = remaining.pop()
-        if isinstance(each, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
-            if each.cls in kinds:
-                continue
-            kinds[each.cls] = None
-        if isinstance(each, msgspec.inspect.Type | msgspec.inspect.Field):
-            remaining += [getattr(each, name) for name in each.__struct_fields__]
-        elif isinstance(each, tuple):
-            remaining += each
-    return list(kinds)
-
-
-def _describe_output(kind: type[Any], shape: dict[str, Any]) -> None:
-    """Make a schema describe output instead of input: mark the fields that are always present, and allow others."""
-    hints = get_type_hints(kind)
-    names = {name: name for name in hints}
-    always = set(names)
-    if not is_dataclass(kind):
-        fields = msgspec.structs.fields(kind)
-        names = {each.name: each.encode_name for each in fields}
-        omits = kind.__struct_config__.omit_defaults
-        always = {each.name for each in fields if (each.required if omits else each.default is not msgspec.UNSET)}
-    shape["required"] = [names[name] for name in names if name in always]
-    shape.pop("additionalProperties", None)
-    if kind is LogLine:
-        shape["additionalProperties"] = True
-    for name, printed in names.items():
-        schema = shape["properties"][printed]
-        schema.pop("default", None)
-        if datetime in (hints[name], *get_args(hints[name])):
-            next(each for each in schema.get("anyOf", [schema]) if each.get("type") == "string")["format"] = "date-time"
+    every, shapes = output_schemas(documents, _DEFS)
+    return Shapes(answers, dict(zip(answers, every, strict=True)), shapes)
 
 
 def _section(name: str, shapes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

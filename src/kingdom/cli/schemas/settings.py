@@ -24,6 +24,19 @@ _WORDS: Words = {
         "soldiers": "How this machine runs agents.",
         "envoy": "How people get messages and questions.",
         "chamberlain": "How the Chamberlain watches over the court.",
+        "web": "The web interface and the HTTP API; `off` turns them off.",
+    },
+    "WebSettings": {
+        "address": "Where to listen: `HOST:PORT`, or `unix:PATH` for a Unix socket.",
+        "url": "The address that people use, if a proxy is in front; with `https`, cookies are secure.",
+        "insecure": "Whether to listen on an address that other machines can reach, without https.",
+        "session_days": "The days after which a person must sign in again.",
+        "proxy": "A proxy that signs people in. Default: none.",
+    },
+    "ProxySettings": {
+        "header": "The header with the name of the person.",
+        "secret": "The secret that the proxy sends as `X-Kingdom-Proxy-Secret`; not needed over a Unix socket.",
+        "people": "The rights of each person: a list of `look`, `answer`, `act` and `administer`.",
     },
     "SentinelSettings": {
         "github": "Default: GitHub is not used.",

@@ -13,13 +13,13 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kingdom.actions.hosts import host_of
+from kingdom.actions.petitions import irreversible_effects
+from kingdom.actions.status import status_sources_of
 from kingdom.bus.port import Bus
-from kingdom.cli.court.petition import irreversible_effects
-from kingdom.cli.court.status import status_sources_of
 from kingdom.cli.explain.commands import timeline_of
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.framework.command import CommandCall, command
-from kingdom.cli.framework.hosts import host_of
 from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
 from kingdom.cli.logs.session_view import SessionView, follow_sessions
 from kingdom.cli.workflow.results import agent_text_view, describe_diff, differences

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from rich.live import Live
 
 from kingdom import bootstrap
+from kingdom.actions.status import read_current_status
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.bus.metrics import BacklogMetrics
 from kingdom.bus.port import Bus
-from kingdom.cli.court.status import read_current_status
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import LOG_LINES
@@ -34,7 +34,7 @@ from kingdom.cli.framework.long_running import (
 from kingdom.cli.up.log_lines import RoleLog, RoleLogLine, write_to_stderr
 from kingdom.cli.up.view import up_view
 from kingdom.clock import utc_now
-from kingdom.court.heartbeat import ROLES
+from kingdom.court.heartbeat import ROLES, WEB
 from kingdom.court.metrics import CourtMetrics
 from kingdom.court.status import CourtStatus
 from kingdom.court.streams import SINGLE_STREAMS
@@ -76,8 +76,8 @@ async def up(
 
     JSON: log lines, one object each with its role, on standard error.
     """
-    if unknown := ", ".join(sorted({*(role or ())} - {*ROLES})):
-        raise typer.BadParameter(f"there is no role {unknown}; there are: {', '.join(ROLES)}.")
+    if unknown := ", ".join(sorted({*(role or ())} - {*ROLES, WEB})):
+        raise typer.BadParameter(f"there is no role {unknown}; there are: {', '.join((*ROLES, WEB))}.")
     file = call.settings.file
     if file is None:
         return _print_example(call)
@@ -91,7 +91,7 @@ async def up(
         configure_logs(json=True, level=logging.INFO, also=[tee(system_log, _ACTOR), lines.process_own_event])
         async with call.bus(declare_application(realm)) as bus:
             processes = RoleProcesses(
-                role or ROLES,
+                role or (ROLES if realm.web_settings is None else (*ROLES, WEB)),
                 partial(_command, file, log_level),
                 environment_of_children(call.settings),
                 lines.add_role_output,

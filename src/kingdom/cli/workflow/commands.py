@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kingdom.actions.runs import choose_resumption, next_commands
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.petition import note_irreversible_effects
@@ -14,13 +15,12 @@ from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.workflow_ids import MIN_ID_LENGTH, RunId, find_checkpoint, find_workflow
 from kingdom.cli.workflow import definition, inspection, results
 from kingdom.cli.workflow.follow import follow
-from kingdom.cli.workflow.view import describe_state, next_commands
+from kingdom.cli.workflow.view import describe_state
 from kingdom.court.petitions.decision import PETITIONS
-from kingdom.errors import KingdomError, Misconfigured
+from kingdom.errors import KingdomError
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
-from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom
 from kingdom.workflow.reactions import engine
 
 app = typer.Typer(
@@ -133,14 +133,8 @@ async def resume(
 
     async def act(bus: Bus) -> Workflow:
         workflow = await find_workflow(bus, workflow_id)
-        how: ResumeFrom = Auto()
-        if checkpoint is not None:
-            how = FromCheckpoint(find_checkpoint(workflow, checkpoint).id)
-        elif from_base:
-            how = FromBase()
-        elif continue_ or reply is not None or workflow.status is WorkflowStatus.PAUSED:
-            how = Continue(reply or "")
-        _check_reply(workflow, how)
+        point = None if checkpoint is None else find_checkpoint(workflow, checkpoint).id
+        how = choose_resumption(workflow, checkpoint_id=point, from_base=from_base, in_session=continue_, reply=reply)
         resumed = await lifecycle.resume(bus, workflow.id, how, actor=call.settings.actor)
         await note_irreversible_effects(call, bus, resumed)
         return resumed
@@ -242,14 +236,3 @@ async def _act(
     if commands := next_commands(workflow):
         call.output.say(f"Next: {', '.join(commands)} (kingdom workflow … {workflow.id})")
     return code
-
-
-def _check_reply(workflow: Workflow, how: ResumeFrom) -> None:
-    """Reject a reply without a question, and a resume without options if a question is open."""
-    asks = workflow.question
-    if isinstance(how, Continue) and how.reply and not asks:
-        raise Misconfigured(f"workflow {workflow.id} has no open question: leave out --reply")
-    if isinstance(how, Auto) and asks:
-        raise Misconfigured(
-            f"workflow {workflow.id} asks: {asks.text} Answer with --reply, or choose --continue, --from or --from-base"
-        )

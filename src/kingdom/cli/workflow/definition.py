@@ -5,12 +5,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from kingdom.actions.runs import next_commands
 from kingdom.bus.port import Bus
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.inputs import opened
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.workflow_ids import RunId, find_workflow
-from kingdom.cli.workflow.view import next_commands
 from kingdom.errors import Misconfigured
 from kingdom.views.definitions import DefinitionFile, RunWorkEntry
 from kingdom.workflow import lifecycle

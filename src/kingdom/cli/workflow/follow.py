@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 from rich.live import Live
 
+from kingdom.actions.hosts import host_of
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor
 from kingdom.bus.operations import Operations, read_log_to_end
 from kingdom.bus.port import Bus
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall
-from kingdom.cli.framework.hosts import host_of
 from kingdom.cli.framework.long_running import BY_SIGNAL
 from kingdom.cli.workflow.view import log_line, tree_view
 from kingdom.clock import utc_now

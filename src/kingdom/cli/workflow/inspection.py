@@ -6,19 +6,20 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kingdom.actions.hosts import host_of
+from kingdom.actions.runs import to_details
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor, LogEntry
 from kingdom.bus.operations import read_log_to_end
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordQuery
 from kingdom.cli.framework.command import CommandCall, Limit, command
-from kingdom.cli.framework.hosts import host_of
 from kingdom.cli.framework.json_result import array, lines, one
-from kingdom.cli.framework.output import to_json_object
 from kingdom.cli.framework.workflow_ids import RunId, age_key, find_checkpoint, find_work, find_workflow
-from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, next_commands, tree_view
+from kingdom.cli.workflow.view import checkpoints_view, list_view, log_line, tree_view
 from kingdom.clock import utc_now
 from kingdom.views.bus import LogEntryView
+from kingdom.views.camel import to_json_object
 from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.run.work import Work
@@ -79,9 +80,7 @@ async def show(call: CommandCall, workflow_id: RunId) -> None:
         workflow = await find_workflow(bus, workflow_id)
         host = await host_of(bus, workflow)
     if call.output.json:
-        valid = [point.id for point in workflow.valid_checkpoints()]
-        allowed = next_commands(workflow)
-        call.output.document(WorkflowDetails(workflow=workflow, host=host, allowed=allowed, valid_checkpoints=valid))
+        call.output.document(to_details(workflow, host))
     else:
         call.output.console.print(tree_view(workflow, host, utc_now()))
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from kingdom.actions.runs import next_commands
 from kingdom.bus.log import LogEntry
 from kingdom.cli.framework.output import format_duration, table
 from kingdom.cli.framework.workflow_ids import short
@@ -21,11 +22,8 @@ from kingdom.workflow.model.status import (
     ReportStatus,
     VerificationStatus,
     WorkflowStatus,
-    allowed_operations,
 )
 
-# The operations that people can use. Other operations are only for the engine and the court.
-_COMMANDS = ("prepare", "start", "pause", "resume", "cancel", "modify", "release", "delete")
 _COLORS = {
     "COMPLETED": "green",
     "READY": "green",
@@ -97,13 +95,6 @@ def checkpoints_view(workflow: Workflow, points: Sequence[Checkpoint] | None = N
         for point in (workflow.checkpoints if points is None else points)
     ]
     return table(("checkpoint", "after", "commits", "valid", "taken"), rows)
-
-
-def next_commands(workflow: Workflow) -> list[str]:
-    """Return the commands that the state of a run allows."""
-    if workflow.deleted_at:
-        return []
-    return [each for each in allowed_operations(workflow.status) if each in _COMMANDS]
 
 
 def describe_state(workflow: Workflow) -> str:

@@ -1,0 +1,1 @@
+"""Who may use the web interface: rights, credentials, and a record of what people did there."""

@@ -1,0 +1,112 @@
+"""Lists in pages that cost the same however many records the store has."""
+
+import base64
+import binascii
+import heapq
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
+from kingdom.court.general.context import run_id_of_root
+from kingdom.errors import MalformedRequest
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import DELETED, WORKFLOWS
+
+_T = TypeVar("_T")
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+# The ids of Generals' runs are between these two. All other ids sort before them.
+_COURT_BEGIN, _COURT_END = run_id_of_root("task-"), run_id_of_root("task.")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """Records, and the cursor of the next page, or None if this is the last one."""
+
+    records: list[Record]
+    next: str | None
+
+    def read(self, kind: type[_T]) -> list[_T]:
+        """Return the readable documents of the records."""
+        return list(read_documents(self.records, kind))
+
+
+async def list_records(
+    transaction: Transaction,
+    kind: RecordKind,
+    *,
+    state: str | None = None,
+    index: str | None = None,
+    value: str | None = None,
+    after: str | None,
+    limit: int,
+    descending: bool = False,
+) -> RecordPage:
+    """Return a page of records in the order of their ids. The cursor is the last id."""
+    query = RecordQuery(
+        kind=kind.name,
+        state=state,
+        index=index,
+        value=value,
+        after=after or None,
+        limit=limit + 1,
+        descending=descending,
+    )
+    found = await transaction.find(query)
+    return RecordPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+async def newest_runs(
+    transaction: Transaction, states: Collection[str], *, after: str | None, limit: int
+) -> RecordPage:
+    """Return a page of runs, the newest first; without `states` of every state, except deleted runs.
+
+    Ids of Generals' runs and ids of other runs are each in the order of time, so both are read from their ends and
+    merged by creation time. The page can have fewer runs than `limit` although more follow.
+    """
+    cursors, begins = _read_cursor(after), {"court": _COURT_END, "other": _COURT_BEGIN}
+    chosen: list[str | None] = [*sorted(states)] or [None]
+    found: list[list[tuple[str, Record]]] = []
+    for name, state in ((name, state) for state in chosen for name in begins):
+        place = f"{state or ''}/{name}"
+        begin = cursors.get(place, begins[name])
+        query = RecordQuery(kind=WORKFLOWS.name, state=state, after=begin, limit=limit + 1, descending=True)
+        records = await transaction.find(query)
+        found.append([(place, each) for each in records if name == "other" or each.id >= _COURT_BEGIN])
+    # Each list is taken from its beginning, so that the last id of each is a cursor.
+    merged = list(islice(heapq.merge(*found, key=lambda each: _created_at(each[1]), reverse=True), limit + 1))
+    page = merged[:limit]
+    following = _write_cursor({**cursors, **{place: each.id for place, each in page}}) if len(merged) > limit else None
+    return RecordPage([each for _, each in page if each.state != DELETED], following)
+
+
+def run_general(records: list[Record], general: str) -> list[Workflow]:
+    """Return the readable runs of a General, or all if `general` is empty."""
+    return [run for run in read_documents(records, Workflow) if general in ("", run.general)]
+
+
+def _created_at(record: Record) -> datetime:
+    try:
+        return msgspec.convert(record.doc.get("createdAt"), _Moment)
+    except msgspec.ValidationError:
+        # An unreadable record is shown last.
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _write_cursor(cursors: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursors)).decode().rstrip("=")
+
+
+def _read_cursor(text: str | None) -> dict[str, str]:
+    if not text:
+        return {}
+    try:
+        decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return msgspec.json.decode(decoded, type=dict[str, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise MalformedRequest(f"{text!r} is not a cursor: use `next` of the previous page") from error

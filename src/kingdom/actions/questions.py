@@ -1,0 +1,83 @@
+"""Questions that wait for a person, and their answers."""
+
+import hashlib
+from datetime import datetime
+from difflib import get_close_matches
+from typing import TypeVar
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import OnUnreadable, Record, ignore_unreadable, read_documents
+from kingdom.court import records
+from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.envoy.answers import PersonAnswer, find_pending_answer, submit_answer
+from kingdom.court.explain.timeline_builder import subject_of
+from kingdom.court.questions import HumanQuestion
+from kingdom.errors import Permanent
+from kingdom.views.questions import AnswerResult, OpenQuestion
+
+_T = TypeVar("_T")
+
+
+async def to_open_question(
+    transaction: Transaction, ask: HumanQuestion, on_unreadable: OnUnreadable = ignore_unreadable
+) -> OpenQuestion:
+    """Return a question as people see it, with the answer that the King has not processed yet."""
+
+    def read(record: Record | None, kind: type[_T]) -> _T | None:
+        return next(read_documents([record] if record else [], kind, on_unreadable), None)
+
+    assignment = read(await transaction.get(records.ASSIGNMENTS.name, ask.assignment_id), Assignment)
+    given = read(await find_pending_answer(transaction, ask), ExternalEvent)
+    return OpenQuestion(
+        task_id=ask.id,
+        general=ask.general,
+        about=_about(assignment) if assignment else "",
+        question=ask.text,
+        choices=ask.choices,
+        people=ask.people,
+        asked_at=ask.asked_at,
+        due_at=ask.due_at,
+        default=ask.default,
+        digest=digest_of(ask),
+        answer=given.payload["text"] if given else msgspec.UNSET,
+        petition_id=ask.petition or msgspec.UNSET,
+    )
+
+
+def digest_of(ask: HumanQuestion) -> str:
+    """Return the digest of everything that a person sees before the answer. The text of a petition contains it all."""
+    seen = (ask.id, ask.asked_at.isoformat(), ask.text, *ask.choices)
+    return hashlib.sha256(msgspec.json.encode(seen)).hexdigest()
+
+
+async def answer_question(
+    transaction: Transaction, ask: HumanQuestion, given: PersonAnswer, now: datetime, *, words: bool
+) -> AnswerResult:
+    """Submit an answer. Raise Permanent if the question does not accept it, or if it looks like a misspelled choice.
+
+    With `words`, the text is free text, even if it resembles a choice.
+    """
+    if not words and (meant := _similar_choice(ask, given.text)):
+        choices = ", ".join(ask.choices)
+        raise Permanent(f"{given.text} is not one of {choices}; did you mean {meant}? For free text add --words")
+    taken = await submit_answer(transaction, given, now)
+    if taken.refusal:
+        raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
+    return AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.text)
+
+
+def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
+    """Return the choice that a text resembles, if any. Such a text is more often a typo than free text."""
+    typed, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
+    if ask.exact or not typed or typed in choices:
+        return None
+    completions = [choice for choice in choices if choice.startswith(typed)]
+    return next((choices[near] for near in completions or get_close_matches(typed, choices, n=1)), None)
+
+
+def _about(assignment: Assignment) -> str:
+    """Describe the event behind an assignment in one line."""
+    number = f"#{number}" if (number := assignment.payload.get("number")) else ""
+    return f"{assignment.type} {assignment.repo or ''}{number} {subject_of(assignment.payload)}".strip()

@@ -1,0 +1,1 @@
+"""`kingdom web …`: the web interface and the HTTP API."""

@@ -1,0 +1,1 @@
+"""The functions behind the routes, a module per group of nouns."""

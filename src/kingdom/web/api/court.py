@@ -1,0 +1,190 @@
+"""The court: status, events, assignments, Generals, money, machines."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.access.acts import act_in_transaction
+from kingdom.actions.events import event_defaults, send_event, source_of
+from kingdom.actions.generals import find_general, to_listed_generals
+from kingdom.actions.hosts import find_host
+from kingdom.actions.listings import list_records
+from kingdom.actions.status import read_current_status
+from kingdom.bus.port import Transaction
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority
+from kingdom.court.explain.timeline import Timeline
+from kingdom.court.explain.timeline_builder import build_timeline
+from kingdom.court.explain.timeline_data import gather_data
+from kingdom.court.king.reactions import reroute_event
+from kingdom.court.king.why import EventExplanation, explain_event
+from kingdom.court.package import Package
+from kingdom.court.records import ASSIGNMENTS, EVENTS, load
+from kingdom.court.status import CourtStatus, HealthSummary, MoneySummary
+from kingdom.errors import Misconfigured
+from kingdom.views.generals import ListedGenerals
+from kingdom.web.route import ApiCall, Page, PageQuery
+from kingdom.workflow.hosts import retire_host
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.records import HOSTS
+
+_SOURCE = "web"
+
+
+class EventsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which events to list."""
+
+    status: EventStatus | None = None
+
+
+class AssignmentsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which assignments to list."""
+
+    status: AssignmentStatus | None = None
+    general: str = ""
+
+
+class EventToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An event, as if it had happened outside. Without an id, a new one is chosen."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=200)]
+    repo: str | None = None
+    payload: dict[str, Any] = {}
+    priority: Priority = Priority.NORMAL
+    id: str = ""
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """The daily budget, and what is left of it."""
+
+    today: MoneySummary
+
+
+async def show_status(call: ApiCall) -> CourtStatus:
+    """Show the state of the court: health, roles, money, slots, what waits and why, and what needs a person."""
+    context = call.context
+    return await read_current_status(context.bus, context.settings, context.realm)
+
+
+async def show_health(call: ApiCall) -> HealthSummary:
+    """Show the health of the machine of the court, and what it holds back."""
+    return (await show_status(call)).health
+
+
+async def show_costs(call: ApiCall) -> Costs:
+    """Show what today's work has cost, and the limit."""
+    return Costs(today=(await show_status(call)).money)
+
+
+async def list_events(call: ApiCall) -> Page[ExternalEvent]:
+    """List events in the order of their ids."""
+    query: EventsQuery = call.query
+    async with call.context.bus.transaction() as transaction:
+        page = await list_records(transaction, EVENTS, state=query.status, after=query.after, limit=query.limit)
+    return Page(items=page.read(ExternalEvent), next=page.next)
+
+
+async def show_event(call: ApiCall) -> ExternalEvent:
+    """Show an event."""
+    async with call.context.bus.transaction() as transaction:
+        return (await load(transaction, ExternalEvent, call.path["id"]))[1]
+
+
+async def show_event_why(call: ApiCall) -> EventExplanation:
+    """Show where an event is: which Generals get it and why, what it waits for, and its result."""
+    king = await asyncio.to_thread(call.context.king_context)
+    async with call.context.bus.transaction() as transaction:
+        return await explain_event(transaction, call.path["id"], call.context.clock(), king)
+
+
+async def explain(call: ApiCall) -> Timeline:
+    """Show the timeline from an event to its result, given the id of an event, an assignment or a run."""
+    return build_timeline(await gather_data(call.context.bus, call.context.operations, call.path["id"]))
+
+
+async def post_event(call: ApiCall) -> Any:
+    """Send an event to the court, as if it had happened outside."""
+    given: EventToSend = call.body
+    call.visitor.require_general("")
+    fields = event_defaults(_SOURCE) | {
+        name: value for name, value in msgspec.to_builtins(given).items() if value not in ("", None)
+    }
+    fields["source"] = source_of(str(fields["id"]), _SOURCE)
+    event = ExternalEvent.read(fields).as_new()
+
+    async def perform(transaction: Transaction) -> ExternalEvent:
+        return (await send_event(transaction, event=event, actor=call.visitor.actor))[0]
+
+    return await act_in_transaction(call.context.bus, call.act("send", given.id or given.type, "event"), perform)
+
+
+async def post_event_reroute(call: ApiCall) -> Any:
+    """Have the King decide again about an event that no General accepted."""
+    call.visitor.require_general("")
+    event_id = call.path["id"]
+
+    async def perform(transaction: Transaction) -> ExternalEvent:
+        return await reroute_event(transaction, event_id)
+
+    return await act_in_transaction(call.context.bus, call.act("reroute", event_id, "event"), perform)
+
+
+async def list_assignments(call: ApiCall) -> Page[Assignment]:
+    """List assignments, the newest first. With a General, a part can have fewer items than its limit."""
+    query: AssignmentsQuery = call.query
+    async with call.context.bus.transaction() as transaction:
+        page = await list_records(
+            transaction, ASSIGNMENTS, state=query.status, after=query.after, limit=query.limit, descending=True
+        )
+    items = [each for each in page.read(Assignment) if query.general in ("", each.target_general)]
+    return Page(items=items, next=page.next)
+
+
+async def show_assignment(call: ApiCall) -> Assignment:
+    """Show an assignment."""
+    async with call.context.bus.transaction() as transaction:
+        return (await load(transaction, Assignment, call.path["id"]))[1]
+
+
+async def list_generals(call: ApiCall) -> ListedGenerals:
+    """List every General, including broken ones."""
+    loaded = await asyncio.to_thread(call.context.load_packages)
+    return to_listed_generals(call.context.generals_directory, loaded)
+
+
+async def show_general(call: ApiCall) -> Package:
+    """Show which events a General handles, when it acts, what it may do, and what it runs."""
+    strangers = call.context.realm.sentinel.accepts_strangers
+    return await asyncio.to_thread(
+        find_general, call.context.generals_directory, call.path["name"], accepts_strangers=strangers
+    )
+
+
+async def list_hosts(call: ApiCall) -> Page[Host]:
+    """List the machines that run agents."""
+    query: PageQuery = call.query
+    async with call.context.bus.transaction() as transaction:
+        page = await list_records(transaction, HOSTS, after=query.after, limit=query.limit)
+    return Page(items=page.read(Host), next=page.next)
+
+
+class RetireHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The confirmation that a host no longer runs."""
+
+    no_longer_runs: bool
+
+
+async def post_host_retire(call: ApiCall) -> Any:
+    """Declare a host lost now, so that its runs move to other hosts. Do this only when the host no longer runs."""
+    name = call.path["name"]
+    if not call.body.no_longer_runs:
+        raise Misconfigured(f"host {name} may still run: confirm with noLongerRuns: true that it does not")
+    host = await find_host(call.context.bus, name)
+
+    async def perform(transaction: Transaction) -> Host:
+        await retire_host(transaction, host)
+        record = await transaction.get(HOSTS.name, name)
+        return msgspec.convert(record.doc, Host) if record else host
+
+    return await act_in_transaction(call.context.bus, call.act("retire", name, "host"), perform)

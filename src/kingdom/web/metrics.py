@@ -1,0 +1,20 @@
+"""The metrics of the web server."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+
+class WebMetrics:
+    """The requests to one web process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "kingdom_web_requests", "Requests by route and status", ["route", "status"], registry=registry
+        )
+        self._duration = Histogram(
+            "kingdom_web_request_duration_seconds", "Time spent on requests", ["route"], registry=registry
+        )
+
+    def record(self, route: str, status: int, seconds: float) -> None:
+        """Record one request."""
+        self._requests.labels(route, str(status)).inc()
+        self._duration.labels(route).observe(seconds)

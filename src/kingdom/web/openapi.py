@@ -1,0 +1,122 @@
+"""The OpenAPI 3.1 document of the API, generated from the table of routes and the types. Run it to print it."""
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from kingdom.views.json_schemas import output_schemas
+from kingdom.web.app import API_ROUTES
+from kingdom.web.failures import ApiError
+from kingdom.web.route import ApiRoute, Audience
+
+_COMPONENTS = "#/components/schemas/"
+_JSON = "application/json"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_ERRORS = {
+    400: "The request does not fit its type, or contradicts itself.",
+    401: "The session or token is missing, unknown, revoked or expired.",
+    403: "The right is missing, or the request comes from another site.",
+    404: "There is no such thing.",
+    409: "The current state does not allow the request.",
+    413: "The request is too large.",
+    500: "The server failed.",
+    502: "An external program failed.",
+    503: "The store cannot be reached, or nothing can do this now; try again later.",
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A request with the key of an earlier one returns the earlier response and does nothing.",
+    "schema": {"type": "string", "maxLength": 200},
+}
+
+
+@cache
+def document() -> bytes:
+    """Return the document as JSON."""
+    every, shapes = output_schemas([route.result for route in API_ROUTES] + [ApiError], _COMPONENTS)
+    bodies = [route.body for route in API_ROUTES if route.body]
+    body_schemas, body_shapes = msgspec.json.schema_components(bodies, ref_template=f"{_COMPONENTS}{{name}}")
+    of_body = dict(zip(bodies, body_schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route, result in zip(API_ROUTES, every, strict=False):
+        operation = _operation(route, result, of_body.get(route.body) if route.body else None)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    made = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Kingdom",
+            "version": "1",
+            "description": "The nouns, verbs and shapes are those of the command line and its --json.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**body_shapes, **shapes},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "kingdom-session"},
+            },
+        },
+    }
+    return msgspec.json.format(msgspec.json.encode(made, order="deterministic"), indent=2) + b"\n"
+
+
+def _operation(route: ApiRoute, result: dict[str, Any], body: dict[str, Any] | None) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": list(_parameters(route)),
+        "responses": {
+            "200": {"description": "Success.", "content": {_JSON: {"schema": result}}},
+            **dict(_failures(route)),
+        },
+        "x-right": str(route.right),
+    }
+    if body:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": body}}}
+    if route.right is not Audience.EVERYONE:
+        operation["security"] = [{"token": []}, {"session": []}]
+    return operation
+
+
+def _parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
+    for name in _PARAMETER.findall(route.path):
+        schema = {"type": "string", "minLength": 1, "maxLength": 200}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+    if route.query:
+        _, shapes = msgspec.json.schema_components([route.query], ref_template="{name}")
+        for name, schema in shapes[route.query.__name__]["properties"].items():
+            yield {"name": name, "in": "query", "schema": _inlined(schema, shapes)}
+    if route.takes_key:
+        yield _KEY
+
+
+def _inlined(schema: dict[str, Any], shapes: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema of a query with the schemas of its enumerations, and without null, which a query cannot be."""
+    choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    if len(choices) == 1:
+        return _inlined(choices[0], shapes)
+    made = dict(shapes[schema["$ref"]]) if "$ref" in schema else {**schema}
+    made.pop("title", None)
+    if "items" in made:
+        made["items"] = _inlined(made["items"], shapes)
+    return made
+
+
+def _failures(route: ApiRoute) -> Iterator[tuple[str, Any]]:
+    statuses = {400, 401, 403, 500, 503}
+    if _PARAMETER.search(route.path):
+        statuses.add(404)
+    if route.method != "GET":
+        statuses |= {404, 409, 413, 502}
+    for status in sorted(statuses):
+        schema = {"$ref": f"{_COMPONENTS}{ApiError.__name__}"}
+        yield str(status), {"description": _ERRORS[status], "content": {_JSON: {"schema": schema}}}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document().decode())

@@ -1,0 +1,247 @@
+"""An act happens once for its key, also if the server is killed, and the log says who did it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import aiohttp
+import pytest
+
+from kingdom.access.rights import Right
+from kingdom.bus import Bus, LogCursor
+from kingdom.court.questions import QuestionStatus, load_question, save_question
+from kingdom.court.streams import EVENT_STREAM, event_received
+from kingdom.workflow import lifecycle, templates
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.template_file import read_template
+from tests.acceptance.front import TASK, TEMPLATE
+from tests.contract.backends import BackendUnderTest
+from tests.integration.processes import child
+from tests.integration.web.people import approval, question
+from tests.integration.web.site import Site, serving
+
+STREAM = EVENT_STREAM.name
+pytestmark = pytest.mark.both_stores
+
+
+@pytest.fixture
+async def site(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Site]:
+    async with serving(backend, tmp_path) as site:
+        yield site
+
+
+async def log_of(site: Site) -> list[Any]:
+    return [logged.entry for logged in await site.operations.read_log(LogCursor(), 1000)]
+
+
+async def make_run(bus: Bus) -> Workflow:
+    template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
+    return await lifecycle.create(bus, template.id, actor="tester", name="By hand")
+
+
+async def kill_letters(site: Site, count: int) -> list[str]:
+    """Publish events and cancel them, so that they are dead letters."""
+    letters = [event_received(f"evt-gone-{number}") for number in range(count)]
+    await site.bus.publish(*letters)
+    for letter in letters:
+        await site.operations.cancel(letter.event_id, STREAM, actor="tester")
+    return [str(letter.event_id) for letter in letters]
+
+
+async def test_an_act_with_a_known_key_returns_the_first_response_and_does_nothing(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    first = await program.post("/api/v1/events", {"type": "demo.sent"}, Idempotency_Key="k1")
+    again = await program.post("/api/v1/events", {"type": "demo.sent"}, Idempotency_Key="k1")
+    assert again.document == first.document
+    assert len((await program.get("/api/v1/events")).document["items"]) == 1
+    other = await program.post("/api/v1/events", {"type": "demo.other"}, Idempotency_Key="k1")
+    assert (other.status, "Idempotency-Key" in other.document["message"]) == (409, True)
+    # Keys belong to their sender, and without a key each request counts.
+    someone = site.bearing(await site.token("someone"))
+    assert (await someone.post("/api/v1/events", {"type": "demo.sent"}, Idempotency_Key="k1")).status == 200
+    await program.post("/api/v1/events", {"type": "demo.sent"})
+    assert len((await program.get("/api/v1/events")).document["items"]) == 3
+
+
+async def test_an_act_that_is_sent_twice_at_the_same_time_happens_once(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    key = str(uuid4())
+    replies = await asyncio.gather(
+        *(program.post("/api/v1/events", {"type": "demo.sent"}, Idempotency_Key=key) for _ in range(5))
+    )
+    assert {reply.status for reply in replies} == {200}
+    assert len({reply.document["id"] for reply in replies}) == 1
+
+
+async def test_a_refused_act_leaves_its_key_unused(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    run = await make_run(site.bus)
+    refused = await program.post(f"/api/v1/runs/{run.id}/pause", Idempotency_Key="k")
+    assert (refused.status, refused.document["code"]) == (409, "illegal_transition")
+    assert "allowed now" in refused.document["message"]
+    done = await program.post(f"/api/v1/runs/{run.id}/cancel", Idempotency_Key="k")
+    assert (done.status, done.document["status"]) == (200, "CANCELLED")
+
+
+async def test_every_act_is_a_log_entry_with_the_person(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    run = await make_run(site.bus)
+    await program.post(f"/api/v1/runs/{run.id}/cancel")
+    await program.post(f"/api/v1/bus/streams/{STREAM}/pause", {"reason": "a look"})
+    entries = [entry for entry in await log_of(site) if entry.type == "web.act"]
+    assert [(entry.actor, entry.data["verb"], entry.aggregate_id) for entry in entries] == [
+        ("ci@web", "cancel", run.id),
+        ("ci@web", "pause", STREAM),
+    ]
+    shown = (await program.get(f"/api/v1/runs/{run.id}/log")).document["items"]
+    assert {entry["actor"] for entry in shown if entry["type"] == "web.act"} == {"ci@web"}
+    assert any(entry["type"] == "WorkflowCancelled" and entry["actor"] == "ci@web" for entry in shown)
+
+
+async def test_streams_and_dead_letters_are_operated_with_the_shapes_of_the_command_line(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    first, second, third = await kill_letters(site, 3)
+    paused = await program.post(f"/api/v1/bus/streams/{STREAM}/pause", {"reason": "a look"})
+    assert paused.document == {"stream": STREAM, "reason": "a look", "actor": "ci@web"}
+    (stream,) = (await program.get("/api/v1/bus/streams")).document["items"]
+    assert (stream["stream"], stream["dead"], stream["paused"]) == (STREAM, 3, "a look")
+    assert (await program.post(f"/api/v1/bus/streams/{STREAM}/resume")).document["wasPaused"]
+    letters = (await program.get("/api/v1/bus/dead-letters?limit=2")).document
+    assert [each["eventId"] for each in letters["items"]] == [first, second]
+    rest = (await program.get(f"/api/v1/bus/dead-letters?after={letters['next']}")).document
+    assert ([each["eventId"] for each in rest["items"]], rest["next"]) == ([third], None)
+    await program.post(f"/api/v1/bus/dead-letters/{first}/patch", {"payload": {"number": 70}})
+    (details,) = (await program.get(f"/api/v1/bus/dead-letters/{first}")).document["items"]
+    assert details["envelope"]["payload"] == {"number": 70}
+    gone = await program.post(f"/api/v1/bus/dead-letters/{second}/discard", {"reason": "a test"})
+    assert gone.document == {"discarded": [{"eventId": second, "stream": STREAM}]}
+    dry = await program.post("/api/v1/bus/redrive", {"everything": True, "dryRun": True})
+    assert (dry.document["dryRun"], dry.document["matching"]) == (True, 2)
+    driven = await program.post("/api/v1/bus/redrive", {"events": [first], "stopAfter": 0})
+    assert (driven.document["redriven"], driven.document["events"]) == (1, [{"eventId": first, "stream": STREAM}])
+    (situation,) = (await program.get(f"/api/v1/bus/events/{first}")).document["items"]
+    assert (situation["status"], bool(situation["why"])) == ("PENDING", True)
+
+
+async def test_a_program_of_one_general_acts_only_for_it(site: Site) -> None:
+    limited = site.bearing(await site.token("limited", generals=("gen-pr",)))
+    run = await make_run(site.bus)
+    assert (await limited.post(f"/api/v1/runs/{run.id}/cancel")).status == 403
+    assert (await limited.post("/api/v1/events", {"type": "demo.sent"})).status == 403
+    assert (await limited.post(f"/api/v1/bus/streams/{STREAM}/pause", {"reason": "no"})).status == 403
+    async with site.bus.transaction() as transaction:
+        await save_question(transaction, question(TASK, general="gen-hello"))
+        await save_question(transaction, question("task-20260207-002", general="gen-pr"))
+    assert (await limited.post(f"/api/v1/questions/{TASK}/answer", {"text": "yes"})).status == 403
+    assert (await limited.post("/api/v1/questions/task-20260207-002/answer", {"text": "yes"})).status == 200
+
+
+async def test_only_the_people_of_a_question_may_answer_it(site: Site) -> None:
+    async with site.bus.transaction() as transaction:
+        await save_question(transaction, question(TASK, people=("dana",)))
+    eve, dana = site.bearing(await site.token("eve")), site.bearing(await site.token("dana"))
+    refused = await eve.post(f"/api/v1/questions/{TASK}/answer", {"text": "yes"})
+    assert (refused.status, "eve may not answer" in refused.document["message"]) == (409, True)
+    typo = await dana.post(f"/api/v1/questions/{TASK}/answer", {"text": "ye"})
+    assert (typo.status, "did you mean yes" in typo.document["message"]) == (409, True)
+    done = await dana.post(f"/api/v1/questions/{TASK}/answer", {"text": "yes"})
+    assert done.document["task_id"] == TASK
+    event = (await dana.get(f"/api/v1/events/{done.document['event_id']}")).document
+    assert (event["type"], event["payload"]["user"]) == ("web.human_response", "dana")
+    (listed,) = (await dana.get("/api/v1/questions")).document["items"]
+    assert listed["answer"] == "yes"
+
+
+async def test_an_approval_needs_the_digest_of_what_was_shown(site: Site) -> None:
+    dana = site.bearing(await site.token("dana", Right.LOOK, Right.ANSWER))
+    asked = approval(f"{TASK}-3f9a01bc", "May gen-hello do this?")
+    async with site.bus.transaction() as transaction:
+        await save_question(transaction, asked)
+    (shown,) = (await dana.get("/api/v1/questions")).document["items"]
+    place = f"/api/v1/petitions/{asked.id}"
+    assert (await dana.post(f"{place}/approve", {})).status == 400
+    assert (await dana.post(f"/api/v1/questions/{asked.id}/answer", {"text": "approve"})).status == 400
+    async with site.bus.transaction() as transaction:
+        known = await load_question(transaction, asked.id)
+        assert known
+        await save_question(
+            transaction, approval(asked.id, "May gen-hello do something else?", asked.asked_at), known[0]
+        )
+    stale = await dana.post(f"{place}/approve", {"digest": shown["digest"]})
+    assert (stale.status, "no longer what was shown" in stale.document["message"]) == (409, True)
+    (now_shown,) = (await dana.get("/api/v1/questions")).document["items"]
+    assert (await dana.post(f"{place}/approve", {"digest": now_shown["digest"]})).status == 200
+    async with site.bus.transaction() as transaction:
+        answered = await load_question(transaction, asked.id)
+    assert answered
+    assert (answered[1].status, answered[1].answer, answered[1].answered_by) == (
+        QuestionStatus.ANSWERED,
+        "approve",
+        "dana",
+    )
+    assert (await dana.post(f"{place}/reject", {"digest": now_shown["digest"]})).status == 409
+
+
+@asynccontextmanager
+async def process(backend: BackendUnderTest, folder: Path, moment: str = "") -> AsyncIterator[str]:
+    """Run a server that kills itself at a moment, and yield its address."""
+    async with child(
+        "integration.web.server_process", backend.name, backend.place, moment=moment, folder=str(folder)
+    ) as running:
+        (url,) = [line.removeprefix("url ") for line in running.lines if line.startswith("url ")]
+        yield url
+
+
+async def post(url: str, path: str, token: str, body: Any, key: str) -> Any:
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{url}{path}", json=body, headers=headers) as response,
+    ):
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def test_an_event_that_is_sent_again_after_a_kill_is_sent_once(
+    backend: BackendUnderTest, site: Site, tmp_path: Path
+) -> None:
+    token, body = await site.token("ci"), {"type": "demo.sent"}
+    async with process(backend, tmp_path, "published") as url:
+        with pytest.raises(aiohttp.ClientError):
+            await post(url, "/api/v1/events", token, body, "key")
+    async with process(backend, tmp_path) as url:
+        again = await post(url, "/api/v1/events", token, body, "key")
+        assert await post(url, "/api/v1/events", token, body, "key") == again
+    events = (await site.bearing(token).get("/api/v1/events")).document["items"]
+    assert [event["id"] for event in events] == [again["id"]]
+
+
+@pytest.mark.parametrize("moment", ["accepted", "redriven"])
+async def test_letters_that_are_redriven_again_after_a_kill_are_redriven_once(
+    backend: BackendUnderTest, site: Site, tmp_path: Path, moment: str
+) -> None:
+    token, letters = await site.token("ci"), await kill_letters(site, 3)
+    body = {"everything": True, "stopAfter": 0, "rate": 1000}
+    async with process(backend, tmp_path, moment) as url:
+        with pytest.raises(aiohttp.ClientError):
+            await post(url, "/api/v1/bus/redrive", token, body, "key")
+    driven = [each for each in letters if await status_of(site, each) == "PENDING"]
+    assert len(driven) == (moment == "redriven")
+    for each in driven:
+        # It dies again before the request is repeated: the key stands for the first death only.
+        await site.operations.cancel(UUID(each), STREAM, actor="tester")
+    async with process(backend, tmp_path) as url:
+        again = await post(url, "/api/v1/bus/redrive", token, body, "key")
+        assert await post(url, "/api/v1/bus/redrive", token, body, "key") == again
+    assert (again["matching"], again["redriven"]) == (3, 3)
+    times = Counter(entry.data["event_id"] for entry in await log_of(site) if entry.type == "dead_letter.redriven")
+    assert times == dict.fromkeys(letters, 1)
+
+
+async def status_of(site: Site, event: str) -> str:
+    (situation,) = await site.operations.situations(UUID(event))
+    return situation.status

@@ -1,0 +1,94 @@
+"""What the API answers is what its OpenAPI document declares."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import schemathesis
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from kingdom.web.app import API_ROUTES
+from tests.acceptance.front import EVENT, PETITION, TASK, Front, furnish
+from tests.contract.backends import BACKENDS
+from tests.integration.web.site import Site, serving
+
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+# Ids that exist, so that not every answer is that there is no such thing.
+KNOWN = ("last", TASK, EVENT, PETITION, f"wf-{TASK}", "gen-hello", "court.event")
+
+
+@pytest.fixture
+def front(realm: Path) -> Front:
+    return furnish(realm)
+
+
+@pytest.fixture
+async def site(front: Front, tmp_path: Path) -> AsyncIterator[Site]:
+    backend = BACKENDS["files"](str(front.realm))
+    async with serving(backend, tmp_path) as site:
+        yield site
+    backend.close()
+
+
+async def test_the_document_describes_every_route(site: Site) -> None:
+    document = (await site.get("/api/v1/openapi.json")).document
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(route.method, route.path) for route in API_ROUTES}
+    assert document["openapi"] == "3.1.0"
+
+
+async def test_every_look_at_a_full_store_is_as_declared(site: Site, front: Front) -> None:
+    document = (await site.get("/api/v1/openapi.json")).document
+    program = site.bearing(await site.token("ci"))
+    found: set[str] = set()
+    looking = [route for route in API_ROUTES if route.method == "GET"]
+    for route in looking:
+        responses = document["paths"][route.path]["get"]["responses"]
+        for known in (*KNOWN, front.run, front.dead) if "{" in route.path else ("",):
+            reply = await program.get(route.path.replace("{id}", known).replace("{name}", known))
+            schema = responses[str(reply.status)]["content"]["application/json"]["schema"]
+            jsonschema.validate(reply.document, {**schema, "components": document["components"]})
+            found |= {route.path} if reply.status == 200 else set()
+    assert {route.path for route in looking} - found == {"/api/v1/generals/{name}"}
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.long)])
+async def test_no_request_gets_an_answer_that_is_not_declared(site: Site, front: Front, examples: int) -> None:
+    document = (await site.get("/api/v1/openapi.json")).document
+    token = await site.token("ci")
+    # This route could end the token of this test.
+    del document["paths"]["/api/v1/tokens/{name}"]
+    known = (*KNOWN, front.run, front.dead)
+    await asyncio.to_thread(_try_everything, document, site.url, token, known, examples)
+
+
+def _try_everything(document: dict[str, Any], url: str, token: str, known: tuple[str, ...], examples: int) -> None:
+    schema: Any = schemathesis.openapi.from_dict(document)
+    for result in schema.get_all_operations():
+        operation = result.ok()
+
+        @hypothesis.settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy(), pick=hypothesis.strategies.integers(0, 2 * len(known)))
+        def try_one(case: Any, pick: int) -> None:
+            if case.path_parameters and pick < len(known):
+                case.path_parameters = dict.fromkeys(case.path_parameters, known[pick])
+            case.call_and_validate(
+                base_url=url, headers={"Authorization": f"Bearer {token}"}, checks=CHECKS, timeout=60
+            )
+
+        try_one()

@@ -1,0 +1,117 @@
+"""What a request costs does not depend on how many runs the store has."""
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from bench.explain import ExplainedBus
+from kingdom.backends.postgres import PostgresOperations
+from kingdom.bus import Bus, Operations
+from kingdom.clock import utc_now
+from kingdom.realm import Realm
+from kingdom.roles import declare_application
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.template_file import read_template
+from tests.acceptance.front import TEMPLATE
+from tests.contract.backends import BACKENDS
+from tests.integration.web.site import serving
+
+FEW, MANY = 1_000, 100_000
+# Every other run is of a General, and nine of ten have ended.
+_FILL = """
+INSERT INTO kingdom.record (kind, id, version, state, ended_at, doc)
+SELECT 'workflow', id, 1, state, CASE WHEN state = 'COMPLETED' THEN now() END,
+       %(doc)s::jsonb
+       || jsonb_build_object('id', id, 'status', state, 'createdAt', to_jsonb(now() - g * interval '1 s'))
+  FROM (SELECT g, CASE WHEN g %% 10 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END AS state,
+               CASE WHEN g %% 2 = 0 THEN 'wf-task-2026' || lpad((9999 - g %% 10000)::text, 4, '0') || '-' || g
+                    ELSE 'wf-0' || lpad((1000000 - g)::text, 13, '0') END AS id
+          FROM generate_series(1, %(runs)s) g) made
+"""
+PATHS = (
+    "/api/v1/runs",
+    "/api/v1/runs?limit=200",
+    "/api/v1/runs?status=RUNNING&status=COMPLETED",
+    "/api/v1/runs/{run}",
+    "/api/v1/runs/{run}/log",
+    "/api/v1/events",
+    "/api/v1/assignments",
+    "/api/v1/questions",
+    "/api/v1/petitions",
+    "/api/v1/log",
+    "/api/v1/status",
+    "/api/v1/hosts",
+    "/api/v1/bus/streams",
+    "/api/v1/bus/dead-letters",
+)
+# The status reads at most a thousand running runs, everything else a page.
+STATEMENTS_MAX = {"/api/v1/status": 60}
+
+
+def fill(dsn: str, runs: int) -> str:
+    """Store runs, and return the id of one of them."""
+    run = Workflow.copied_from(read_template(TEMPLATE, "greet.yaml"), "wf-x", utc_now(), name="A run")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_FILL, {"doc": json.dumps(run.document()), "runs": runs})
+        connection.execute("VACUUM ANALYZE")
+        row = connection.execute("SELECT id FROM kingdom.record WHERE kind = 'workflow' LIMIT 1").fetchone()
+    assert row
+    return str(row[0])
+
+
+async def costs(dsn: str, folder: Path, run: str) -> dict[str, tuple[int, int]]:
+    """Return the statements of each path, and the buffers that they touch."""
+    app = declare_application(Realm())
+    found = {}
+    async with ExplainedBus(dsn, app.topology, app.kinds) as explained:
+
+        def wrap(_bus: Bus, _operations: Operations) -> tuple[Bus, Operations]:
+            return explained, PostgresOperations(explained)
+
+        async with serving(BACKENDS["postgres"](dsn), folder, wrap=wrap) as site:
+            program = site.bearing(await site.token("ci"))
+            for path in PATHS:
+                await program.get(path.replace("{run}", run))
+                explained.plans.clear()
+                reply = await program.get(path.replace("{run}", run))
+                assert reply.status == 200, reply.text
+                found[path] = len(explained.plans), sum(plan.buffers for plan in explained.plans)
+    return found
+
+
+@pytest.mark.parametrize("many", [3 * FEW, pytest.param(MANY, marks=pytest.mark.long)])
+async def test_a_request_costs_the_same_however_many_runs_there_are(dsn: str, tmp_path: Path, many: int) -> None:
+    few = await costs(dsn, tmp_path, fill(dsn, FEW))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM kingdom.record WHERE kind IN ('workflow', 'web-token')")
+    more = await costs(dsn, tmp_path, fill(dsn, many))
+    for path in PATHS:
+        statements, buffers = few[path]
+        assert statements <= STATEMENTS_MAX.get(path, 12), (path, few[path])
+        assert more[path][0] == statements, (path, few[path], more[path])
+        if path not in STATEMENTS_MAX:
+            # A deeper index costs a few buffers more, and a scan of all runs thousands.
+            assert more[path][1] <= 2 * buffers + 400, (path, few[path], more[path])
+
+
+async def test_pages_of_runs_are_complete_and_the_newest_run_comes_first(dsn: str, tmp_path: Path) -> None:
+    fill(dsn, 250)
+    async with serving(BACKENDS["postgres"](dsn), tmp_path) as site:
+        program = site.bearing(await site.token("ci"))
+        seen: list[dict[str, str]] = []
+        for query in ("limit=60", "limit=60&status=RUNNING&status=COMPLETED"):
+            seen, after = [], ""
+            while after is not None:
+                page = (await program.get(f"/api/v1/runs?{query}&after={after}")).document
+                assert len(page["items"]) <= 60
+                seen += page["items"]
+                after = page["next"]
+            assert len({run["id"] for run in seen}) == len(seen) == 250
+        times = [run["createdAt"] for run in seen]
+        assert times[0] == max(times)
+        running = (await program.get("/api/v1/runs?status=RUNNING&limit=200")).document["items"]
+        assert {run["status"] for run in running} == {"RUNNING"}
+        assert len(running) == 25
+        assert (await program.get("/api/v1/runs?after=nonsense")).status == 400

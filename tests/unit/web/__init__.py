@@ -1,0 +1,1 @@
+"""The web server without a store."""
