@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from kingdom.access.rights import Right
 from kingdom.bootstrap import open_bus
 from kingdom.soldiers.agents.transcript import read_entries
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
 from tests.acceptance.runs import Runs, script, write
 from tests.acceptance.terminal import Terminal, eventually
+from tests.contract.backends import BACKENDS
+from tests.integration.web.site import serving
 
 EAST, WEST = "east", "west"
 
@@ -89,6 +92,7 @@ def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: s
         # Not even a reader on the same machine could open these files.
         (runs.directory / host).rename(runs.directory / f"{host}-away")
         reads_everything(runs, workflow_id, host, written)
+        asyncio.run(reads_everything_over_the_web(dsn, runs.directory, workflow_id, written))
 
 
 def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict[str, Any]]) -> None:
@@ -115,3 +119,34 @@ def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict
     works = [moment["work_id"] for moment in story["moments"] if moment["work_id"]]
     assert {f"{workflow_id}-w1", f"{workflow_id}-w2"} <= set(works)
     assert host in str(story)
+
+
+async def reads_everything_over_the_web(
+    store: str, folder: Path, workflow_id: str, written: list[dict[str, Any]]
+) -> None:
+    async with serving(BACKENDS["postgres"](store), folder) as site:
+        program = site.bearing(await site.token(f"reader-{workflow_id}", Right.LOOK))
+        path = f"/api/v1/runs/{workflow_id}"
+        first = (await program.get(f"{path}/transcript")).document
+        entries, parts = [], 0
+        for soldier in first["soldiers"]:
+            after: int | None = 0
+            while after is not None:
+                part = (await program.get(f"{path}/transcript?soldier={soldier}&after={after}")).document
+                entries += [line["entry"] for line in part["items"]]
+                after, parts = part["next"], parts + 1
+        assert entries == written
+        assert parts > len(first["soldiers"])
+        assert (first["soldier"], first["notes"]) == (first["soldiers"][-1], [])
+        assert (await program.get(f"{path}/transcript?after=5")).status == 400
+        assert (await program.get(f"{path}/transcript?soldier=soldier-unknown")).status == 404
+
+        (whole,) = (await program.get(f"{path}/diff")).document["items"]
+        assert "+hello" in whole["diff"]
+        assert "+again" in whole["diff"]
+        points = [each["id"] for each in (await program.get(f"{path}/checkpoints")).document["items"]]
+        (since,) = (await program.get(f"{path}/diff?since={points[0]}")).document["items"]
+        (last,) = (await program.get(f"{path}/checkpoints/{points[-1]}/diff")).document["items"]
+        (base,) = (await program.get(f"{path}/checkpoints/{points[-1]}/diff?since=base")).document["items"]
+        assert (since["diff"], base["diff"]) == (last["diff"], whole["diff"])
+        assert "+hello" not in last["diff"]

@@ -24,6 +24,8 @@ _ID_LENGTH_MIN = 6
 _NOTE_MAX = 200
 _ENDED_AT_ONCE = 100
 _NAME_INDEX = "name"
+REVOKED, SIGNED_OUT, EXPIRED = "revoked", "signed_out", "expired"
+_ENDS = (REVOKED, SIGNED_OUT, EXPIRED)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 
@@ -136,6 +138,7 @@ def visitor_of(kind: CredentialKind, credential: Credential) -> Visitor:
         generals=credential.generals,
         credential=kind.name,
         credential_id=credential.id,
+        expires_at=credential.expires_at,
     )
 
 
@@ -151,18 +154,24 @@ async def redeem_invite(
     for kind in (SESSION, INVITE):
         due = RecordQuery(kind=kind.records.name, state=ACTIVE, due_by=now, limit=_ENDED_AT_ONCE)
         for old in await transaction.find(due):
-            await _end(transaction, kind, old, read_document(old.doc, Credential), by=invite.name, what="expired")
+            await _end(transaction, kind, old, read_document(old.doc, Credential), by=invite.name, what=EXPIRED)
     grant = Grant(name=invite.name, may=invite.may, generals=invite.generals, lasts=lasts, note=note)
     return await issue(transaction, SESSION, grant, by=invite.name, now=now)
 
 
 async def revoke(
-    transaction: Transaction, kind: CredentialKind, credential: Credential, *, by: str, what: str = "revoked"
+    transaction: Transaction, kind: CredentialKind, credential: Credential, *, by: str, what: str = REVOKED
 ) -> None:
     """End a credential. Ending it again changes nothing."""
     record = await transaction.get(kind.records.name, credential.id)
     if record and record.state == ACTIVE:
         await _end(transaction, kind, record, credential, by=by, what=what)
+
+
+def ended_credential(entry: LogEntry) -> str | None:
+    """Return the id of the session or token whose end a log entry reports, or None for other entries."""
+    is_end = any(entry.type == f"web.{kind.name}_{what}" for kind in (SESSION, TOKEN) for what in _ENDS)
+    return entry.aggregate_id if is_end else None
 
 
 async def find_by_name(transaction: Transaction, kind: CredentialKind, name: str) -> list[Credential]:

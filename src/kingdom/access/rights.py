@@ -1,5 +1,6 @@
 """What a person or program may do over the web."""
 
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -20,7 +21,7 @@ class Visitor(msgspec.Struct, frozen=True, kw_only=True):
     """The person or program behind a request.
 
     If `generals` is not empty, the visitor can answer and act only for these Generals. `credential_id` is the id of the
-    session or token; it is empty for a person whom a proxy names.
+    session or token, which ends at `expires_at`; it is empty for a person whom a proxy names.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Visitor(msgspec.Struct, frozen=True, kw_only=True):
     generals: tuple[str, ...] = ()
     credential: str = ""
     credential_id: str = ""
+    expires_at: datetime | None = None
 
     @property
     def actor(self) -> str:

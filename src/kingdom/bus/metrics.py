@@ -114,18 +114,3 @@ class BacklogMetrics(Gauges):
         self._show(self._oldest, {row.stream: row.oldest_pending_seconds for row in rows})
         self._show(self._paused, {row.stream: row.paused is not None for row in rows})
         self._show(self._pin, {pin.what: pin.age_seconds for pin in pins})
-
-
-class LogStreamMetrics:
-    """The live streams of one web process."""
-
-    def __init__(self, registry: CollectorRegistry | None = None, *, prefix: str = PREFIX) -> None:
-        self.clients = Gauge(f"{prefix}_web_stream_clients", "Open streams", registry=registry)
-        self.lag = Gauge(
-            f"{prefix}_web_stream_lag_seconds",
-            "Age of the oldest open transaction that holds back log entries",
-            registry=registry,
-        )
-        self.dropped = Counter(
-            f"{prefix}_web_stream_dropped", "Streams closed because the client was too slow", registry=registry
-        )

@@ -193,6 +193,8 @@ class RecordKind:
         """Return the values of a record in the order of the indexes."""
         if not indexed:
             return _NO_VALUES
+        for name in indexed:
+            self.index_number(name)
         first, second, third, *_ = *map(indexed.get, self.indexes), *_NO_VALUES
         return first, second, third
 

@@ -25,6 +25,7 @@ from kingdom.errors import MalformedRequest, NotSignedIn, Refused
 from kingdom.web.route import Audience
 
 PROXY_SECRET_HEADER = "X-Kingdom-Proxy-Secret"  # noqa: S105 - the name of a header
+ACCESS: web.AppKey["AccessCheck"] = web.AppKey("access")
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _BEARER = "bearer "
 _EVERYONE = Visitor(name="", rights=())

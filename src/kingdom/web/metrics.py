@@ -1,6 +1,6 @@
 """The metrics of the web server."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class WebMetrics:
@@ -18,3 +18,18 @@ class WebMetrics:
         """Record one request."""
         self._requests.labels(route, str(status)).inc()
         self._duration.labels(route).observe(seconds)
+
+
+class LogStreamMetrics:
+    """The live streams of one web process."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.clients = Gauge("kingdom_web_stream_clients", "Open streams", registry=registry)
+        self.lag = Gauge(
+            "kingdom_web_stream_lag_seconds",
+            "Age of the oldest open transaction that holds back log entries",
+            registry=registry,
+        )
+        self.dropped = Counter(
+            "kingdom_web_stream_dropped", "Streams closed because the client was too slow", registry=registry
+        )

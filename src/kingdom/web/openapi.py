@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from kingdom.views.json_schemas import output_schemas
-from kingdom.web.app import API_ROUTES
 from kingdom.web.failures import ApiError
 from kingdom.web.route import ApiRoute, Audience
+from kingdom.web.routes import API_ROUTES
+from kingdom.web.stream import EVENT_STREAM
 
 _COMPONENTS = "#/components/schemas/"
 _JSON = "application/json"
@@ -32,6 +33,13 @@ _KEY = {
     "in": "header",
     "description": "A request with the key of an earlier one returns the earlier response and does nothing.",
     "schema": {"type": "string", "maxLength": 200},
+}
+
+_LAST_EVENT = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "The id of the last message that the client has; it takes precedence over `after`.",
+    "schema": {"type": "string"},
 }
 
 
@@ -71,7 +79,7 @@ def _operation(route: ApiRoute, result: dict[str, Any], body: dict[str, Any] | N
         "summary": route.summary,
         "parameters": list(_parameters(route)),
         "responses": {
-            "200": {"description": "Success.", "content": {_JSON: {"schema": result}}},
+            "200": {"description": "Success.", "content": {route.media: {"schema": result}}},
             **dict(_failures(route)),
         },
         "x-right": str(route.right),
@@ -91,6 +99,8 @@ def _parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
         _, shapes = msgspec.json.schema_components([route.query], ref_template="{name}")
         for name, schema in shapes[route.query.__name__]["properties"].items():
             yield {"name": name, "in": "query", "schema": _inlined(schema, shapes)}
+    if route.media == EVENT_STREAM:
+        yield _LAST_EVENT
     if route.takes_key:
         yield _KEY
 
@@ -110,7 +120,7 @@ def _inlined(schema: dict[str, Any], shapes: dict[str, Any]) -> dict[str, Any]:
 def _failures(route: ApiRoute) -> Iterator[tuple[str, Any]]:
     statuses = {400, 401, 403, 500, 503}
     if _PARAMETER.search(route.path):
-        statuses.add(404)
+        statuses |= {404, 502}
     if route.method != "GET":
         statuses |= {404, 409, 413, 502}
     for status in sorted(statuses):

@@ -2,10 +2,9 @@
 
 from prometheus_client import CollectorRegistry
 
-from kingdom.bootstrap import operations_of
+from kingdom.bootstrap import operations_of, run_texts_of
 from kingdom.errors import Misconfigured
 from kingdom.roles.context import RoleComponents, RoleContext
-from kingdom.web.metrics import WebMetrics
 from kingdom.web.route import WebContext
 from kingdom.web.server import WebServer
 
@@ -18,9 +17,10 @@ def build(context: RoleContext, registry: CollectorRegistry) -> RoleComponents:
     web_context = WebContext(
         bus=context.bus,
         operations=operations_of(context.bus),
+        texts=run_texts_of(context.bus),
         settings=context.settings,
         realm=context.realm,
         web=settings,
         directory=context.directory,
     )
-    return RoleComponents(runnables=(WebServer(web_context, WebMetrics(registry)),))
+    return RoleComponents(runnables=(WebServer(web_context, registry),))

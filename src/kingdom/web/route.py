@@ -22,6 +22,7 @@ from kingdom.court.king.context import KingContext
 from kingdom.court.package_files import LoadedPackages, load_packages
 from kingdom.realm import Realm
 from kingdom.settings import Settings
+from kingdom.storage.run_texts import RunTexts
 
 _T = TypeVar("_T")
 PAGE_MAX = 200
@@ -61,6 +62,8 @@ class WebContext:
 
     bus: Bus
     operations: Operations
+    # The copies of transcripts and diffs, if the store has any.
+    texts: RunTexts | None
     settings: Settings
     realm: Realm
     web: WebSettings
@@ -118,6 +121,8 @@ class ApiRoute:
     result: Any
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
+    # The type of the content of a successful response.
+    media: str = "application/json"
     # Whether the function honors the header Idempotency-Key.
     takes_key: bool = False
 

@@ -3,20 +3,22 @@
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
+from kingdom.access.credentials import ended_credential
 from kingdom.access.servers import save_server
 from kingdom.access.settings import DEFAULT_ADDRESS, ListenAddress
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.web.access import AccessCheck
 from kingdom.web.app import create_app
 from kingdom.web.metrics import WebMetrics
-from kingdom.web.route import ApiRoute, WebContext
+from kingdom.web.route import WebContext
+from kingdom.web.stream import LogStream
 from kingdom.workflow.records import run_transaction
 
 # How long requests may take to end after a stop.
@@ -26,19 +28,14 @@ _log = structlog.get_logger("kingdom.web")
 
 
 class WebServer:
-    """Serves the API until it is stopped. `routes_of` returns further routes, given the access check."""
+    """Serves the API and the live stream until it is stopped."""
 
-    def __init__(
-        self,
-        context: WebContext,
-        metrics: WebMetrics,
-        routes_of: Callable[[AccessCheck], Sequence[ApiRoute]] = lambda _: (),
-    ) -> None:
+    def __init__(self, context: WebContext, registry: CollectorRegistry) -> None:
         if reason := context.web.why_unsafe():
             raise Misconfigured(reason)
         self._context = context
-        self._metrics = metrics
-        self._routes_of = routes_of
+        self._metrics = WebMetrics(registry)
+        self._stream = LogStream(context.operations, revoked_session=ended_credential, registry=registry)
         self._stopping = asyncio.Event()
         self._listener = _listen(context.web.listen, is_default=context.web.address == DEFAULT_ADDRESS)
         self.url = self._own_url()
@@ -46,7 +43,7 @@ class WebServer:
     async def run(self) -> None:
         """Serve requests until stopped; running requests end first."""
         access = AccessCheck(self._context.bus, self._context.web, self._port)
-        app = create_app(self._context, access, self._metrics, self._routes_of(access))
+        app = create_app(self._context, access, self._metrics, self._stream)
         runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS, handler_cancellation=True
         )

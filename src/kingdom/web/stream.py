@@ -12,14 +12,16 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from kingdom.bus.log import LogCursor, LogEntry
-from kingdom.bus.metrics import PREFIX, LogStreamMetrics
 from kingdom.bus.operations import Operations
 from kingdom.clock import utc_now
-from kingdom.errors import KingdomError
+from kingdom.errors import KingdomError, MalformedRequest, NotSignedIn, Unavailable
 from kingdom.views.stream import StreamReset
 from kingdom.web.log_feed import Frame, LogFeed, TooSlowError, encode_position
+from kingdom.web.metrics import LogStreamMetrics
 
 PATH = "/api/v1/stream"
+EVENT_STREAM = "text/event-stream"
+STREAM: web.AppKey["LogStream"] = web.AppKey("stream")
 _BUFFER_ENTRIES = 5000
 _PING_SECONDS = 15.0
 # A client that takes none of its data for this long is dropped.
@@ -29,7 +31,7 @@ _STOP_SECONDS = 5.0
 _PIECE_BYTES = 32 << 10
 _RETRY_MS = 1000
 _HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
+    "Content-Type": f"{EVENT_STREAM}; charset=utf-8",
     "Cache-Control": "no-store",
     # Without this header, nginx collects the data before it forwards it.
     "X-Accel-Buffering": "no",
@@ -89,7 +91,6 @@ class LogStream:
         *,
         revoked_session: Callable[[LogEntry], str | None] = lambda _: None,
         registry: CollectorRegistry | None = None,
-        prefix: str = PREFIX,
         buffer: int = _BUFFER_ENTRIES,
         ping_seconds: float = _PING_SECONDS,
         write_seconds: float = _WRITE_SECONDS,
@@ -103,7 +104,7 @@ class LogStream:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._metrics = LogStreamMetrics(registry, prefix=prefix)
+        self._metrics = LogStreamMetrics(registry)
         self._metrics.clients.set_function(lambda: len(self._connections))
         self._metrics.lag.set_function(lambda: self._feed.lag_seconds)
 
@@ -142,13 +143,10 @@ class LogStream:
         kinds = [kind for value in request.query.getall("kinds", []) for kind in value.split(",") if kind]
         after = _parse_position(start)
         async with self._connected(request, session or StreamSession(id="")) as connection:
-            try:
-                await self._feed.join()
-            except KingdomError as error:
-                raise web.HTTPServiceUnavailable(text=str(error)) from error
+            await self._feed.join()
             try:
                 if not await connection.session.is_valid():
-                    raise web.HTTPUnauthorized(text="the session has ended: sign in again")
+                    raise NotSignedIn("the session has ended: sign in again")
                 client = _Client(self._feed, connection, request, kinds, self._write_seconds)
                 await self._serve(client, self._feed.position if after is None else after)
                 return client.response
@@ -158,7 +156,7 @@ class LogStream:
     @asynccontextmanager
     async def _connected(self, request: web.Request, session: StreamSession) -> AsyncIterator[_Connection]:
         if self._stopping:
-            raise web.HTTPServiceUnavailable(text="the server is stopping: connect again", headers={"Retry-After": "1"})
+            raise Unavailable("the server is stopping: connect again")
         connection = _Connection(session, request.transport)
         self._connections.add(connection)
         self._idle.clear()
@@ -282,5 +280,6 @@ def _parse_position(text: str) -> LogCursor | None:
     try:
         return LogCursor() if text == "start" else LogCursor.parse(text)
     except ValueError:
-        message = f"{text!r} is not a position: use start, now, or the id of a message of this stream"
-        raise web.HTTPBadRequest(text=message) from None
+        raise MalformedRequest(
+            f"{text!r} is not a position: use start, now, or the id of a message of this stream"
+        ) from None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,15 @@ from prometheus_client import CollectorRegistry
 from kingdom.access.credentials import INVITE, INVITE_LASTS, TOKEN, Grant, issue
 from kingdom.access.rights import Right
 from kingdom.access.settings import WebSettings
+from kingdom.bootstrap import run_texts_of
 from kingdom.bus import Bus, Operations
 from kingdom.clock import utc_now
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from kingdom.settings import Settings
-from kingdom.web.metrics import WebMetrics
 from kingdom.web.route import WebContext
 from kingdom.web.server import WebServer
+from kingdom.web.stream import EVENT_STREAM
 from kingdom.workflow.records import run_transaction
 from tests.contract.backends import BackendUnderTest
 
@@ -50,6 +51,7 @@ class Site:
     operations: Operations
     client: aiohttp.ClientSession
     registry: CollectorRegistry
+    stop: Callable[[], None]
     headers: dict[str, str] = field(default_factory=dict)
 
     async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
@@ -57,7 +59,8 @@ class Site:
         async with self.client.request(
             method, f"{self.url}{path}", json=body, headers={**self.headers, **given}, allow_redirects=False
         ) as response:
-            text = await response.text()
+            # A stream does not end.
+            text = "" if response.content_type == EVENT_STREAM else await response.text()
             is_json = response.content_type == "application/json"
             return Reply(response.status, dict(response.headers), text, await response.json() if is_json else None)
 
@@ -94,9 +97,7 @@ class Site:
 
     def bearing(self, token: str) -> "Site":
         """Return the same site for a program with a token."""
-        return Site(
-            self.url, self.bus, self.operations, self.client, self.registry, {"Authorization": f"Bearer {token}"}
-        )
+        return replace(self, headers={"Authorization": f"Bearer {token}"})
 
 
 def _underscored(headers: Mapping[str, str]) -> dict[str, str]:
@@ -117,19 +118,20 @@ async def serving(
         context = WebContext(
             bus=bus,
             operations=wrapped_operations,
+            texts=run_texts_of(opened),
             settings=Settings(database_url=url, file=folder / "kingdom.yaml", actor="anna@desk"),
             realm=realm,
             web=settings or WebSettings(address="127.0.0.1:0"),
             directory=folder,
         )
         registry = CollectorRegistry()
-        server = WebServer(context, WebMetrics(registry))
+        server = WebServer(context, registry)
         running = asyncio.create_task(server.run())
         path = context.web.listen.path
         connector = aiohttp.UnixConnector(path) if path else aiohttp.TCPConnector()
         try:
             async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
-                yield Site(server.url, opened, operations, client, registry)
+                yield Site(server.url, opened, operations, client, registry, server.stop)
         finally:
             server.stop()
             await running

@@ -11,6 +11,8 @@ from aiohttp import web
 
 from kingdom.bus import Bus, LogEntry
 from kingdom.cli.bus.stream_client import StreamClient, StreamMessage
+from kingdom.errors import KingdomError
+from kingdom.web.failures import error_response
 from kingdom.web.stream import PATH, LogStream, StreamSession
 from tests.patience import PATIENCE_SECONDS
 
@@ -28,7 +30,10 @@ async def serving(
     async def handle(request: web.Request) -> web.StreamResponse:
         if check:
             await check(request)
-        return await stream.handle(request, session)
+        try:
+            return await stream.handle(request, session)
+        except KingdomError as error:
+            return error_response(error)
 
     app = web.Application()
     app.router.add_get(PATH, handle)

@@ -1,6 +1,7 @@
 """Who gets in: every route needs its right, and every known trick is refused."""
 
 import io
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ async def site(realm: Path, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def address(route: ApiRoute) -> str:
-    return route.path.replace("{id}", UNKNOWN).replace("{name}", "nothing")
+    return re.sub(r"\{\w+\}", "nothing", route.path.replace("{id}", UNKNOWN))
 
 
 def needed(right: Right) -> list[ApiRoute]:

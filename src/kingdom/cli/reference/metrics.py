@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
-from kingdom.bus.metrics import BacklogMetrics, LogStreamMetrics, WorkerMetrics
+from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.metrics import CourtMetrics
-from kingdom.web.metrics import WebMetrics
+from kingdom.web.metrics import LogStreamMetrics, WebMetrics
 
 _WORDS = """\
 Prometheus metrics are served over HTTP at `/metrics` on the port of `--metrics-port`. The metrics of workers and of the

@@ -1,7 +1,7 @@
 """The sessions of a run's agents, and where their transcripts can be read."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,11 @@ class RunSession:
     place: str = ""
     offset: int = 0
     notes: set[str] = field(default_factory=set)
+
+    @property
+    def why_from_log(self) -> str:
+        """Return why the entries of a session without a source are those of the log."""
+        return f"From the log; the transcript is on {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,26 @@ def started_session(entry: LogEntry) -> RunSession | None:
     return RunSession(soldier_of(token), work_id=entry.data["workId"], host=entry.data.get("host", ""))
 
 
-def current_sessions(workflow: Workflow) -> Iterator[RunSession]:
+def with_soldiers(logged: Iterable[LogEntry], soldiers: dict[str, str]) -> Iterator[tuple[str, LogEntry]]:
+    """Yield log entries with the soldier that each is about, or "". `soldiers` has the current soldier of each Work."""
+    for entry in logged:
+        if begun := started_session(entry):
+            soldiers[begun.work_id] = begun.soldier
+        work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]
+        yield soldiers.get(work_id, ""), entry
+
+
+def sessions_of(workflow: Workflow, logged: Iterable[LogEntry]) -> list[RunSession]:
+    """Return the sessions of a run that log entries report, the oldest first, then others of its record."""
+    begun = [session for entry in logged if (session := started_session(entry))]
+    # Old log entries may have been removed, so the sessions in the record of the run are added.
+    every: dict[str, RunSession] = {}
+    for session in (*begun, *_current_sessions(workflow)):
+        every.setdefault(session.soldier, session)
+    return list(every.values())
+
+
+def _current_sessions(workflow: Workflow) -> Iterator[RunSession]:
     """Yield the sessions in the record of a run. Sessions of Works that were rolled back are not in it."""
     for work in workflow.works:
         if work.agent.session:

@@ -11,9 +11,9 @@ from kingdom.soldiers.transcripts.logged_entries import to_transcript_entry
 from kingdom.soldiers.transcripts.run_sessions import (
     LogSubject,
     RunSession,
-    current_sessions,
     locate,
-    started_session,
+    sessions_of,
+    with_soldiers,
 )
 from kingdom.soldiers.transcripts.sources import TranscriptSource
 from kingdom.storage.run_texts import RunTexts
@@ -53,9 +53,7 @@ class SessionFollower:
         """Find new sessions, and return the log entries since the last call."""
         run = self._subject.workflow
         entries, self._cursor = await read_log_to_end(self._operations, run.id, self._cursor)
-        begun = [session for entry in entries if (session := started_session(entry))]
-        # Old log entries may have been removed, so the sessions in the record of the run are added.
-        for session in (*begun, *current_sessions(run)):
+        for session in sessions_of(run, entries):
             if self._subject.has(session) and session.soldier not in self.sessions:
                 await locate(self._bus, self._texts, session, await lifecycle.show(self._bus, run.id))
                 self.sessions[session.soldier] = session
@@ -81,8 +79,8 @@ class SessionFollower:
 
     async def read_new_entries(self, logged: Sequence[LogEntry]) -> AsyncIterator[SessionEntries]:
         """Yield new entries: first from the log for sessions without a source, then from the transcripts."""
-        for entry in logged:
-            if news := await self._convert_log_entry(entry):
+        for soldier, entry in with_soldiers(logged, self._soldiers):
+            if news := await self._convert_log_entry(soldier, entry):
                 yield news
         for session in self.sessions.values():
             while session.source:
@@ -103,17 +101,14 @@ class SessionFollower:
         session.notes.update(new)
         return new
 
-    async def _convert_log_entry(self, entry: LogEntry) -> SessionEntries | None:
-        if begun := started_session(entry):
-            self._soldiers[begun.work_id] = begun.soldier
-        work_id = entry.data.get("workId") or str(entry.data.get("taskId", "")).rpartition("-")[0]
-        session = self.sessions.get(self._soldiers.get(work_id, ""))
+    async def _convert_log_entry(self, soldier: str, entry: LogEntry) -> SessionEntries | None:
+        session = self.sessions.get(soldier)
         if session is None or session.source is not None:
             return None
         converted = await to_transcript_entry(self._bus, self._subject.workflow, entry)
         if converted is None:
             return None
-        note = f"From the log; the transcript is on {session.place}"
+        note = session.why_from_log
         notes = [] if note in session.notes else [note]
         session.notes.update(notes)
         return SessionEntries(session, [converted], [None], notes)

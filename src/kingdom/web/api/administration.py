@@ -11,6 +11,7 @@ from kingdom.access.credentials import (
     INVITE,
     INVITE_LASTS,
     SESSION,
+    SIGNED_OUT,
     TOKEN,
     Credential,
     CredentialKind,
@@ -25,6 +26,7 @@ from kingdom.access.credentials import (
 from kingdom.access.rights import Right
 from kingdom.bus.port import Transaction
 from kingdom.web.route import ApiCall, Empty, Page, PageQuery
+from kingdom.web.stream import STREAM
 from kingdom.workflow.records import run_transaction
 
 _Hours = Annotated[float, Meta(gt=0, le=24 * 3660)]
@@ -90,9 +92,10 @@ async def delete_session(call: ApiCall) -> Empty:
         async def act(transaction: Transaction) -> None:
             found = await find_valid_by_id(transaction, SESSION, call.visitor.credential_id, call.context.clock())
             if found:
-                await revoke(transaction, SESSION, found[1], by=call.visitor.actor, what="signed_out")
+                await revoke(transaction, SESSION, found[1], by=call.visitor.actor, what=SIGNED_OUT)
 
         await run_transaction(call.context.bus, act)
+        call.request.app[STREAM].close(call.visitor.credential_id)
     call.headers["Set-Cookie"] = session_cookie(call, "", timedelta(0))
     return Empty()
 
@@ -171,4 +174,8 @@ async def _revoke(call: ApiCall, kind: CredentialKind, name: str) -> Page[Creden
             await revoke(transaction, kind, each, by=call.visitor.actor)
         return found
 
-    return Page(items=await run_transaction(call.context.bus, act))
+    ended = await run_transaction(call.context.bus, act)
+    for each in ended:
+        # Streams of other processes are closed when these read the log.
+        call.request.app[STREAM].close(each.id)
+    return Page(items=ended)
