@@ -3,16 +3,12 @@
 from collections.abc import Mapping
 
 EXPLAINED: Mapping[str, str] = {
-    "backends/postgres/sql/record.sql update_records: drops the lock FOR UPDATE": (
-        "the update locks the same rows in the same order, and a record with a newer version is not found by its old"
-        " place; the lock only makes that order independent of the plan"
-    ),
     "backends/postgres/sql/settle.sql done_ordered: drops the predicate"
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
     "backends/postgres/bus.py PostgresBus.transaction: does"
-    " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (
+    " 'self._leases.settle([item] if item.position in lost.positions else ())' twice": (
         "it only notes in memory which events are settled, and noting them again changes nothing"
     ),
     "backends/postgres/bus.py PostgresBus.claim: takes and for or in 'declared.ordered and not has_suspect'": (

@@ -173,8 +173,9 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
-            self._leases.settle(item for item in items if item.position in lost.positions)
+            for item in (*hold, *transaction.changes.settlements.values()):
+                # One by one, since each may still be in flight and is then the witness that its lease must stay.
+                self._leases.settle([item] if item.position in lost.positions else ())
             raise
         finally:
             try:
@@ -385,7 +386,7 @@ class PostgresBus(Bus):
                 data={"seen": str(self._highest_token)},
                 aggregate_id=LOST_TRANSACTIONS,
             )
-            await connection.execute(self.queries["append"], {"rows": entry_rows([entry])})
+            await connection.execute(self.queries["append"], {"entries": entry_rows([entry])})
         async with connection.transaction():
             await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
             await connection.execute(self.queries["raise_tokens"], seen)

@@ -11,8 +11,8 @@ import msgspec
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
-from kingdom.bus.port import EventCopy
-from kingdom.bus.record import Record
+from kingdom.bus.port import EventCopy, Put
+from kingdom.bus.record import Record, RecordKind
 
 _encode = msgspec.json.Encoder().encode
 _COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -123,6 +123,21 @@ def entry_rows(entries: Iterable[LogEntry]) -> str:
             for number, entry in enumerate(entries)
         ]
     )
+
+
+def row_of_put(put: Put, kind: RecordKind) -> dict[str, Any]:
+    """Return a record to store as a row of the statements that store records."""
+    record = put.record
+    return {
+        "kind": record.kind,
+        "id": record.id,
+        "version": put.expected,
+        "state": record.state,
+        "owner": record.owner,
+        "due_at": record.due_at,
+        "doc": record.doc,
+        "final": kind.is_final(record.state, record.doc),
+    }
 
 
 def read_record(row: dict[str, Any]) -> Record:
