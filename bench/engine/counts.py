@@ -51,10 +51,11 @@ class CountingBus(ExplainedBus):
     def _note(self, notice: Diagnostic) -> None:
         super()._note(notice)
         for plan in self.take():
-            if plan.name in _IDLE or (plan.name in _CLAIMS and not plan.tree["Actual Rows"]):
-                continue
-            self.statements[plan.name or "other"] += 1
-            self.buffers[plan.name or "other"] += plan.buffers
+            name = plan.name or "other"
+            if plan.name in _CLAIMS and not plan.tree["Actual Rows"]:
+                name += " (empty)"
+            self.statements[name] += 1
+            self.buffers[name] += plan.buffers
 
 
 class ScanningBus(CountingBus):

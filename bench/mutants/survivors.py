@@ -8,7 +8,7 @@ EXPLAINED: Mapping[str, str] = {
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
     "backends/postgres/bus.py PostgresBus.transaction: does"
-    " 'self._leases.settle([item] if item.position in lost.positions else ())' twice": (
+    " 'self._leases.lose(item for item in items if item.position in lost.pos…' twice": (
         "it only notes in memory which events are settled, and noting them again changes nothing"
     ),
     "backends/postgres/bus.py PostgresBus.claim: takes and for or in 'declared.ordered and not has_suspect'": (

@@ -39,5 +39,9 @@ class Hints:
                 await event.wait()
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            # The hint may have come just before the cancellation.
+            self._missed |= set(streams) if event.is_set() else set()
+            raise
         finally:
             del self._waiting[event]

@@ -173,9 +173,8 @@ class PostgresBus(Bus):
             yield transaction
             await transaction.apply(commit=True)
         except LeaseLost as lost:
-            for item in (*hold, *transaction.changes.settlements.values()):
-                # One by one, since each may still be in flight and is then the witness that its lease must stay.
-                self._leases.settle([item] if item.position in lost.positions else ())
+            items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
+            self._leases.lose(item for item in items if item.position in lost.positions)
             raise
         finally:
             try:
