@@ -331,6 +331,46 @@ async def test_of_many_records_either_all_are_stored_or_none(scene: Scene) -> No
     }
 
 
+@pytest.mark.parametrize("others", [0, 1, 3])
+async def test_a_record_that_is_gone_is_not_stored_at_a_later_version(scene: Scene, others: int) -> None:
+    with pytest.raises(Conflict):
+        await put(scene, job(1, version=4), *(job(2 + number) for number in range(others)))
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.find(RecordQuery(kind="job")) == []
+
+
+@pytest.mark.parametrize("make", [ping, step])
+async def test_records_and_entries_beside_an_event_that_is_already_there_are_kept_once(
+    scene: Scene, make: Make
+) -> None:
+    known, fresh = make(), make()
+    await scene.bus.publish(known)
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(job(1))
+        await transaction.put(job(2))
+        await transaction.publish(known, fresh)
+        await transaction.append(LogEntry(type="seen", actor="tester"))
+    assert [copy.envelope.event_id for copy in transaction.duplicates] == [known.event_id]
+    async with scene.bus.transaction() as transaction:
+        assert [record.version for record in await transaction.find(RecordQuery(kind="job"))] == [1, 1]
+    assert await scene.log_types() == ["seen"]
+    stream = "line" if make is step else "free"
+    assert sorted(ids(await scene.drain(stream))) == sorted(ids([known, fresh]))
+
+
+async def test_nothing_that_is_written_beside_a_conflict_is_kept(scene: Scene) -> None:
+    await put(scene, job(1))
+    before = scene.picture
+    with pytest.raises(Conflict, match="j1"):
+        async with scene.bus.transaction() as transaction:
+            await transaction.put(job(2))
+            await transaction.put(job(1, version=2))
+            await transaction.publish(step())
+            await transaction.append(LogEntry(type="seen", actor="tester"))
+    assert scene.picture == before
+    assert await scene.log_types() == []
+
+
 async def test_records_that_were_read_ahead_are_as_they_were_then_and_show_what_was_put_since(scene: Scene) -> None:
     await put(scene, job(1), job(2))
     keys = [("job", "j1"), ("job", "j2"), ("job", "j3")]

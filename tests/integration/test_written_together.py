@@ -1,0 +1,41 @@
+"""The order in which one statement locks the records of a transaction."""
+
+import asyncio
+
+import psycopg
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Record
+from kingdom.errors import Conflict
+from tests.integration.running import eventually, open_bus, rows, stream
+
+COUNT = 20
+_LOCK_THE_MIDDLE = "SELECT 1 FROM kingdom.record WHERE kind = 'mark' AND id = 'm10' FOR UPDATE"
+_WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_transactions_that_put_the_same_records_in_opposite_orders_do_not_deadlock(dsn: str) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await _put(bus, range(COUNT), version=0)
+        async with await psycopg.AsyncConnection.connect(dsn) as blocker:
+            await blocker.execute(_LOCK_THE_MIDDLE)
+            writers = [
+                asyncio.create_task(_put(bus, numbers, version=1)) for numbers in (range(COUNT), range(COUNT)[::-1])
+            ]
+            await eventually(lambda: _both_wait(bus))
+            await blocker.commit()
+        first, second = await asyncio.gather(*writers, return_exceptions=True)
+        assert await rows(bus, "SELECT DISTINCT version FROM kingdom.record") == [{"version": 2}]
+    (conflict,) = filter(None, (first, second))
+    assert isinstance(conflict, Conflict)
+    assert "is no longer at version 1" in str(conflict)
+
+
+async def _put(bus: PostgresBus, numbers: range, *, version: int) -> None:
+    async with bus.transaction() as transaction:
+        for number in numbers:
+            await transaction.put(Record(kind="mark", id=f"m{number:02}", state="made", version=version))
+
+
+async def _both_wait(bus: PostgresBus) -> bool:
+    return len(await rows(bus, _WAITING)) == 2
