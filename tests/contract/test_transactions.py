@@ -361,12 +361,13 @@ async def test_records_and_entries_beside_an_event_that_is_already_there_are_kep
 async def test_nothing_that_is_written_beside_a_conflict_is_kept(scene: Scene) -> None:
     await put(scene, job(1))
     before = scene.picture
-    with pytest.raises(Conflict, match="j1"):
+    with suppress(Conflict):
         async with scene.bus.transaction() as transaction:
             await transaction.put(job(2))
             await transaction.put(job(1, version=2))
             await transaction.publish(step())
             await transaction.append(LogEntry(type="seen", actor="tester"))
+        pytest.fail("a record at another version was overwritten")
     assert scene.picture == before
     assert await scene.log_types() == []
 
