@@ -221,8 +221,7 @@ class PostgresBus(Bus):
             **closing_parameters(closable),
         }
         # Concurrent claims may end in any order, but each token must be higher than those known when its claim began.
-        known = self._highest_token
-        started = time.monotonic()
+        known, started = self._highest_token, time.monotonic()
         try:
             with translate_errors():
                 rows = await self._execute(
@@ -238,6 +237,7 @@ class PostgresBus(Bus):
         full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
+        self._wakeups.claimed(stream, full=full)
         if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:

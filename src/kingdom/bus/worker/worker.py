@@ -152,27 +152,23 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 with fail_on_stray_cancellation("a claim"):
-                    found = await self._claim_round()
-                    if not found:
-                        await self._wait_for_hint()
+                    await self._claim_round()
+                    await self._wait_for_hint()
             except Exception as error:  # noqa: BLE001 - no error may end the fetching
                 _log_failure("claim", error)
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
-    async def _claim_round(self) -> bool:
-        """Claim from every due stream once, and return whether there were events. Each round starts elsewhere."""
+    async def _claim_round(self) -> None:
+        """Claim from every due stream once. Each round starts with another stream."""
         self._streams.append(self._streams.pop(0))
         # A change during the claims sets the flag again, so the wait after them ends.
         self._changed.clear()
-        found = False
         for stream in list(self._streams):
-            if self._schedule.is_due(stream, time.monotonic()) and self._has_room(stream):
+            now = time.monotonic()
+            if self._schedule.is_due(stream, now) and self._has_room(stream) and not self._stopping.is_set():
                 # Postpone it before the claim: a hint during the claim must count.
-                self._schedule.postpone(stream, time.monotonic())
-                if not self._stopping.is_set() and await self._fetch(stream):
-                    self._schedule.hint(stream)
-                    found = True
-        return found
+                self._schedule.postpone(stream, now)
+                await self._fetch(stream)
 
     async def _fetch(self, stream: str) -> bool:
         """Claim from a stream and start the deliveries. Return whether there were deliveries."""
