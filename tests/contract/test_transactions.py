@@ -402,3 +402,31 @@ async def test_records_of_two_kinds_may_have_one_id(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         found = [await transaction.get(kind, "j1") for kind in kinds]
         assert [record and record.state for record in found] == ["closed", "counting"]
+
+
+async def test_a_conflict_of_one_kind_is_not_hidden_by_a_record_of_another_kind_with_its_id(scene: Scene) -> None:
+    tally = Record(kind="tally", id="j1", state="counting")
+    await put(scene, job(1), tally)
+    with pytest.raises(Conflict, match="tally j1"):
+        await put(scene, job(1, version=1), tally)
+    async with scene.bus.transaction() as transaction:
+        assert await transaction.get("job", "j1") == job(1, version=1)
+
+
+async def test_each_of_several_records_is_changed_in_every_field(scene: Scene) -> None:
+    await put(scene, job(1, owner="a"), job(2), job(3))
+    due = utc_now() - HOUR
+    changed = [
+        job(1, version=1, state="closed", doc={"n": 1}),
+        job(2, version=1, owner="b", due_at=due),
+        job(3, version=1, owner="b", doc={"n": 3}),
+    ]
+    await put(scene, *changed)
+    async with scene.bus.transaction() as transaction:
+        by_owner = await transaction.find(RecordQuery(kind="job", owner="b"))
+        assert [record.id for record in by_owner] == ["j2", "j3"]
+        assert [record.id for record in await transaction.find(RecordQuery(kind="job", due_by=utc_now()))] == ["j2"]
+        assert await transaction.find(RecordQuery(kind="job", owner="a")) == []
+        closed = await transaction.get("job", "j1")
+    assert closed is not None
+    assert (closed.version, closed.state, closed.owner, closed.doc) == (2, "closed", None, {"n": 1})

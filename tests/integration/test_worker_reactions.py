@@ -24,6 +24,7 @@ from kingdom.bus import (
     Topology,
     Transaction,
 )
+from kingdom.bus.outcome import Release
 from kingdom.bus.worker.worker import GROUP_SIZE
 from kingdom.errors import Conflict, LeaseLost, Permanent
 from tests.integration.running import (
@@ -169,6 +170,42 @@ async def test_an_optimistic_transaction_writes_nothing_for_a_delivery_that_is_n
         assert await rows(bus, "SELECT id FROM kingdom.record") == []
 
 
+async def test_a_lease_that_a_reaction_has_read_under_is_not_reaped_until_it_ends(dsn: str) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 1))
+        (delivery,) = await bus.claim("jobs", 1, "test")
+        async with bus.transaction(hold=[delivery], optimistic=True) as transaction:
+            await transaction.read_ahead([("mark", "any")])
+            await _expire_leases(bus)
+            assert await bus.reap() == 0
+            await transaction.settle(delivery, Done())
+        assert await statuses(bus) == {"DONE": 1}
+
+
+@pytest.mark.parametrize("lost_by", ["release", "reap"])
+async def test_an_optimistic_transaction_cannot_read_under_an_earlier_claim_of_its_event(
+    dsn: str, lost_by: str
+) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 1))
+        (earlier,) = await bus.claim("jobs", 1, "test")
+        if lost_by == "release":
+            async with bus.transaction() as transaction:
+                await transaction.settle(earlier, Release())
+        else:
+            await _expire_leases(bus)
+            assert await bus.reap() == 1
+            assert len(await bus.claim("jobs", 1, "test")) == 1
+        with suppress(LeaseLost):
+            async with bus.transaction(hold=[earlier], optimistic=True) as transaction:
+                await transaction.read_ahead([("mark", "any")])
+                pytest.fail("an earlier claim still counts")
+
+
+async def _expire_leases(bus: PostgresBus) -> None:
+    await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")
+
+
 async def test_the_lease_of_an_ordered_event_is_confirmed_before_its_reaction_runs(dsn: str) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
 
@@ -182,8 +219,7 @@ async def test_the_lease_of_an_ordered_event_is_confirmed_before_its_reaction_ru
         async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
             claimed = await super().claim(stream, limit, worker)
             if claimed and claimed[0].attempt == 1:
-                async with self.pool.connection() as connection:
-                    await connection.execute("UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")
+                await _expire_leases(self)
                 assert await self.reap() == len(claimed)
             return claimed
 

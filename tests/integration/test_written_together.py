@@ -1,13 +1,13 @@
-"""The order in which one statement locks the records of a transaction."""
+"""Several records in one statement: the order of their locks, and the time of their end."""
 
 import asyncio
 
 import psycopg
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.bus import Record
+from kingdom.bus import Record, RecordKind, Topology
 from kingdom.errors import Conflict
-from tests.integration.running import eventually, open_bus, rows, stream
+from tests.integration.running import HOUR, MARKS, eventually, open_bus, rows, stream
 
 COUNT = 20
 _LOCK_THE_MIDDLE = "SELECT 1 FROM kingdom.record WHERE kind = 'mark' AND id = 'm10' FOR UPDATE"
@@ -31,10 +31,22 @@ async def test_transactions_that_put_the_same_records_in_opposite_orders_do_not_
     assert "is no longer at version 1" in str(conflict)
 
 
-async def _put(bus: PostgresBus, numbers: range, *, version: int) -> None:
+async def test_of_several_final_records_each_keeps_its_first_end_until_it_is_opened_again(dsn: str) -> None:
+    kind = RecordKind(name="mark", directories=MARKS.directories, final=frozenset({"made"}), retention=HOUR)
+    async with PostgresBus(dsn, Topology([stream("jobs", "Job")]), [kind]) as bus:
+        await _put(bus, range(2), version=0)
+        first = await rows(bus, "SELECT id, ended_at FROM kingdom.record WHERE ended_at IS NOT NULL ORDER BY id")
+        assert len(first) == 2
+        await _put(bus, range(2), version=1)
+        assert await rows(bus, "SELECT id, ended_at FROM kingdom.record ORDER BY id") == first
+        await _put(bus, range(2), version=2, state="open")
+        assert await rows(bus, "SELECT 1 FROM kingdom.record WHERE ended_at IS NOT NULL") == []
+
+
+async def _put(bus: PostgresBus, numbers: range, *, version: int, state: str = "made") -> None:
     async with bus.transaction() as transaction:
         for number in numbers:
-            await transaction.put(Record(kind="mark", id=f"m{number:02}", state="made", version=version))
+            await transaction.put(Record(kind="mark", id=f"m{number:02}", state=state, version=version))
 
 
 async def _both_wait(bus: PostgresBus) -> bool:
