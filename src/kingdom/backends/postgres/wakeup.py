@@ -33,7 +33,7 @@ class PostgresWakeups:
     def published(self, streams: Collection[str], *, events: int | None = None) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds.
 
-        A single event needs no other process if a worker of this process waits for it.
+        A single event needs no other process if a worker of this process waits for it, or waited a moment ago.
         """
         if not streams:
             return
