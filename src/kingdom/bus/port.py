@@ -355,7 +355,10 @@ class Bus(ABC):
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait until one of the streams may have due events, but no longer than `at_most`."""
+        """Wait until one of the streams may have due events, but no longer than `at_most`.
+
+        The first wait after a claim that may have left due events ends at once.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -174,7 +174,7 @@ class PostgresBus(Bus):
             await transaction.apply(commit=True)
         except LeaseLost as lost:
             items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
-            self._leases.settle(item for item in items if item.position in lost.positions)
+            self._leases.lose(item for item in items if item.position in lost.positions)
             raise
         finally:
             try:
@@ -221,8 +221,7 @@ class PostgresBus(Bus):
             **closing_parameters(closable),
         }
         # Concurrent claims may end in any order, but each token must be higher than those known when its claim began.
-        known = self._highest_token
-        started = time.monotonic()
+        known, started = self._highest_token, time.monotonic()
         try:
             with translate_errors():
                 rows = await self._execute(
@@ -238,6 +237,7 @@ class PostgresBus(Bus):
         full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
+        self._wakeups.claimed(stream, full=full)
         if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
@@ -385,7 +385,7 @@ class PostgresBus(Bus):
                 data={"seen": str(self._highest_token)},
                 aggregate_id=LOST_TRANSACTIONS,
             )
-            await connection.execute(self.queries["append"], {"rows": entry_rows([entry])})
+            await connection.execute(self.queries["append"], {"entries": entry_rows([entry])})
         async with connection.transaction():
             await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
             await connection.execute(self.queries["raise_tokens"], seen)

@@ -186,7 +186,7 @@ class PostgresOperations(Operations):
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection
                 entry = LogEntry(type=entry_type, actor=actor, data=data)
-                await self._run(connection, "append", rows=entry_rows([entry]))
+                await self._run(connection, "append", entries=entry_rows([entry]))
 
     async def _run(self, connection: Connection, name: str, **parameters: object) -> list[DictRow]:
         cursor = await connection.execute(self._bus.queries[name], parameters)

@@ -30,8 +30,8 @@ def load_queries(schema: str) -> dict[str, LiteralString]:
         parts = _SECTION.split(file.read_text(encoding="utf-8"))
         for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
             sections[kind][name] = _COMMENT.sub("", body).strip().rstrip(";")
-    fragments = sections["fragment"]
-    return {
-        name: in_schema(_PLACEHOLDER.sub(lambda found: fragments[found[1]], body), schema)
-        for name, body in sections["name"].items()
-    }
+
+    def expand(body: str) -> str:
+        return _PLACEHOLDER.sub(lambda found: expand(sections["fragment"][found[1]]), body)
+
+    return {name: in_schema(expand(body), schema) for name, body in sections["name"].items()}
