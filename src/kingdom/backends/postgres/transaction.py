@@ -251,13 +251,13 @@ class PostgresTransaction(Transaction):
         keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
         locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
         if ordered:
-            in_keys = {"rows": rows_of_copies(ordered), **locks}
+            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": False}
             yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
         elif keys:
             yield self._queries["lock_keys"], locks, _accept_any
         unordered = [] if staged else self._unordered()
         if len(unordered) == 1:
-            yield self._queries["publish_one"], event_parameters(unordered[0]), self._collect_duplicates(unordered)
+            yield self._queries["publish_one"], event_parameters(unordered[0]), self._collect_missing(unordered)
         elif unordered:
             counted = {"rows": rows_of_copies(unordered), "count": len(unordered)}
             yield self._queries["publish"], counted, self._collect_duplicates(unordered)
@@ -309,11 +309,11 @@ class PostgresTransaction(Transaction):
     def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not is_ordered(c)]
 
-    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> _Check:
-        def check(rows: list[DictRow]) -> None:
-            self.changes.duplicates.extend(copies[row["n"]] for row in rows)
+    def _collect_missing(self, copies: Sequence[EventCopy]) -> _Check:
+        return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
 
-        return check
+    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> _Check:
+        return lambda rows: self.changes.duplicates.extend(copies[row["n"]] for row in rows)
 
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
