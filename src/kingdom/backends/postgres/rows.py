@@ -87,7 +87,7 @@ def event_parameters(copy: EventCopy) -> dict[str, str | None]:
         "attributes": to_json(envelope.attributes) if envelope.attributes else "{}",
         "payload_json": to_json(envelope.payload),
         "max_attempts": str(copy.stream.retry.max_attempts),
-        "not_before": copy.at and copy.at.isoformat(),
+        "not_before": copy.at.isoformat() if copy.at else None,
         "event_id_given": "true" if envelope.event_id_given else "false",
     }
 
