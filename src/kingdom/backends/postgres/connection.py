@@ -89,7 +89,7 @@ class Connection(AsyncConnection[DictRow]):
         return (yield from self._result())
 
     def _result(self) -> PQGen[PGresult]:
-        *_, result = yield from execute(self.pgconn)
+        result: PGresult = (yield from execute(self.pgconn))[-1]
         if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
             raise error_from_result(result, self.info.encoding)
         return result
