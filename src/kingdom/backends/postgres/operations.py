@@ -46,7 +46,12 @@ class PostgresOperations(Operations):
 
     async def situations(self, event_id: UUID) -> list[Situation]:
         """See `Operations.situations`."""
-        return [Situation(**row) for row in await self._read("situations", {"event_id": event_id})]
+        with translate_errors():
+            async with self._bus.pool.connection() as connection, connection.transaction():
+                # Only a bitmap scan can use the BRIN index of the archive.
+                await connection.execute("SET LOCAL enable_bitmapscan = on")
+                rows = await self._run(connection, "situations", event_id=event_id)
+        return [Situation(**row) for row in rows]
 
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
         """See `Operations.pause`."""

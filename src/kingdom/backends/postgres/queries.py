@@ -3,13 +3,14 @@
 import re
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
 _SECTION = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
@@ -20,6 +21,23 @@ def in_schema(sql: str, schema: str) -> LiteralString:
         raise Misconfigured(f"schema name {schema!r}: use at most 51 lower-case letters, digits and _")
     # The text comes from our own files and the name is checked, so this is as safe as a literal string.
     return sql.replace(f"{DEFAULT_SCHEMA}.", f"{schema}.")
+
+
+class PreparedStatement(NamedTuple):
+    """A query as libpq takes it: with numbered parameters, whose names are listed in `parameters`."""
+
+    name: bytes
+    sql: bytes
+    parameters: tuple[str, ...]
+
+
+@cache
+def prepared_statement(schema: str, name: str) -> PreparedStatement:
+    """Return a named query for one schema as a statement to prepare."""
+    sql = load_queries(schema)[name]
+    numbers = {parameter: n for n, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(sql)), 1)}
+    numbered = _PARAMETER.sub(lambda found: f"${numbers[found[1]]}", sql).replace("%%", "%")
+    return PreparedStatement(f"kingdom_{name}".encode(), numbered.encode(), tuple(numbers))
 
 
 @cache

@@ -228,7 +228,7 @@ class PostgresTransaction(Transaction):
         elif puts:
             yield put_statement(self._queries, self._kinds, puts[0])
         elif ordered:
-            in_keys = {"rows": rows_of_copies(ordered), **locks}
+            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": False}
             yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
         elif locks["lock_keys"]:
             yield self._queries["lock_keys"], locks, _accept_any
@@ -242,7 +242,7 @@ class PostgresTransaction(Transaction):
     def _publish_unordered(self) -> Iterable[Statement]:
         copies = self._unordered()
         if len(copies) == 1:
-            yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_duplicates(copies)
+            yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_missing(copies)
         elif copies:
             counted = {"rows": rows_of_copies(copies), "count": len(copies)}
             yield self._queries["publish"], counted, self._collect_duplicates(copies)
@@ -294,11 +294,11 @@ class PostgresTransaction(Transaction):
     def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not is_ordered(c)]
 
-    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> Check:
-        def check(rows: list[DictRow]) -> None:
-            self.changes.duplicates.extend(copies[row["n"]] for row in rows)
+    def _collect_missing(self, copies: Sequence[EventCopy]) -> Check:
+        return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
 
-        return check
+    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> Check:
+        return lambda rows: self.changes.duplicates.extend(copies[row["n"]] for row in rows)
 
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
