@@ -1,10 +1,16 @@
 """A publish that needs only one statement: it runs without a transaction, and keeps every promise of a transaction."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 import pytest
+from psycopg.rows import DictRow
 
 from bench.explain import ExplainedBus
+from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus import Bus, Envelope, Stream, Topology
+from kingdom.ids import new_event_id
 from tests.integration.running import open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -29,6 +35,23 @@ async def test_a_publish_of_new_events_is_one_statement(dsn: str, declared: Stre
         names = [plan.name for plan in bus.take() if plan.name != "notify"]
         assert names == ["publish_ordered" if declared.ordered else "publish_one"]
         assert await statuses(bus) == {"PENDING": len(envelopes)}
+
+
+async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[str] = []
+    fetch = PostgresTransaction._fetch
+
+    async def noting(self: PostgresTransaction, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        executed.append(name)
+        return await fetch(self, name, parameters)
+
+    monkeypatch.setattr(PostgresTransaction, "_fetch", noting)
+    async with open_bus(dsn, JOBS, LINE) as bus, bus.transaction() as transaction:
+        await transaction.publish(Envelope(type="Job"), Envelope(type="Step", partition_key="key"))
+    assert "withdraw_known" not in executed
+    async with open_bus(dsn, JOBS, LINE) as bus, bus.transaction() as transaction:
+        await transaction.publish(Envelope(type="Job"), Envelope(type="Job", event_id=new_event_id()))
+    assert executed.count("withdraw_known") == 1
 
 
 async def test_a_publish_goes_on_after_a_rollback_has_removed_what_was_prepared(dsn: str) -> None:

@@ -71,7 +71,7 @@ SELECT {record_columns} FROM kingdom.record WHERE kind = %(kind)s AND {page_down
 -- name: find_due
 -- Find due records, the earliest first.
 SELECT {record_columns} FROM kingdom.record
- WHERE kind = %(kind)s AND due_at IS NOT NULL AND due_at <= %(due_by)s
+ WHERE kind = %(kind)s AND due_at <= %(due_by)s
    -- CASE instead of OR: the planner estimates few rows for an OR, and would sort all due records.
    AND CASE WHEN %(state)s::text IS NOT NULL THEN state = %(state)s ELSE true END
    AND {has_value}
