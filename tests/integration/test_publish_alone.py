@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -10,7 +11,6 @@ from psycopg.rows import DictRow
 from bench.explain import ExplainedBus
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus import Bus, Envelope, Stream, Topology
-from kingdom.ids import new_event_id
 from tests.integration.running import open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -50,7 +50,7 @@ async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str, mo
         await transaction.publish(Envelope(type="Job"), Envelope(type="Step", partition_key="key"))
     assert "withdraw_known" not in executed
     async with open_bus(dsn, JOBS, LINE) as bus, bus.transaction() as transaction:
-        await transaction.publish(Envelope(type="Job"), Envelope(type="Job", event_id=new_event_id()))
+        await transaction.publish(Envelope(type="Job"), Envelope(type="Job", event_id=uuid4()))
     assert executed.count("withdraw_known") == 1
 
 
