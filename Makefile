@@ -79,6 +79,7 @@ proof-agents: .agents/node_modules
 
 bench:
 	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.race --json -
 	$(BIN)/python -m bench.files
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.court

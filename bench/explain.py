@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +12,9 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres.bus import SESSION_SETTINGS
 from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.lease_renewals import LeaseRenewals
 
 # auto_explain sends the plan of each executed statement to the client, so no statement has to run again for EXPLAIN.
 _SETTINGS = (
@@ -76,6 +78,8 @@ class ExplainedBus(PostgresBus):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.plans = []
+        self._renewals = _ExplainedRenewals(self.dsn, self.queries, SESSION_SETTINGS, through_pgbouncer=False)
+        self._renewals.note = self._note
         self._running: tuple[str, Mapping[str, Any]] = ("", {})
 
     def take(self, *names: str) -> list[Plan]:
@@ -93,14 +97,6 @@ class ExplainedBus(PostgresBus):
             await connection.execute(setting)
         connection.add_notice_handler(self._note)
 
-    def _renewal_connection(self) -> psycopg.Connection[DictRow]:
-        known, connection = self._renewal, super()._renewal_connection()
-        if connection is not known:
-            for setting in _SETTINGS:
-                connection.execute(setting)
-            connection.add_notice_handler(self._note)
-        return connection
-
     def _note(self, notice: Diagnostic) -> None:
         words, _, document = (notice.message_primary or "").partition("plan:\n")
         if words.startswith("duration:") and document:
@@ -109,6 +105,16 @@ class ExplainedBus(PostgresBus):
             name = next((name for name, text in self.queries.items() if _shape(text) == shape), "")
             parameters = self._running[1] if self._running[0] == name else {}
             self.plans.append(Plan(name, plan["Plan"], "JIT" in plan, parameters))
+
+
+class _ExplainedRenewals(LeaseRenewals):
+    note: Callable[[Diagnostic], None]
+
+    def _configure(self, connection: psycopg.Connection[DictRow]) -> None:
+        super()._configure(connection)
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        connection.add_notice_handler(self.note)
 
 
 @cache

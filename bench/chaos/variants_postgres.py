@@ -13,7 +13,7 @@ from kingdom.backends.postgres.queries import load_queries
 
 def no_fence() -> None:
     """Settle and renew without checking the token."""
-    fenced = ("hold", "done", "done_ordered", "dead", "dead_ordered", "reschedule", "release")
+    fenced = ("hold", "hold_and_read", "done", "done_ordered", "dead", "dead_ordered", "reschedule", "release")
     _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")))
 
     rely_on_leases()
@@ -37,9 +37,11 @@ def split_runs() -> None:
     """Run the events of one key in parallel if they were claimed together, and settle them in any order."""
     split_runs_anywhere()
     guard = (r"\bAND next_retry_at < 'infinity'", "")
+    never_behind = ("next_retry_at = 'infinity' AS behind", "false AS behind")
     _rewrite(
         {
-            "hold": ("next_retry_at = 'infinity' AS behind", "false AS behind"),
+            "hold": never_behind,
+            "hold_and_read": never_behind,
             "done_ordered": (r"WHERE finished_keys\.due < 'infinity'", ""),
             "dead_ordered": guard,
             "reschedule": guard,

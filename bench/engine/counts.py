@@ -2,6 +2,9 @@
 
 The counted runs run one after another. If several ran at once, their events would share transactions, by chance more or
 fewer of them, and the counts would vary.
+
+The timers of the engine and the start of the host are counted too. Two figures stand apart: claims that find nothing,
+whose number depends on the speed of the machine, and BEGIN and COMMIT, which read and write nothing themselves.
 """
 
 import tempfile
@@ -9,11 +12,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
+from psycopg import AsyncCursor
+from psycopg.abc import Query
 from psycopg.errors import Diagnostic
-from psycopg.rows import dict_row
+from psycopg.rows import DictRow, dict_row
 
 from bench.engine.kingdom import CONNECTIONS, TASKS_PER_RUN, kingdom_at_work, start_runs, wait_until_completed
 from bench.engine.stored import fill_with_finished_runs
@@ -21,6 +26,7 @@ from bench.explain import ExplainedBus
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
+from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.ledger import EFFECTS
@@ -29,29 +35,44 @@ from kingdom.bus.sequence import SEQUENCES
 from kingdom.workflow.records import KINDS, WORKFLOWS
 from kingdom.workflow.streams import TOPOLOGY
 
-# The bound: the cost with many stored runs, relative to the cost with few.
+# The bounds: the statements of a Task, and the cost with many stored runs, relative to the cost with few.
+STATEMENTS_LIMIT = 28
 GROWTH_LIMIT = 1.2
 # The bench vacuums before a measurement, so the server never does it during one.
 SETTINGS = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 _TEMPLATE = "engine_template"
 _MODELS = 10
-# These statements run periodically, whatever the Tasks do, and are not counted. Empty claims are not counted either.
-_IDLE = {"reap", "lowest_lease", "renew", "find_due"}
 _CLAIMS = {"claim", "claim_ordered"}
+_TRANSACTION_COMMANDS = ("BEGIN", "COMMIT")
 
 
 class CountingBus(ExplainedBus):
-    """Counts the cost of its statements by name."""
+    """Counts the cost of its statements by name, its empty claims, and BEGIN and COMMIT."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn, TOPOLOGY, [EFFECTS, SEQUENCES, *KINDS], connections=CONNECTIONS)
         self.statements: Counter[str] = Counter()
         self.buffers: Counter[str] = Counter()
+        self.empty_claims: Counter[str] = Counter()
+        self.transaction_commands: Counter[str] = Counter()
+
+    async def _configure(self, connection: Connection) -> None:
+        await super()._configure(connection)
+        counts = self.transaction_commands
+
+        class CountingCursor(AsyncCursor[DictRow]):
+            async def execute(self, query: Query, *arguments: Any, **options: Any) -> Self:
+                if isinstance(query, str) and query.startswith(_TRANSACTION_COMMANDS):
+                    counts[query] += 1
+                return await super().execute(query, *arguments, **options)
+
+        connection.cursor_factory = CountingCursor
 
     def _note(self, notice: Diagnostic) -> None:
         super()._note(notice)
         for plan in self.take():
-            if plan.name in _IDLE or (plan.name in _CLAIMS and not plan.tree["Actual Rows"]):
+            if plan.name in _CLAIMS and not plan.tree["Actual Rows"]:
+                self.empty_claims[plan.name] += 1
                 continue
             self.statements[plan.name or "other"] += 1
             self.buffers[plan.name or "other"] += plan.buffers
@@ -75,7 +96,7 @@ VARIANTS: Mapping[str, type[CountingBus]] = {"scan": ScanningBus}
 
 
 async def measure_counts(
-    cluster: PrivateCluster, figures: Figures, *, stored: Sequence[int], runs: int, variant: str | None
+    cluster: PrivateCluster, figures: Figures, *, stored: Sequence[int], runs: int, variant: str | None, bounded: bool
 ) -> None:
     """Record the cost of a Task at every size, relative to the smallest size."""
     await _prepare(cluster.create_database(_TEMPLATE))
@@ -90,8 +111,12 @@ async def measure_counts(
     for what in ("statements", "buffers"):
         totals = [getattr(bus, what).total() for _, bus in found]
         for (size, _), total in zip(found, totals, strict=True):
-            figures.note(f"{what} per Task, {size:,} stored runs", total / (runs * TASKS_PER_RUN))
+            limit = STATEMENTS_LIMIT if bounded and what == "statements" else None
+            figures.note(f"{what} per Task, {size:,} stored runs", total / (runs * TASKS_PER_RUN), at_most=limit)
         figures.note(f"{what} per Task, growth", max(totals) / totals[0], at_most=GROWTH_LIMIT)
+    for apart, of in (("empty claims", "empty_claims"), ("BEGIN and COMMIT", "transaction_commands")):
+        most = max(getattr(bus, of).total() for _, bus in found)
+        figures.note(f"{apart} per Task, at most", most / (runs * TASKS_PER_RUN))
 
 
 async def _prepare(dsn: str) -> None:

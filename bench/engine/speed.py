@@ -18,7 +18,7 @@ from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 
 # The bound: the speed of the engine as a multiple of dbos.
-AHEAD_OF_DBOS = 1.0
+AHEAD_OF_DBOS = 1.6
 KINGDOM, DBOS = "kingdom", "dbos"
 _PROGRAMS = {KINGDOM: "bench.engine.kingdom", DBOS: "bench.engine.peer"}
 _PATIENCE_SECONDS = 900

@@ -43,6 +43,8 @@ _OF_POSTGRES = _tests(
     "retention",
     "worker_reactions",
     "plans",
+    "publish_alone",
+    "written_together",
 )
 # Export and import have their own tests, and verify.sql belongs to the checker.
 REGIONS: Mapping[str, Region] = {

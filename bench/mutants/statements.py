@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.mutants.mutant import Mutant, shown
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME = re.compile(r"^-- (?:name|fragment): (\w+)$", re.MULTILINE)
 _WORD = re.compile(
     r"(?P<space>\s+|--[^\n]*)|(?P<word>'(?:[^']|'')*'|%\(\w+\)s|[A-Za-z_][\w.]*|\d+|::|<=|>=|<>|\|\||[^\w\s])"
 )
@@ -40,7 +40,7 @@ class _Word:
 
 
 def statement_mutants(file: str, source: str) -> Iterator[Mutant]:
-    """Return every mutant of the named statements of a file."""
+    """Return every mutant of the named statements and fragments of a file."""
     names = list(_NAME.finditer(source))
     for number, name in enumerate(names):
         end = names[number + 1].start() if number + 1 < len(names) else len(source)

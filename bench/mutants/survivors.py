@@ -3,10 +3,6 @@
 from collections.abc import Mapping
 
 EXPLAINED: Mapping[str, str] = {
-    "backends/postgres/sql/record.sql update_records: drops the lock FOR UPDATE": (
-        "the update locks the same rows in the same order, and a record with a newer version is not found by its old"
-        " place; the lock only makes that order independent of the plan"
-    ),
     "backends/postgres/sql/settle.sql done_ordered: drops the predicate"
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
@@ -39,6 +35,13 @@ EXPLAINED: Mapping[str, str] = {
     "backends/postgres/bus.py PostgresBus.transaction: does"
     " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (
         "it only notes in memory which events are settled, and noting them again changes nothing"
+    ),
+    'backends/postgres/sql/publish.sql write: turns ORDER BY kind, id COLLATE "C" around': (
+        "every transaction then locks its records in the opposite order, which prevents deadlocks as well"
+    ),
+    "backends/postgres/sql/publish.sql write: drops the predicate '(SELECT count(*) FROM stored) >= 0'": (
+        "the result names the refused records first, so they are stored and locked before the keys anyway; the"
+        " condition only makes that order independent of the plan"
     ),
     "backends/postgres/bus.py PostgresBus.claim: takes and for or in 'declared.ordered and not has_suspect'": (
         "it only changes from how many keys the next claim takes its events"

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bench.postgres import PrivateCluster
 from bench.race.environments import NotHereError, find_python
 from bench.race.figures import COLUMNS, Figures
 from bench.race.nats_store import NatsStore
-from bench.race.report import draw_chart, print_tables
+from bench.race.report import draw_chart, fill_page, print_tables
 from bench.race.rounds import Race
 from bench.race.sides import NATS_SYNC, POSTGRES, SIDES
 from bench.race.stores import SETTINGS, PostgresStore, Store
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_tables(figures)
     if options.chart:
         draw_chart(figures, options.chart)
+    if options.page:
+        about = f"{rounds} rounds on {datetime.now(UTC):%d %B %Y}, load {load} before"
+        fill_page(figures, options.page, about, options.chart)
     complaints = [] if options.report else figures.complaints()
     for words in complaints:
         print(f"bound not kept: {words}", file=sys.stderr)
@@ -79,6 +83,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     parser.add_argument("--chart", type=Path, metavar="FILE", help="the file for a chart (PNG)")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="a Markdown page with marks, to write the figures to")
     parser.add_argument("--sides", type=_names(SIDES), default=list(SIDES), help=f"some of {', '.join(SIDES)}")
     parser.add_argument("--columns", type=_names(COLUMNS), default=list(COLUMNS), help=f"some of {', '.join(COLUMNS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"the number of rounds (default {ROUNDS})")

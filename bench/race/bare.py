@@ -48,10 +48,11 @@ _RECORDS: LiteralString = (
     "INSERT INTO kingdom.record (kind, id, version, state, doc)"
     " SELECT 'pong', x.id, 1, 'WRITTEN', x.doc FROM jsonb_to_recordset(%s::jsonb) AS x(id text, doc jsonb)"
 )
-# The session settings of the bus: generic plans, which never scan a whole table, without JIT compilation.
+# The session settings of the bus: generic plans without sequential scans, bitmap scans or JIT compilation.
 _SETTINGS: tuple[LiteralString, ...] = (
     "SET plan_cache_mode = force_generic_plan",
     "SET enable_seqscan = off",
+    "SET enable_bitmapscan = off",
     "SET jit = off",
 )
 

@@ -1,5 +1,6 @@
 """Show the figures as a table and as a chart."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,6 +12,8 @@ from rich.table import Table
 from bench.race.figures import LATENCY, Cell, Figures
 
 _TITLE = "events per second [processor µs per event: client + server]; latency p50/p99 in ms; medians over the rounds"
+
+PAGE_BEGINS, PAGE_ENDS = "<!-- bench.race begins -->", "<!-- bench.race ends -->"
 
 
 def print_tables(figures: Figures) -> None:
@@ -31,6 +34,35 @@ def print_tables(figures: Figures) -> None:
     console.print(bounds)
     for side, reason in figures.absent.items():
         console.print(f"{side} is not here: {reason}", markup=False)
+
+
+def fill_page(figures: Figures, page: Path, about: str, chart: Path | None) -> None:
+    """Replace the figures between the two marks of a Markdown page."""
+    before, begins, rest = page.read_text().partition(PAGE_BEGINS)
+    _, ends, after = rest.partition(PAGE_ENDS)
+    if not begins or not ends:
+        raise ValueError(f"{page} has no lines {PAGE_BEGINS} and {PAGE_ENDS}")
+    columns = figures.columns()
+    sides = [
+        (f"`{side}`", *(_text(figures.cells.get((side, column)), column) for column in columns))
+        for side in figures.sides()
+    ]
+    limits = [
+        (bound.name, f"{bound.value:.2f}", f"{'at most' if bound.at_most else 'at least'} {bound.limit:.2f}")
+        for bound in figures.bounds()
+    ]
+    parts = [
+        f"{about}: {_TITLE}.",
+        _markdown(("Side", *columns), sides),
+        _markdown(("Bound", "Figure", "Limit"), limits),
+        *([f"![The rates of all sides]({chart.relative_to(page.parent)})"] if chart else []),
+        *(f"`{side}` was not there: {reason}" for side, reason in figures.absent.items()),
+    ]
+    page.write_text("\n\n".join([f"{before}{begins}", *parts, f"{ends}{after}"]))
+
+
+def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows))
 
 
 def draw_chart(figures: Figures, path: Path) -> None:

@@ -38,3 +38,9 @@ def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with
 def test_an_engine_that_is_behind_dbos_ends_the_bench_with_a_complaint() -> None:
     done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr
+
+
+@pytest.mark.benches
+def test_an_engine_that_needs_too_many_statements_ends_the_bench_with_a_complaint() -> None:
+    done = bench(*SHORT, "--only", "counts", "--demand", "5", ends_with=1)
+    assert "bound not kept: statements per Task, 10 stored runs: " in done.stderr

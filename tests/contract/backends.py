@@ -22,7 +22,7 @@ from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.system.processes import holders_of
-from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres import PostgresBus, PostgresOperations, lease_renewals
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.bus import Bus, Envelope, LogCursor, LoggedEntry, Operations, RecordKind, Topology, Transaction
@@ -137,8 +137,8 @@ class PostgresBackend(BackendUnderTest):
         bus = PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit)
         with pytest.MonkeyPatch.context() as patch:
             # A renewal that has to wait, for a lock or for the processor, must not give up.
-            patch.setattr(postgres_bus, "_RENEWAL_TIMEOUT", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
-            patch.setattr(postgres_bus, "_RENEWAL_ANSWER_SECONDS", PATIENCE_SECONDS)
+            patch.setattr(lease_renewals, "_TIMEOUT", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
+            patch.setattr(lease_renewals, "_ANSWER_SECONDS", PATIENCE_SECONDS)
             patch.setattr(postgres_bus, "_ANSWER_SECONDS", PATIENCE_SECONDS)
             async with bus:
                 yield bus

@@ -30,6 +30,7 @@ JOBS = RecordKind(
     name="job",
     directories={"open": "state/jobs/open", "closed": "state/jobs/closed"},
     final=frozenset({"closed"}),
+    indexes=("owner",),
     retention=7 * DAY,
 )
 ROOT = Path(__file__).parents[2]

@@ -161,7 +161,7 @@ async def test_a_holder_whose_lease_was_lost_is_not_accepted_under_the_next_one(
         (kept,) = await claim(owner, JOBS)
         assert kept.position == lost.position
         await replace_broken_connections(stale)
-        stale._close_renewal()
+        stale._renewals.close()
         assert stale.renew({lost.token: HOUR}).alive == set()
         with pytest.raises(LeaseLost):
             async with stale.transaction() as transaction:

@@ -208,6 +208,22 @@ def down(query: RecordQuery) -> RecordQuery:
     return replace(query, descending=True)
 
 
+async def write_together(bus: ExplainedBus) -> None:
+    """React to 50 ordered events: each changes a known record, adds one, publishes and appends to the log."""
+    deliveries, first = await bus.claim("line", 50, "worker"), next(_untouched)
+    known = [("thing", f"thing-{number}") for number in range(first, first + 50)]
+    async with bus.transaction(hold=deliveries, optimistic=True) as transaction:
+        await transaction.read_ahead(known)
+        for number, (delivery, (kind, record_id)) in enumerate(zip(deliveries, known, strict=True)):
+            record = await transaction.get(kind, record_id)
+            assert record
+            await transaction.put(record)
+            await transaction.put(Record(kind="thing", id=f"new-{uuid4()}", state="open"))
+            await transaction.publish(event("line", number))
+            await transaction.append(LogEntry(type="thing.done", actor="test"))
+            await transaction.settle(delivery, Done())
+
+
 def finding(query: RecordQuery) -> Act:
     async def act(bus: ExplainedBus) -> None:
         async with bus.transaction() as transaction:
@@ -290,8 +306,8 @@ CASES = {
     "insert_record": Case(put_new, 40, {"record_pkey"}),
     "update_record": Case(put_known, 20, {"record_pkey"}),
     "get_records": Case(put_many, 250, {"record_pkey"}),
-    "insert_records": Case(put_many, 1200, {"record_pkey"}),
-    "update_records": Case(put_many, 1050, {"record_pkey"}),
+    "hold_and_read": Case(write_together, 400, {EVENT, LEASES, "record_pkey"}),
+    "write": Case(write_together, 3000, {"record_pkey", ONCE, KEY}),
     "find_by_state": Case(finding(RecordQuery(kind="thing", state="open")), 160, {"record_state"}),
     "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
     "find_by_index_1": Case(finding(by_index("owner", "owner-7")), 160, {"record_owner"}),

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from bench.servers import LOOPBACK
-from kingdom.backends.postgres import PostgresOperations
+from kingdom.backends.postgres import PostgresOperations, lease_renewals
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.connection import with_timeouts
 from kingdom.bus import Envelope
@@ -107,7 +107,7 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
         (delivery,) = await bus.claim("jobs", 1, "test")
         await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
         monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 0.2)
-        monkeypatch.setattr(postgres_bus, "_RENEWAL_ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(lease_renewals, "_ANSWER_SECONDS", 0.2)
         proxy.fall_silent()
         with pytest.raises(Unavailable):
             await bus.claim("jobs", 1, "test")

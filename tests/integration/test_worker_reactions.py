@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import (
     Dead,
+    Delivery,
     Dispatcher,
     Done,
     Envelope,
@@ -18,13 +20,17 @@ from kingdom.bus import (
     Record,
     Retry,
     RetryPolicy,
+    Stream,
+    Topology,
     Transaction,
 )
+from kingdom.bus.outcome import Release
 from kingdom.bus.worker.worker import GROUP_SIZE
 from kingdom.errors import Conflict, LeaseLost, Permanent
 from tests.integration.running import (
     HOUR,
     LATE_RETRY,
+    MARKS,
     Limits,
     at_work,
     event,
@@ -157,7 +163,72 @@ async def test_an_optimistic_transaction_writes_nothing_for_a_delivery_that_is_n
         with pytest.raises(LeaseLost):
             async with bus.transaction(hold=[delivery], optimistic=True) as transaction:
                 await transaction.put(Record(kind="mark", id="late", state="made"))
+        with suppress(LeaseLost):
+            async with bus.transaction(hold=[delivery], optimistic=True) as transaction:
+                await transaction.read_ahead([("mark", "late")])
+                pytest.fail("the lease was not checked before the first read returned")
         assert await rows(bus, "SELECT id FROM kingdom.record") == []
+
+
+async def test_a_lease_that_a_reaction_has_read_under_is_not_reaped_until_it_ends(dsn: str) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 1))
+        (delivery,) = await bus.claim("jobs", 1, "test")
+        async with bus.transaction(hold=[delivery], optimistic=True) as transaction:
+            await transaction.read_ahead([("mark", "any")])
+            await _expire_leases(bus)
+            assert await bus.reap() == 0
+            await transaction.settle(delivery, Done())
+        assert await statuses(bus) == {"DONE": 1}
+
+
+@pytest.mark.parametrize("lost_by", ["release", "reap"])
+async def test_an_optimistic_transaction_cannot_read_under_an_earlier_claim_of_its_event(
+    dsn: str, lost_by: str
+) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await bus.publish(*numbered("Job", 1))
+        (earlier,) = await bus.claim("jobs", 1, "test")
+        if lost_by == "release":
+            async with bus.transaction() as transaction:
+                await transaction.settle(earlier, Release())
+        else:
+            await _expire_leases(bus)
+            assert await bus.reap() == 1
+            assert len(await bus.claim("jobs", 1, "test")) == 1
+        with suppress(LeaseLost):
+            async with bus.transaction(hold=[earlier], optimistic=True) as transaction:
+                await transaction.read_ahead([("mark", "any")])
+                pytest.fail("an earlier claim still counts")
+
+
+async def _expire_leases(bus: PostgresBus) -> None:
+    await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")
+
+
+async def test_the_lease_of_an_ordered_event_is_confirmed_before_its_reaction_runs(dsn: str) -> None:
+    dispatcher, runs = Dispatcher(), list[int]()
+
+    @dispatcher.reaction("Job", reads="mark")
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
+        runs.append(received.payload["n"])
+
+    class Late(PostgresBus):
+        """Loses the first lease directly after its claim."""
+
+        async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+            claimed = await super().claim(stream, limit, worker)
+            if claimed and claimed[0].attempt == 1:
+                await _expire_leases(self)
+                assert await self.reap() == len(claimed)
+            return claimed
+
+    ordered = Stream(name="jobs", ordered=True, subscribes=frozenset({"Job"}))
+    async with Late(dsn, Topology([ordered]), [MARKS]) as bus:
+        await bus.publish(Envelope(type="Job", payload={"n": 1}, partition_key="k", aggregate_id="m"))
+        async with at_work(bus, dispatcher):
+            await until_all(bus, "DONE", 1)
+    assert runs == [1]
 
 
 async def test_an_event_that_cannot_be_stored_costs_its_neighbours_a_few_transactions(dsn: str) -> None:

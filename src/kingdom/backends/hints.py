@@ -1,8 +1,13 @@
 """Hints that a stream may have work, and the waiters for them."""
 
 import asyncio
+import math
+import time
 from collections.abc import Collection
 from datetime import timedelta
+
+# A task that waited for a stream so recently is probably looking at it, and gets a missed hint when it waits again.
+_RECENT_SECONDS = 0.1
 
 
 class Hints:
@@ -11,16 +16,18 @@ class Hints:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
         self._missed: set[str] = set()
+        self._waited_at: dict[str, float] = {}
 
     def notify(self, streams: Collection[str]) -> set[str]:
-        """Wake the waiters for these streams. Return the streams for which no task waits."""
+        """Wake the waiters for these streams. Return the streams for which no task waits, or waited a moment ago."""
         for event, wanted in self._waiting.items():
             if not wanted.isdisjoint(streams):
                 event.set()
         unheard = set(streams).difference(*self._waiting.values())
         # Keep a hint for which no task waits: a worker may be claiming just now, too early to see the event.
         self._missed |= unheard
-        return unheard
+        recent = time.monotonic() - _RECENT_SECONDS
+        return {stream for stream in unheard if self._waited_at.get(stream, -math.inf) < recent}
 
     def notify_all(self) -> None:
         """Wake all waiters, because hints may have been lost."""
@@ -39,5 +46,10 @@ class Hints:
                 await event.wait()
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            # The hint may have come just before the cancellation.
+            self._missed |= set(streams) if event.is_set() else set()
+            raise
         finally:
             del self._waiting[event]
+            self._waited_at |= dict.fromkeys(streams, time.monotonic())

@@ -1,7 +1,7 @@
 """The interface of the bus: `Bus` and `Transaction`, which every backend implements."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -143,17 +143,16 @@ class Transaction(ABC):
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
         """Enqueue each envelope in every stream that gets it. If `at` is given, no stream delivers it earlier."""
-        for envelope in map(add_trace_context, envelopes):
-            refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
-            if envelope.attributes:
-                refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
-            for name in self._topology.route(envelope):
-                copy = EventCopy(self._topology.stream(name), envelope, at)
-                key = (name, envelope.event_id)
-                if key in self.changes.copies:
-                    self.changes.duplicates.append(copy)
-                else:
-                    self.changes.copies[key] = copy
+        self.enqueue(copies_for_streams(self._topology, envelopes, at))
+
+    def enqueue(self, copies: Iterable[EventCopy]) -> None:
+        """Enqueue copies in their streams."""
+        for copy in copies:
+            key = (copy.stream.name, copy.envelope.event_id)
+            if key in self.changes.copies:
+                self.changes.duplicates.append(copy)
+            else:
+                self.changes.copies[key] = copy
 
     async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
         """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of `delivery.run`.
@@ -281,6 +280,17 @@ class Transaction(ABC):
         """Take a dedup key immediately. Return False if it was already taken. A rollback frees the key."""
 
 
+def copies_for_streams(topology: Topology, envelopes: Sequence[Envelope], at: datetime | None) -> list[EventCopy]:
+    """Return a copy of each envelope for every stream that gets it. Refuse what cannot be stored."""
+    copies = []
+    for envelope in map(add_trace_context, envelopes):
+        refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
+        if envelope.attributes:
+            refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
+        copies += [EventCopy(topology.stream(name), envelope, at) for name in topology.route(envelope)]
+    return copies
+
+
 def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
     """Set the wait of a Retry, or turn it into Dead if no attempt is left. Make all texts storable."""
     match outcome:
@@ -355,7 +365,10 @@ class Bus(ABC):
 
     @abstractmethod
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait until one of the streams may have due events, but no longer than `at_most`."""
+        """Wait until one of the streams may have due events, but no longer than `at_most`.
+
+        The first wait after a claim that may have left due events ends at once.
+        """
 
     @abstractmethod
     async def close(self) -> None:

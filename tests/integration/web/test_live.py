@@ -101,6 +101,7 @@ async def test_a_stream_ends_with_the_session_of_its_person(site: Site, end: End
 
 
 async def test_a_stream_ends_when_its_token_expires(site: Site) -> None:
+    token = ""
     for seconds in (1, 5, 25, 125):
         token = await site.token(f"{CI}-{seconds}", Right.LOOK, lasts=timedelta(seconds=seconds))
         # A slow machine may open the stream only after a short time has passed.

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from bench.race.figures import (
@@ -15,6 +17,7 @@ from bench.race.figures import (
     Sample,
     percentile,
 )
+from bench.race.report import PAGE_BEGINS, PAGE_ENDS, draw_chart, fill_page
 from bench.race.sides import SIDES
 
 
@@ -118,3 +121,27 @@ def test_slow_sides_get_fewer_events_but_enough_for_their_batches() -> None:
     assert [fast.events(column, 10_000) for column in fast.columns] == [1000, *[10_000] * 6, 200]
     assert [slow.events(column, 10_000) for column in slow.columns] == [200, 500, 1000, 500, 500, 200]
     assert [slow.events(column, 500) for column in slow.columns] == [50, 100, 500, 100, 100, 50]
+
+
+def test_a_page_gets_the_figures_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:
+    page, chart = tmp_path / "scale.md", tmp_path / "images" / "race.png"
+    page.write_text(f"before\n\n{PAGE_BEGINS}\nold\n{PAGE_ENDS}\n\nafter\n")
+    figures = race((BARE, DRAIN, sample(rate=1234, cost=100)), (KINGDOM, DRAIN, sample(cost=125)))
+    draw_chart(figures, chart)
+    for _ in range(2):
+        fill_page(figures, page, "3 rounds", chart)
+    lines = page.read_text().splitlines()
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
+    assert "old" not in lines
+    assert lines.count("| `bare` | 1,234 [25 + 75] |") == 1
+    assert "| kingdom, drain, processor time as a multiple of bare | 1.25 | at most 1.25 |" in lines
+    assert lines.count("![The rates of all sides](images/race.png)") == 1
+
+
+def test_a_page_without_marks_is_refused_and_not_changed(tmp_path: Path) -> None:
+    page = tmp_path / "scale.md"
+    page.write_text("words\n")
+    with pytest.raises(ValueError, match="has no lines"):
+        fill_page(race((BARE, DRAIN, sample())), page, "3 rounds", None)
+    assert page.read_text() == "words\n"

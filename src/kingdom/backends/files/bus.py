@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -112,10 +112,13 @@ class FilesBus(Bus):
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim due events; see `Bus.claim`."""
         declared = self.topology.stream(stream)
-        # If no other process holds the store, claiming here is faster than switching to the thread.
-        with suppress(StoreBusy):
-            return self._claim(declared, limit, worker, wait=False)
-        return await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
+        try:
+            # If no other process holds the store, claiming here is faster than switching to the thread.
+            claimed = self._claim(declared, limit, worker, wait=False)
+        except StoreBusy:
+            claimed = await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
+        self._wakeups.claimed(stream, full=bool(claimed))
+        return claimed
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases in their files; see `Bus.renew`."""

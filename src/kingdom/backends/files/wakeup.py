@@ -52,6 +52,11 @@ class FileWakeups:
                 # Without the hint, other processes find the event at their next poll.
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
+    def claimed(self, stream: str, *, full: bool) -> None:
+        """Let the next wait for a stream end at once if a claim may have left due events (`full`)."""
+        if full:
+            self._hints.notify([stream])
+
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait for a hint for one of the streams, but no longer than `at_most`."""
         if self._watcher is None:

@@ -1,20 +1,19 @@
 """The Bus on PostgreSQL."""
 
 import asyncio
-import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from datetime import timedelta
-from typing import Any, LiteralString, Self, TypeVar
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, LiteralString, Self
 
 import msgspec
 import psycopg
 import structlog
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
+from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
@@ -22,16 +21,25 @@ from psycopg.types.json import set_json_loads
 from kingdom.backends.postgres.claim_pace import ClaimPace
 from kingdom.backends.postgres.connection import Connection, Pool, with_timeouts
 from kingdom.backends.postgres.faults import translate_errors
+from kingdom.backends.postgres.lease_renewals import LeaseRenewals
 from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
-from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
-from kingdom.backends.postgres.rows import entry_rows, read_deliveries
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries, prepared_statement
+from kingdom.backends.postgres.rows import (
+    entry_rows,
+    event_parameters,
+    is_ordered,
+    read_deliveries,
+    rows_of_copies,
+    to_json,
+)
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import PostgresWakeups
 from kingdom.bus.delivery import Delivery
+from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
 from kingdom.bus.outcome import Release
-from kingdom.bus.port import Bus, LeaseRenewal, Settlement
+from kingdom.bus.port import Bus, EventCopy, LeaseRenewal, Settlement, copies_for_streams
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Topology
 from kingdom.errors import KingdomError, LeaseLost, Misconfigured, Unavailable
@@ -45,21 +53,19 @@ _POOL_SECONDS_MIN = 10
 _RECONNECT_SECONDS = 5
 # Claims and reaps wait for no lock. If an answer takes longer than this, the server counts as lost.
 _ANSWER_SECONDS = 30.0
-_RENEWAL_ANSWER_SECONDS = 5.0
-# A renewal that waits for a lock must fail before its lease expires. The time is in milliseconds.
-_RENEWAL_TIMEOUT: LiteralString = "SET statement_timeout = 2000"
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Each statement must see earlier commits, whatever the default isolation level of the database or the role is.
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
-# table is still fast when the table has grown. No statement runs long enough for JIT compilation.
-_SETTINGS: tuple[LiteralString, ...] = (
+# table is still fast when the table has grown. The same is true without bitmap scans, which would read all due events
+# before a LIMIT and never mark dead index entries. No statement runs long enough for JIT compilation.
+SESSION_SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
     "SET enable_seqscan = off",
+    "SET enable_bitmapscan = off",
     "SET jit = off",
 )
-_Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
 
 
@@ -125,8 +131,7 @@ class PostgresBus(Bus):
         self._reap_from = 0
         self._next_full_reap = 0.0
         self.log_horizon, self.log_horizon_lock = LogHorizon(), asyncio.Lock()
-        self._renewal: psycopg.Connection[DictRow] | None = None
-        self._renewal_lock = threading.Lock()
+        self._renewals = LeaseRenewals(self.dsn, self.queries, SESSION_SETTINGS, through_pgbouncer=through_pgbouncer)
 
     async def __aenter__(self) -> Self:
         with translate_errors():
@@ -153,7 +158,7 @@ class PostgresBus(Bus):
                     await self._execute("close_leases", closing_parameters(self._leases.take_closable()))
         finally:
             await self.pool.close()
-            await asyncio.to_thread(self._close_renewal)
+            await asyncio.to_thread(self._renewals.close)
 
     @asynccontextmanager
     async def transaction(
@@ -176,7 +181,7 @@ class PostgresBus(Bus):
             await transaction.apply(commit=True)
         except LeaseLost as lost:
             items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
-            self._leases.settle(item for item in items if item.position in lost.positions)
+            self._leases.lose(item for item in items if item.position in lost.positions)
             raise
         finally:
             try:
@@ -190,6 +195,36 @@ class PostgresBus(Bus):
         copies = transaction.changes.copies.values()
         self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
         transaction.run_after_commit()
+
+    async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
+        """Publish envelopes; see `Bus.publish`. If one statement is enough, it runs without a transaction."""
+        copies = copies_for_streams(self.topology, envelopes, at)
+        if copies and not self._through_pgbouncer and not any(copy.envelope.event_id_given for copy in copies):
+            if all(map(is_ordered, copies)):
+                rows = {"rows": rows_of_copies(copies), "lock_streams": "{}", "lock_keys": "{}", "alone": "true"}
+                if await self._publish_alone("publish_ordered", rows, copies) is not None:
+                    return ()
+            elif len(copies) == 1:
+                inserted = await self._publish_alone("publish_one", event_parameters(copies[0]), copies)
+                return () if inserted else tuple(copies)
+        async with self.transaction() as transaction:
+            transaction.enqueue(copies)
+        return transaction.duplicates
+
+    async def _publish_alone(
+        self, name: str, parameters: Mapping[str, str | None], copies: Sequence[EventCopy]
+    ) -> int | None:
+        """Publish copies by one statement that commits by itself, and return how many rows it has returned.
+
+        Return None if nothing is published, because a stream already has one of the copies.
+        """
+        with translate_errors():
+            try:
+                found = await self._execute_alone(name, parameters)
+            except (DivisionByZero, UniqueViolation):
+                return None
+        self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
+        return found
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
@@ -223,8 +258,7 @@ class PostgresBus(Bus):
             **closing_parameters(closable),
         }
         # Concurrent claims may end in any order, but each token must be higher than those known when its claim began.
-        known = self._highest_token
-        started = time.monotonic()
+        known, started = self._highest_token, time.monotonic()
         try:
             with translate_errors():
                 rows = await self._execute(
@@ -240,6 +274,7 @@ class PostgresBus(Bus):
         full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
+        self._wakeups.claimed(stream, full=full)
         if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
@@ -260,18 +295,7 @@ class PostgresBus(Bus):
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         """Extend leases on a separate connection; see `Bus.renew`."""
-        lengths: dict[timedelta, list[int]] = defaultdict(list)
-        for token, length in leases.items():
-            lengths[length].append(token)
-        alive: set[int] = set()
-        cancelled: set[int] = set()
-        with self._renewal_lock, translate_errors(), self._on_renewal_connection() as connection:
-            for length, tokens in lengths.items():
-                with connection.transaction() if self._through_pgbouncer else nullcontext():
-                    rows = connection.execute(self.queries["renew"], {"tokens": tokens, "lease": length}).fetchall()
-                alive |= {row["token"] for row in rows}
-                cancelled.update(*(row["cancelled"] for row in rows))
-        return LeaseRenewal(frozenset(alive), frozenset(cancelled))
+        return self._renewals.renew(leases)
 
     async def reap(self) -> int:
         """Requeue the events of expired leases; see `Bus.reap`."""
@@ -309,33 +333,6 @@ class PostgresBus(Bus):
         """Wake the workers of these streams. Call it after committing a joined transaction."""
         self._wakeups.published(streams)
 
-    @contextmanager
-    def _on_renewal_connection(self) -> Iterator[psycopg.Connection[DictRow]]:
-        """Yield the connection for renewals. After an error, the next renewal opens a new one."""
-        try:
-            yield self._renewal_connection()
-        except psycopg.Error:
-            if self._renewal:
-                self._renewal.close()
-            raise
-
-    def _renewal_connection(self) -> psycopg.Connection[DictRow]:
-        if self._renewal is None or self._renewal.closed:
-            threshold = None if self._through_pgbouncer else 1
-            self._renewal = _RenewalConnection.connect(
-                self.dsn, autocommit=True, row_factory=dict_row, prepare_threshold=threshold
-            )
-            self._renewal.isolation_level = IsolationLevel.READ_COMMITTED
-            for setting in () if self._through_pgbouncer else (*_SETTINGS, _RENEWAL_TIMEOUT):
-                self._renewal.execute(setting)
-        return self._renewal
-
-    def _close_renewal(self) -> None:
-        with self._renewal_lock:
-            if self._renewal:
-                self._renewal.close()
-                self._renewal = None
-
     async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
         async with self._responsive_connection() as connection:
             if raise_tokens and not connection.has_raised_tokens:
@@ -349,6 +346,13 @@ class PostgresBus(Bus):
             else:
                 cursor = await connection.execute(self.queries[name], parameters)
             return await cursor.fetchall() if cursor.description else []
+
+    async def _execute_alone(self, name: str, parameters: Mapping[str, str | None]) -> int:
+        connection = await self.pool.getconn()
+        try:
+            return await connection.execute_alone(prepared_statement(self.schema, name), parameters)
+        finally:
+            await self.pool.putconn(connection)
 
     @asynccontextmanager
     async def _responsive_connection(self) -> AsyncIterator[Connection]:
@@ -365,14 +369,17 @@ class PostgresBus(Bus):
         if self._through_pgbouncer:
             return
         set_json_loads(msgspec.json.decode, connection)
-        for setting in _SETTINGS:
+        for setting in SESSION_SETTINGS:
             await connection.execute(setting)
         # A process that hangs must not keep rows locked.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
-        async with self.pool.connection() as connection:
-            await connection.execute(self.queries["notify"], {"channel": self._wakeups.channel, "streams": streams})
+        parameters = {"channel": self._wakeups.channel, "streams": to_json(streams)}
+        if self._through_pgbouncer:
+            await self._execute("notify", parameters)
+        else:
+            await self._execute_alone("notify", parameters)
 
     async def _raise_tokens(self, connection: Connection) -> None:
         """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""
@@ -385,16 +392,8 @@ class PostgresBus(Bus):
                 data={"seen": str(self._highest_token)},
                 aggregate_id=LOST_TRANSACTIONS,
             )
-            await connection.execute(self.queries["append"], {"rows": entry_rows([entry])})
+            await connection.execute(self.queries["append"], {"entries": entry_rows([entry])})
         async with connection.transaction():
             await connection.execute(self.queries["lock_tokens"], {"lock": _TOKEN_LOCK})
             await connection.execute(self.queries["raise_tokens"], seen)
         connection.has_raised_tokens = True
-
-
-class _RenewalConnection(psycopg.Connection[DictRow]):
-    """A connection with a short timeout for every answer."""
-
-    def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:
-        """Wait like the driver, but not longer than a renewal may take."""
-        return super().wait(gen, interval, timeout or _RENEWAL_ANSWER_SECONDS)

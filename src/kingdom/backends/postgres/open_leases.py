@@ -45,6 +45,11 @@ class OpenLeases(dict[int, OpenLease]):
                 if not lease.unsettled:
                     self.closable[token] = self.pop(token)
 
+    def lose(self, items: Iterable[Delivery | Settlement]) -> None:
+        """Record events that a transaction could not settle. Each may still be in flight, so each is a witness."""
+        for item in items:
+            self.settle([item])
+
     def forget_below(self, token: int) -> None:
         """Remove the leases with lower tokens. The reaper has ended them."""
         for ended in [each for each in self if each < token]:

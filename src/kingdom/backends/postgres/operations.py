@@ -56,7 +56,12 @@ class PostgresOperations(Operations):
 
     async def situations(self, event_id: UUID) -> list[Situation]:
         """See `Operations.situations`."""
-        return [Situation(**row) for row in await self._read("situations", {"event_id": event_id})]
+        with translate_errors():
+            async with self._bus.pool.connection() as connection, connection.transaction():
+                # Only a bitmap scan can use the BRIN index of the archive.
+                await connection.execute("SET LOCAL enable_bitmapscan = on")
+                rows = await self._run(connection, "situations", event_id=event_id)
+        return [Situation(**row) for row in rows]
 
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
         """See `Operations.pause`."""
@@ -226,7 +231,7 @@ class PostgresOperations(Operations):
             async with self._bus.pool.connection() as connection, connection.transaction():
                 yield connection
                 entry = LogEntry(type=entry_type, actor=actor, data=data)
-                await self._run(connection, "append", rows=entry_rows([entry]))
+                await self._run(connection, "append", entries=entry_rows([entry]))
 
     async def _run(self, connection: Connection, name: str, **parameters: object) -> list[DictRow]:
         cursor = await connection.execute(self._bus.queries[name], parameters)

@@ -3,13 +3,14 @@
 import re
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 from kingdom.errors import Misconfigured
 
 DEFAULT_SCHEMA = "kingdom"
 _SECTION = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PARAMETER = re.compile(r"%\((\w+)\)s")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 
@@ -22,6 +23,23 @@ def in_schema(sql: str, schema: str) -> LiteralString:
     return sql.replace(f"{DEFAULT_SCHEMA}.", f"{schema}.")
 
 
+class PreparedStatement(NamedTuple):
+    """A query as libpq takes it: with numbered parameters, whose names are listed in `parameters`."""
+
+    name: bytes
+    sql: bytes
+    parameters: tuple[str, ...]
+
+
+@cache
+def prepared_statement(schema: str, name: str) -> PreparedStatement:
+    """Return a named query for one schema as a statement to prepare."""
+    sql = load_queries(schema)[name]
+    numbers = {parameter: n for n, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(sql)), 1)}
+    numbered = _PARAMETER.sub(lambda found: f"${numbers[found[1]]}", sql).replace("%%", "%")
+    return PreparedStatement(f"kingdom_{name}".encode(), numbered.encode(), tuple(numbers))
+
+
 @cache
 def load_queries(schema: str) -> dict[str, LiteralString]:
     """Return all named queries for one schema."""
@@ -30,8 +48,8 @@ def load_queries(schema: str) -> dict[str, LiteralString]:
         parts = _SECTION.split(file.read_text(encoding="utf-8"))
         for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
             sections[kind][name] = _COMMENT.sub("", body).strip().rstrip(";")
-    fragments = sections["fragment"]
-    return {
-        name: in_schema(_PLACEHOLDER.sub(lambda found: fragments[found[1]], body), schema)
-        for name, body in sections["name"].items()
-    }
+
+    def expand(body: str) -> str:
+        return _PLACEHOLDER.sub(lambda found: expand(sections["fragment"][found[1]]), body)
+
+    return {name: in_schema(expand(body), schema) for name, body in sections["name"].items()}

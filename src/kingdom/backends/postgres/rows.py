@@ -70,11 +70,26 @@ def is_plain(copy: EventCopy) -> bool:
     return copy.at is None and not may_need_cleanup(copy)
 
 
-def event_parameters(copy: EventCopy) -> dict[str, Any]:
-    """Return an EventCopy as the parameters of the publish statement for a single event."""
-    row = row_of_copy(0, copy)
-    row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
-    return row
+def event_parameters(copy: EventCopy) -> dict[str, str | None]:
+    """Return an EventCopy as the parameters of the publish statement for a single event, all as texts."""
+    envelope = copy.envelope
+    return {
+        "event_id": f"{envelope.event_id.int:032x}",
+        "stream": copy.stream.name,
+        "event_type": envelope.type,
+        "schema_version": str(envelope.schema_version),
+        "occurred_at": envelope.occurred_at.isoformat(),
+        "trace_id": envelope.trace_id,
+        "owner_id": envelope.owner_id,
+        "partition_key": envelope.partition_key,
+        "aggregate_type": envelope.aggregate_type,
+        "aggregate_id": envelope.aggregate_id,
+        "attributes": to_json(envelope.attributes) if envelope.attributes else "{}",
+        "payload_json": to_json(envelope.payload),
+        "max_attempts": str(copy.stream.retry.max_attempts),
+        "not_before": copy.at.isoformat() if copy.at else None,
+        "event_id_given": "true" if envelope.event_id_given else "false",
+    }
 
 
 def event_table_line(copy: EventCopy) -> str:

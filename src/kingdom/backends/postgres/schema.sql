@@ -266,7 +266,7 @@ BEGIN
          ORDER BY e.stream
     LOOP
         CONTINUE WHEN NOT kingdom.redrive_position(letter.id, redrive.actor);
-        -- The statement `append` says what this lock announces.
+        -- The fragment `announce` says what this lock announces.
         PERFORM pg_advisory_xact_lock_shared(7106407, mod(last_value - (NOT is_called)::int, 2147483648)::int)
            FROM kingdom.log_seq_seq;
         INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)

@@ -1,7 +1,7 @@
 """The Transaction on one connection: it collects changes and writes them as one pipeline of statements."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, LiteralString, TypeVar
@@ -20,19 +20,26 @@ from kingdom.backends.postgres.rows import (
     is_plain,
     may_need_cleanup,
     read_record,
-    record_parameters,
     rows_of_copies,
     staging_table_row,
     to_json,
 )
+from kingdom.backends.postgres.writing import (
+    Check,
+    Queries,
+    Statement,
+    keys_to_lock,
+    ordered_copies,
+    put_statement,
+    write_statement,
+)
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
-from kingdom.bus.port import EventCopy, Put, Settlement, Transaction
+from kingdom.bus.port import EventCopy, Settlement, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
 
-Queries = Mapping[str, LiteralString]
 # From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
 # From this many rows with fresh ids on, COPY into the table itself is faster, although it takes one more round trip.
@@ -40,9 +47,6 @@ COPY_FRESH_FROM_ROWS = 20
 # From this many statements on, a pipeline saves more round trips than it costs in the event loop.
 PIPELINE_FROM_STATEMENTS = 3
 _T = TypeVar("_T", Delivery, Settlement)
-# A function that checks the rows that a statement has returned.
-_Check = Callable[[list[DictRow]], None]
-_Statement = tuple[LiteralString, Mapping[str, Any], _Check]
 
 
 class PostgresTransaction(Transaction):
@@ -78,11 +82,15 @@ class PostgresTransaction(Transaction):
         if optimistic:
             self.held = self._unchecked = tuple(deliveries)
             return
-        behind: dict[int, bool] = {}
+        rows: list[DictRow] = []
         for token, group in _by_token(deliveries).items():
-            rows = await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
-            behind |= {row["id"]: row["behind"] for row in rows}
-            self.held_at = rows[0]["now"] if rows else self.held_at
+            rows += await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
+        self._note_held(deliveries, {row["id"]: row for row in rows})
+
+    def _note_held(self, deliveries: Sequence[Delivery], rows: Mapping[int, DictRow]) -> None:
+        """Set `held` from the rows of statements that have locked the leases, by the positions of the deliveries."""
+        behind = {position: row["behind"] for position, row in rows.items()}
+        self.held_at = next((row["now"] for row in rows.values()), self.held_at)
         owned = [d for d in deliveries if d.position in behind]
         heads = {d.ordering_key: d.position for d in reversed(owned) if d.ordering_key}
         # The server has lost the settlement of an earlier event of these keys, so their events must not run now.
@@ -93,6 +101,9 @@ class PostgresTransaction(Transaction):
         """Lock the leases of an optimistic transaction, and fail if a delivery is no longer owned."""
         deliveries, self._unchecked = self._unchecked, ()
         await self.hold(deliveries)
+        self._require_all(deliveries)
+
+    def _require_all(self, deliveries: Sequence[Delivery]) -> None:
         if lost := {each.position for each in deliveries} - {each.position for each in self.held}:
             raise LeaseLost(lost)
 
@@ -136,13 +147,33 @@ class PostgresTransaction(Transaction):
         if self.changes.only_done:
             await self._finish_alone()
             return True
-        copies = self.changes.copies.values()
+        if self.changes.settlements or self._unchecked:
+            return False
+        puts, copies = self.changes.puts.values(), self.changes.copies.values()
+        if puts and all(is_ordered(copy) and not copy.envelope.event_id_given for copy in copies):
+            return await self._write_alone()
         return (
             len(copies) >= COPY_FRESH_FROM_ROWS
-            and not (self.changes.puts or self.changes.settlements or self.changes.entries)
+            and not (puts or self.changes.entries)
             and all(map(is_plain, copies))
             and await self._copy_fresh(copies)
         )
+
+    async def _write_alone(self) -> bool:
+        """Write everything by one statement, and return whether this was possible.
+
+        It is not if one of several records has another version, or if a copy is already there.
+        """
+        (put, *more), changes = self.changes.puts.values(), self.changes
+        if more or changes.copies or changes.entries:
+            sql, parameters, check = write_statement(self._queries, self._kinds, changes, alone=True)
+        else:
+            sql, parameters, check = put_statement(self._queries, self._kinds, put)
+        try:
+            check(await (await self._execute(sql, parameters)).fetchall())
+        except DivisionByZero:
+            return False
+        return True
 
     async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
         """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
@@ -182,67 +213,41 @@ class PostgresTransaction(Transaction):
         for statement in opening:
             await self._execute(statement)
 
-    def _statements(self, *, staged: bool) -> Iterable[_Statement]:
+    def _statements(self, *, staged: bool) -> Iterable[Statement]:
         """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
         held = set() if self._unchecked else {delivery.token for delivery in self.held}
         if tokens := {s.token for s in settled} - held:
             yield self._queries["fence"], {"tokens": list(tokens)}, _accept_any
-        puts = [put for _, put in sorted(self.changes.puts.items())]
-        for name, some in (
-            ("update_records", [put for put in puts if put.expected]),
-            ("insert_records", [put for put in puts if not put.expected]),
-        ):
-            if len(some) > 1:
-                yield self._put_many(name, some)
-            elif some:
-                yield self._put(some[0])
-        yield from self._publish_statements(settled, staged=staged)
+        puts, entries = list(self.changes.puts.values()), self.changes.entries
+        ordered, locks = ordered_copies(self.changes), keys_to_lock(self.changes)
+        # Together these cost one round trip. A statement of its own is cheaper if it is the only one.
+        together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
+        if together:
+            yield write_statement(self._queries, self._kinds, self.changes, alone=False)
+        elif puts:
+            yield put_statement(self._queries, self._kinds, puts[0])
+        elif ordered:
+            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": False}
+            yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
+        elif locks["lock_keys"]:
+            yield self._queries["lock_keys"], locks, _accept_any
+        if not staged:
+            yield from self._publish_unordered()
         for token, group in _by_token(settled).items():
             yield from self._settle_statements(token, group)
-        if self.changes.entries:
-            yield self._queries["append"], {"rows": entry_rows(self.changes.entries)}, _accept_any
+        if entries and not together:
+            yield self._queries["append"], {"entries": entry_rows(entries)}, _accept_any
 
-    def _put(self, put: Put) -> _Statement:
-        record = put.record
-        parameters = record_parameters(put, self._kinds[record.kind])
-        parameters["doc"] = to_json(record.doc)
+    def _publish_unordered(self) -> Iterable[Statement]:
+        copies = self._unordered()
+        if len(copies) == 1:
+            yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_missing(copies)
+        elif copies:
+            counted = {"rows": rows_of_copies(copies), "count": len(copies)}
+            yield self._queries["publish"], counted, self._collect_duplicates(copies)
 
-        def check(rows: list[DictRow]) -> None:
-            if not rows:
-                raise Conflict(f"{record.kind} {record.id} is no longer at version {put.expected}: read it again")
-
-        return self._queries["update_record" if put.expected else "insert_record"], parameters, check
-
-    def _put_many(self, name: str, puts: list[Put]) -> _Statement:
-        rows = [record_parameters(put, self._kinds[put.record.kind]) for put in puts]
-
-        def check(stored: list[DictRow]) -> None:
-            known = {(row["kind"], row["id"]) for row in stored}
-            for put in puts:
-                record = put.record
-                if (record.kind, record.id) not in known:
-                    raise Conflict(f"{record.kind} {record.id} is no longer at version {put.expected}: read it again")
-
-        return self._queries[name], {"rows": to_json(rows)}, check
-
-    def _publish_statements(self, settled: list[Settlement], *, staged: bool) -> Iterable[_Statement]:
-        ordered = [c for c in self.changes.copies.values() if is_ordered(c)]
-        keys = sorted({s.ordering_key for s in settled if s.ordering_key and isinstance(s.outcome, Done | Dead)})
-        locks = {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
-        if ordered:
-            in_keys = {"rows": rows_of_copies(ordered), **locks}
-            yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
-        elif keys:
-            yield self._queries["lock_keys"], locks, _accept_any
-        unordered = [] if staged else self._unordered()
-        if len(unordered) == 1:
-            yield self._queries["publish_one"], event_parameters(unordered[0]), self._collect_duplicates(unordered)
-        elif unordered:
-            counted = {"rows": rows_of_copies(unordered), "count": len(unordered)}
-            yield self._queries["publish"], counted, self._collect_duplicates(unordered)
-
-    def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[_Statement]:
+    def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[Statement]:
         released = [s for s in group if isinstance(s.outcome, Release)]
         done = [s for s in group if isinstance(s.outcome, Done)]
         for name, part in (
@@ -256,14 +261,14 @@ class PostgresTransaction(Transaction):
             if not isinstance(settled.outcome, Done | Release):
                 yield self._settle_one(settled)
 
-    def _settle_many(self, name: str, token: int, positions: list[int], *, alone: bool = False) -> _Statement:
+    def _settle_many(self, name: str, token: int, positions: list[int], *, alone: bool = False) -> Statement:
         def check(rows: list[DictRow]) -> None:
             if lost := set(positions) - {row["id"] for row in rows}:
                 raise LeaseLost(lost)
 
         return self._queries[name], {"token": token, "ids": positions, "alone": alone}, check
 
-    def _settle_one(self, settled: Settlement) -> _Statement:
+    def _settle_one(self, settled: Settlement) -> Statement:
         parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
         match settled.outcome:
             case Retry(after, code, message):
@@ -289,11 +294,11 @@ class PostgresTransaction(Transaction):
     def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not is_ordered(c)]
 
-    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> _Check:
-        def check(rows: list[DictRow]) -> None:
-            self.changes.duplicates.extend(copies[row["n"]] for row in rows)
+    def _collect_missing(self, copies: Sequence[EventCopy]) -> Check:
+        return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
 
-        return check
+    def _collect_duplicates(self, copies: Sequence[EventCopy]) -> Check:
+        return lambda rows: self.changes.duplicates.extend(copies[row["n"]] for row in rows)
 
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
@@ -333,9 +338,15 @@ class PostgresTransaction(Transaction):
         return read_record(rows[0], self._kinds) if rows else None
 
     async def _read_many(self, keys: Sequence[tuple[str, str]]) -> list[Record]:
-        kinds, ids = [kind for kind, _ in keys], [record_id for _, record_id in keys]
-        rows = await self._fetch("get_records", {"kinds": kinds, "ids": ids})
-        return [read_record(row, self._kinds) for row in rows]
+        parameters: dict[str, Any] = {"kinds": [kind for kind, _ in keys], "record_ids": [each for _, each in keys]}
+        if len({delivery.token for delivery in self._unchecked}) != 1:
+            return [read_record(row, self._kinds) for row in await self._fetch("get_records", parameters)]
+        deliveries, self._unchecked = self._unchecked, ()
+        parameters |= {"token": deliveries[0].token, "ids": [delivery.position for delivery in deliveries]}
+        rows = await self._fetch("hold_and_read", parameters)
+        self._note_held(deliveries, {row["position"]: row for row in rows if row["kind"] is None})
+        self._require_all(deliveries)
+        return [read_record(_without_event(row), self._kinds) for row in rows if row["kind"] is not None]
 
     async def _search(self, query: RecordQuery) -> list[Record]:
         number = self._kinds[query.kind].index_number(query.index) if query.index is not None else 0
@@ -364,6 +375,10 @@ class PostgresTransaction(Transaction):
 
     async def _execute(self, sql: LiteralString, parameters: Mapping[str, Any] | None = None) -> AsyncCursor[DictRow]:
         return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
+
+
+def _without_event(row: DictRow) -> DictRow:
+    return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
 
 
 def _search_name(query: RecordQuery, index_number: int) -> str:

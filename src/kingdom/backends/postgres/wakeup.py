@@ -33,7 +33,7 @@ class PostgresWakeups:
     def published(self, streams: Collection[str], *, events: int | None = None) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds.
 
-        A single event needs no other process if a worker of this process waits for it.
+        A single event needs no other process if a worker of this process waits for it, or waited a moment ago.
         """
         if not streams:
             return
@@ -41,6 +41,11 @@ class PostgresWakeups:
         self._unsent |= unheard if events == 1 else set(streams)
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
+
+    def claimed(self, stream: str, *, full: bool) -> None:
+        """Let the next wait for a stream end at once if a claim may have left due events (`full`)."""
+        if full:
+            self._hints.notify([stream])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait for a hint for one of the streams, but no longer than `at_most`."""

@@ -135,15 +135,17 @@ class Execution:
 
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
         """Run reactions in one transaction. After a failure, skip the later events of the same key."""
-        # Events of one key must never run in two places, so the store confirms their lease first.
-        optimistic = not any(delivery.ordered for delivery in group)
+        # Events of one key must never run in two places, so the store confirms their lease first: here, or when it
+        # reads ahead.
+        optimistic = not any(delivery.ordered for delivery in group) or bool(_reads(group, self._routes(group)))
         async with self._bus.transaction(hold=group, optimistic=optimistic) as transaction:
             outcomes: dict[Delivery, Outcome] = {}
             stopped: set[tuple[str, str]] = set()
             self._drop_lost(unit, {each.position for each in group} - {each.position for each in transaction.held})
             routes = self._routes(transaction.held)
             async with self._group_deadline(unit):
-                await self._read_ahead(transaction, routes)
+                if keys := _reads(transaction.held, routes):
+                    await transaction.read_ahead(keys)
                 until = time.monotonic() + GROUP_SECONDS
                 for delivery, route in zip(transaction.held, routes, strict=True):
                     key = delivery.ordering_key
@@ -169,15 +171,6 @@ class Execution:
                 route = found[kind] = self._dispatcher.route(delivery)
             routes.append(route)
         return routes
-
-    async def _read_ahead(self, transaction: Transaction, routes: Sequence["HandlerRoute[Any] | Defer"]) -> None:
-        keys = {
-            (route.reads, delivery.envelope.aggregate_id): None
-            for delivery, route in zip(transaction.held, routes, strict=True)
-            if isinstance(route, HandlerRoute) and route.reads
-        }
-        if len(keys) > 1:
-            await transaction.read_ahead(keys)
 
     async def _run_one(self, unit: Unit, delivery: Delivery) -> None:
         outcome = await self._rerun_on_conflict(unit, delivery)
@@ -359,3 +352,14 @@ class Execution:
                 return Retry(error.after, error.code, message)
         _log.warning("handler failed", exc_info=error, **delivery.envelope.log_fields())
         return Retry(None, "error", message)
+
+
+def _reads(
+    deliveries: Sequence[Delivery], routes: Sequence["HandlerRoute[Any] | Defer"]
+) -> dict[tuple[str, str], None]:
+    """Return the kinds and ids of the records that the handlers of these deliveries read."""
+    return {
+        (route.reads, delivery.envelope.aggregate_id): None
+        for delivery, route in zip(deliveries, routes, strict=True)
+        if isinstance(route, HandlerRoute) and route.reads
+    }

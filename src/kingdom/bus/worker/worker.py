@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import random
 import secrets
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,7 @@ import structlog
 from kingdom.bus.cancellation import fail_on_stray_cancellation
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus
+from kingdom.bus.worker.claim_schedule import ClaimSchedule, jitter
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.bus.worker.execution import GROUP_SECONDS, Execution
 from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
@@ -73,7 +74,7 @@ class Worker:
         self._streams = [bus.topology.stream(stream).name for stream in streams]
         self._concurrency = concurrency
         self._batch = batch
-        self._poll_seconds = poll.total_seconds()
+        self._schedule = ClaimSchedule(self._streams, poll.total_seconds())
         self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
         self._grace = grace
         if metrics is None:
@@ -151,23 +152,23 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 with fail_on_stray_cancellation("a claim"):
-                    found = await self._claim_round()
-                    if not found:
-                        await self._wait_for_hint()
+                    await self._claim_round()
+                    await self._wait_for_hint()
             except Exception as error:  # noqa: BLE001 - no error may end the fetching
                 _log_failure("claim", error)
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
-    async def _claim_round(self) -> bool:
-        """Claim from every stream once, and return whether there were events. Each round starts with another stream."""
+    async def _claim_round(self) -> None:
+        """Claim from every due stream once. Each round starts with another stream."""
         self._streams.append(self._streams.pop(0))
-        # Clear the flag before the claims. A change during the claims sets it again, so the wait after them ends.
+        # A change during the claims sets the flag again, so the wait after them ends.
         self._changed.clear()
-        found = False
         for stream in list(self._streams):
-            if self._has_room(stream) and not self._stopping.is_set():
-                found = await self._fetch(stream) or found
-        return found
+            now = time.monotonic()
+            if self._schedule.is_due(stream, now) and self._has_room(stream) and not self._stopping.is_set():
+                # Postpone it before the claim: a hint during the claim must count.
+                self._schedule.postpone(stream, now)
+                await self._fetch(stream)
 
     async def _fetch(self, stream: str) -> bool:
         """Claim from a stream and start the deliveries. Return whether there were deliveries."""
@@ -237,6 +238,7 @@ class Worker:
             if self._keeper:
                 self._keeper.drop(token)
         self._give_slots()
+        self._schedule.hint(unit.stream)  # the next event of a key may be due now
         if self._has_room(unit.stream):
             self._changed.set()
 
@@ -355,30 +357,24 @@ class Worker:
         await self._changed.wait()
 
     async def _wait_for_hint(self) -> None:
-        """Wait for a hint from the store, or for the end of a unit. The end may make the next event of a key due."""
-        at_most = timedelta(seconds=self._poll_seconds * _jitter())
-        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._changed.wait())}
+        """Wait for a hint about a stream, for the end of a unit, or until a stream must be polled."""
+        waits: dict[asyncio.Task[Any], str | None] = {asyncio.create_task(self._changed.wait()): None}
         if streams := [stream for stream in self._streams if self._has_room(stream)]:
-            waits.add(asyncio.create_task(self._bus.wait(streams, at_most)))
+            at_most = timedelta(seconds=self._schedule.seconds_until_due(streams, time.monotonic()))
+            waits |= {asyncio.create_task(self._bus.wait([stream], at_most)): stream for stream in streams}
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
         for task in done:
             task.result()
+            self._schedule.hint(waits[task])
 
     async def _pause(self, seconds: float) -> None:
         """Sleep for about this time. Return early when the worker stops."""
-        try:
-            async with asyncio.timeout(seconds * _jitter()):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds * jitter()):
                 await self._stopping.wait()
-        except TimeoutError:
-            pass
-
-
-def _jitter() -> float:
-    """Return a random factor for a wait, so that many workers do not act at the same moment."""
-    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, hides nothing
 
 
 def _log_failure(what: str, error: Exception) -> None:

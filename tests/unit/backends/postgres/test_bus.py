@@ -23,9 +23,9 @@ async def test_closing_waits_for_a_renewal_and_the_loop_goes_on() -> None:
     def release(who: str) -> None:
         if not released_by:
             released_by.append(who)
-            bus._renewal_lock.release()
+            bus._renewals._lock.release()
 
-    bus._renewal_lock.acquire()
+    bus._renewals._lock.acquire()
     anyway = threading.Timer(5, release, ["a thread"])
     anyway.start()
     asyncio.get_running_loop().call_later(0.05, release, "the loop")

@@ -1,4 +1,5 @@
--- Column lists that several statements use: `{name}` in a statement stands for the fragment of that name.
+-- Column lists that several statements use: `{name}` in a statement stands for the fragment of that name. Parts of
+-- statements are fragments of the other files.
 
 -- fragment: archive_columns
 -- The columns that are copied when an event moves to the archive. Status, history and processed_at are set separately.
@@ -26,6 +27,9 @@ event.id, event.event_id, event.event_type, event.schema_version, event.occurred
 
 -- fragment: record_columns
 kind, id, version, state, owner AS index_1, index_2, index_3, due_at, doc
+
+-- fragment: record_types
+kind text, id text, version bigint, state text, index_1 text, index_2 text, index_3 text, due_at timestamptz, doc jsonb
 
 -- fragment: dead_letter_columns
 -- next_retry_at is left out: it is infinite if an event died behind the head of its key, and the driver cannot read it.

@@ -5,6 +5,15 @@ WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE 
 SELECT id, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
  WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING';
 
+-- name: hold_and_read
+-- Do the same as hold, and read records. A row has either an event or a record.
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+held AS (
+  SELECT id AS position, clock_timestamp() AS now, next_retry_at = 'infinity' AS behind FROM kingdom.outbox_event
+   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'),
+found AS ({read_records})
+SELECT held.*, found.* FROM held FULL JOIN found ON false;
+
 -- name: fence
 -- Lock the leases of events that a transaction settles without `hold`. The sorted order prevents deadlocks.
 SELECT token FROM kingdom.outbox_lease WHERE token = ANY(%(tokens)s::bigint[]) ORDER BY token FOR KEY SHARE;

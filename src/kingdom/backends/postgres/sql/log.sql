@@ -1,14 +1,20 @@
--- name: append
--- Append entries to the log in their order. The advisory lock announces to readers that the entries of this transaction
--- have higher numbers than the last number that was assigned before the lock.
-WITH announced AS MATERIALIZED (
-  SELECT pg_advisory_xact_lock_shared(7106407, mod(last_value - (NOT is_called)::int, 2147483648)::int)
-    FROM kingdom.log_seq_seq)
+-- fragment: announce
+-- Tell readers that the entries of this transaction have higher numbers than the last number that was assigned before.
+SELECT pg_advisory_xact_lock_shared(7106407, mod(last_value - (NOT is_called)::int, 2147483648)::int)
+  FROM kingdom.log_seq_seq
+
+-- fragment: append_entries
+-- It reads `announced`, so no entry gets its number before the lock is taken.
 INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data)
 SELECT at, type, actor, trace_id, aggregate_type, aggregate_id, data
-  FROM announced, jsonb_to_recordset(%(rows)s::jsonb) AS x(
+  FROM announced, jsonb_to_recordset(%(entries)s::jsonb) AS x(
     n int, at timestamptz, type text, actor text, trace_id text, aggregate_type text, aggregate_id text, data jsonb)
- ORDER BY n;
+ ORDER BY n
+
+-- name: append
+-- Append entries to the log in their order.
+WITH announced AS MATERIALIZED ({announce})
+{append_entries};
 
 -- name: log_horizon
 -- Return the last assigned number, and a row for each open transaction that has the log open for writing, with the number

@@ -14,16 +14,14 @@ SELECT copies.n FROM copies
    AND (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
 
 -- name: publish_one
--- Insert one copy into an unordered stream, and return its number if the stream already has it. Single parameters cost
--- the server half as much as one JSON document.
-WITH inserted AS (
-  INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
-  VALUES (%(event_id)s, %(stream)s, %(event_type)s, %(schema_version)s, %(occurred_at)s, %(trace_id)s, %(owner_id)s,
-          %(partition_key)s, %(aggregate_type)s, %(aggregate_id)s, %(attributes)s, %(payload_json)s, %(max_attempts)s,
-          %(not_before)s, %(event_id_given)s, greatest(clock_timestamp(), %(not_before)s::timestamptz))
-  ON CONFLICT (stream, event_id) DO NOTHING
-  RETURNING id)
-SELECT %(n)s::int AS n WHERE NOT EXISTS (SELECT FROM inserted);
+-- Insert one copy into an unordered stream. It returns nothing if the stream already has the copy. Single parameters
+-- cost the server half as much as one JSON document.
+INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
+VALUES (%(event_id)s, %(stream)s, %(event_type)s, %(schema_version)s, %(occurred_at)s, %(trace_id)s, %(owner_id)s,
+        %(partition_key)s, %(aggregate_type)s, %(aggregate_id)s, %(attributes)s, %(payload_json)s, %(max_attempts)s,
+        %(not_before)s, %(event_id_given)s, greatest(clock_timestamp(), %(not_before)s::timestamptz))
+ON CONFLICT (stream, event_id) DO NOTHING
+RETURNING 1;
 
 -- name: copy_fresh
 -- Write many copies whose ids are new, in the fastest way. It fails if a stream already has one of them.
@@ -31,12 +29,10 @@ COPY kingdom.outbox_event (event_id, occurred_at, schema_version, max_attempts, 
                            trace_id, owner_id, aggregate_type, aggregate_id, attributes, payload_json)
 FROM STDIN;
 
--- name: publish_ordered
--- Insert copies into ordered streams, and return the numbers of the copies that their stream already has. Each key has
--- exactly one head: if a key has no row yet, it has no open events, and its first copy becomes the head. All other
--- copies wait with an infinite next_retry_at.
-WITH copies AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+-- fragment: insert_ordered
+-- Insert `copies` into ordered streams; `new_copies` has those that their stream did not have. Each key has exactly one
+-- head: if a key has no row yet, it has no open events, and its first copy becomes the head. All other copies wait with
+-- an infinite next_retry_at.
 -- Lock the rows of all these keys, and of the keys of the events that this transaction settles. The sorted order
 -- prevents deadlocks.
 new_keys AS (
@@ -60,7 +56,52 @@ inserted AS (
     CASE WHEN has_new_key AND row_number() OVER (PARTITION BY stream, partition_key ORDER BY n) = 1
          THEN greatest(clock_timestamp(), not_before) ELSE 'infinity' END
   FROM new_copies ORDER BY n)
-SELECT copies.n FROM copies WHERE copies.n NOT IN (SELECT n FROM new_copies);
+
+-- name: publish_ordered
+-- Insert copies into ordered streams, and return the numbers of the copies that their stream already has. `alone` is true
+-- if the statement commits by itself. It then fails by a division by zero if there is such a copy, because its new key
+-- has to be deleted again.
+WITH copies AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+{insert_ordered}
+SELECT copies.n FROM copies
+ WHERE CASE WHEN copies.n IN (SELECT n FROM new_copies) THEN false
+            WHEN %(alone)s THEN 1 / (copies.n - copies.n) = 1
+            ELSE true END;
+
+-- name: write
+-- Store records, publish to ordered streams and append to the log. Return the numbers of the records whose stored version
+-- is not the expected one, and of the copies that their stream already has. `alone` is true if the statement commits by
+-- itself. It must then write everything or nothing, so it fails by a division by zero if it returned a number.
+WITH changes AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(records)s::jsonb) AS x(n int, {record_types}, final boolean)),
+stored AS (
+  INSERT INTO kingdom.record AS known (kind, id, version, state, owner, index_2, index_3, due_at, doc, ended_at)
+  SELECT kind, id, version + 1, state, index_1, index_2, index_3, due_at, doc,
+         CASE WHEN final THEN clock_timestamp() END
+    -- The sorted order prevents deadlocks.
+    FROM changes ORDER BY kind, id COLLATE "C"
+  ON CONFLICT (kind, id) DO UPDATE
+     SET version = excluded.version, state = excluded.state, owner = excluded.owner, index_2 = excluded.index_2,
+         index_3 = excluded.index_3, due_at = excluded.due_at, doc = excluded.doc, updated_at = clock_timestamp(),
+         ended_at = CASE WHEN excluded.ended_at IS NOT NULL THEN coalesce(known.ended_at, excluded.ended_at) END
+   WHERE known.version = excluded.version - 1
+  -- xmax is 0 only in a new row. So a record that was deleted is not stored again at a later version.
+  RETURNING kind, id, (xmax = 0) = (version = 1) AS as_expected),
+copies AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})
+   -- Records are locked before keys, also if there are no copies.
+   WHERE (SELECT count(*) FROM stored) >= 0),
+{insert_ordered},
+announced AS MATERIALIZED ({announce}),
+appended AS (
+  {append_entries}),
+refused AS MATERIALIZED (
+  SELECT ARRAY(SELECT changes.n FROM changes WHERE NOT EXISTS (
+           SELECT FROM stored WHERE stored.kind = changes.kind AND stored.id = changes.id AND stored.as_expected)) AS records,
+         ARRAY(SELECT copies.n FROM copies WHERE copies.n NOT IN (SELECT n FROM new_copies)) AS copies)
+SELECT records, copies FROM refused
+ WHERE CASE WHEN %(alone)s THEN 1 / (cardinality(records) + cardinality(copies) = 0)::int = 1 ELSE true END;
 
 -- name: withdraw_known
 -- Delete new copies again if an event with the same id has already ended in their stream. An id that a publisher chose
@@ -118,4 +159,4 @@ SELECT copies.n FROM pg_temp.outbox_staged copies
 -- name: notify
 -- Wake the workers of other processes. A lost wake-up costs one polling period, so its commit does not wait for the disk.
 WITH fast_commit AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-SELECT pg_notify(%(channel)s, stream) FROM fast_commit, unnest(%(streams)s::text[]) AS stream;
+SELECT pg_notify(%(channel)s, stream) FROM fast_commit, jsonb_array_elements_text(%(streams)s::jsonb) AS stream;

@@ -18,40 +18,15 @@ UPDATE kingdom.record
        ended_at = CASE WHEN %(final)s THEN coalesce(ended_at, clock_timestamp()) END
  WHERE kind = %(kind)s AND id = %(id)s AND version = %(version)s RETURNING version;
 
--- name: get_records
--- Read several records. LATERAL makes the planner look up each record in the primary key.
-SELECT r.* FROM unnest(%(kinds)s::text[], %(ids)s::text[]) AS wanted(kind, id)
- CROSS JOIN LATERAL (SELECT {record_columns} FROM kingdom.record r
-                      WHERE r.kind = wanted.kind AND r.id = wanted.id COLLATE "C" LIMIT 1) r;
-
--- name: insert_records
--- Insert the records that do not exist yet, and return them. The sorted order prevents deadlocks.
-INSERT INTO kingdom.record (kind, id, version, state, owner, index_2, index_3, due_at, doc, ended_at)
-SELECT kind, id, 1, state, index_1, index_2, index_3, due_at, doc, CASE WHEN final THEN clock_timestamp() END
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
-    kind text, id text, state text, index_1 text, index_2 text, index_3 text, due_at timestamptz, doc jsonb,
-    final boolean)
- ORDER BY kind, id COLLATE "C"
-ON CONFLICT (kind, id) DO NOTHING RETURNING kind, id;
-
--- name: update_records
--- Update the records that have the expected version, and return them. They are locked in a sorted order, which prevents
--- deadlocks.
-WITH changes AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
-    kind text, id text, version bigint, state text, index_1 text, index_2 text, index_3 text, due_at timestamptz,
-    doc jsonb, final boolean)
-   ORDER BY kind, id COLLATE "C"),
+-- fragment: read_records
 -- LATERAL makes the planner look up each record in the primary key.
-locked AS MATERIALIZED (
-  SELECT changes.*, r.place FROM changes CROSS JOIN LATERAL (
-    SELECT r.ctid AS place FROM kingdom.record r
-     WHERE r.kind = changes.kind AND r.id = changes.id COLLATE "C" AND r.version = changes.version FOR UPDATE) r)
-UPDATE kingdom.record r
-   SET version = r.version + 1, state = locked.state, owner = locked.index_1, index_2 = locked.index_2, index_3 = locked.index_3,
-       due_at = locked.due_at, doc = locked.doc, updated_at = clock_timestamp(),
-       ended_at = CASE WHEN locked.final THEN coalesce(r.ended_at, clock_timestamp()) END
-  FROM locked WHERE r.ctid = locked.place RETURNING r.kind, r.id;
+SELECT r.* FROM unnest(%(kinds)s::text[], %(record_ids)s::text[]) AS wanted(kind, id)
+ CROSS JOIN LATERAL (SELECT {record_columns} FROM kingdom.record r
+                      WHERE r.kind = wanted.kind AND r.id = wanted.id COLLATE "C" LIMIT 1) r
+
+-- name: get_records
+-- Read several records.
+{read_records};
 
 -- name: find_by_state
 -- Find records of one state in the ascending order of their ids, page by page.
@@ -96,7 +71,7 @@ SELECT {record_columns} FROM kingdom.record WHERE kind = %(kind)s AND {page_down
 -- name: find_due
 -- Find due records, the earliest first.
 SELECT {record_columns} FROM kingdom.record
- WHERE kind = %(kind)s AND due_at IS NOT NULL AND due_at <= %(due_by)s
+ WHERE kind = %(kind)s AND due_at <= %(due_by)s
    -- CASE instead of OR: the planner estimates few rows for an OR, and would sort all due records.
    AND CASE WHEN %(state)s::text IS NOT NULL THEN state = %(state)s ELSE true END
    AND {has_value}

@@ -57,7 +57,9 @@ next_heads AS MATERIALIZED (
       SELECT e.id FROM kingdom.outbox_event e
        WHERE key_row.rewind IS NOT NULL AND e.id = ANY((SELECT ids FROM fenced_lease)::bigint[]) AND e.id > last.id
          AND e.lease_token = (SELECT token FROM fenced_lease) AND e.status = 'PROCESSING'
-         AND e.stream = last.stream AND e.partition_key = last.partition_key ORDER BY e.id LIMIT 1) flying ON true
+         -- `=` on the stream would let the planner read a whole index of another order if the table is nearly empty.
+         AND e.stream IS NOT DISTINCT FROM last.stream AND e.partition_key = last.partition_key
+       ORDER BY e.id LIMIT 1) flying ON true
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
        WHERE key_row.rewind IS NOT NULL AND e.id >= least(key_row.rewind, last.id) AND e.status = 'PENDING'

@@ -1,0 +1,53 @@
+"""Several records in one statement: the order of their locks, and the time of their end."""
+
+import asyncio
+
+import psycopg
+
+from kingdom.backends.postgres import PostgresBus
+from kingdom.bus import Record, RecordKind, Topology
+from kingdom.errors import Conflict
+from tests.integration.running import HOUR, MARKS, eventually, open_bus, rows, stream
+
+COUNT = 20
+_LOCK_THE_MIDDLE = "SELECT 1 FROM kingdom.record WHERE kind = 'mark' AND id = 'm10' FOR UPDATE"
+_WAITING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_transactions_that_put_the_same_records_in_opposite_orders_do_not_deadlock(dsn: str) -> None:
+    async with open_bus(dsn, stream("jobs", "Job")) as bus:
+        await _put(bus, range(COUNT), version=0)
+        async with await psycopg.AsyncConnection.connect(dsn) as blocker:
+            await blocker.execute(_LOCK_THE_MIDDLE)
+            writers = [
+                asyncio.create_task(_put(bus, numbers, version=1)) for numbers in (range(COUNT), range(COUNT)[::-1])
+            ]
+            await eventually(lambda: _both_wait(bus))
+            await blocker.commit()
+        first, second = await asyncio.gather(*writers, return_exceptions=True)
+        assert await rows(bus, "SELECT DISTINCT version FROM kingdom.record") == [{"version": 2}]
+    (conflict,) = filter(None, (first, second))
+    assert isinstance(conflict, Conflict)
+    assert "is no longer at version 1" in str(conflict)
+
+
+async def test_of_several_final_records_each_keeps_its_first_end_until_it_is_opened_again(dsn: str) -> None:
+    kind = RecordKind(name="mark", directories=MARKS.directories, final=frozenset({"made"}), retention=HOUR)
+    async with PostgresBus(dsn, Topology([stream("jobs", "Job")]), [kind]) as bus:
+        await _put(bus, range(2), version=0)
+        first = await rows(bus, "SELECT id, ended_at FROM kingdom.record WHERE ended_at IS NOT NULL ORDER BY id")
+        assert len(first) == 2
+        await _put(bus, range(2), version=1)
+        assert await rows(bus, "SELECT id, ended_at FROM kingdom.record ORDER BY id") == first
+        await _put(bus, range(2), version=2, state="open")
+        assert await rows(bus, "SELECT 1 FROM kingdom.record WHERE ended_at IS NOT NULL") == []
+
+
+async def _put(bus: PostgresBus, numbers: range, *, version: int, state: str = "made") -> None:
+    async with bus.transaction() as transaction:
+        for number in numbers:
+            await transaction.put(Record(kind="mark", id=f"m{number:02}", state=state, version=version))
+
+
+async def _both_wait(bus: PostgresBus) -> bool:
+    return len(await rows(bus, _WAITING)) == 2
