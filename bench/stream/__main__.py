@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from psycopg.conninfo import conninfo_to_dict
 from bench.postgres import PrivateCluster
 from bench.proxy import FaultyProxy
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, free_port
-from bench.stream.clients import LogClient, Page
+from bench.stream.clients import LogClient, Page, Site
 from bench.stream.judge import complaints
+from bench.stream.server import WebProcess
 from bench.stream.store import ENTRY, open_store
 from bench.stream.variants import AS_IT_IS, NOT_ON_FILES, VARIANTS
 from kingdom.bootstrap import migrate, operations_of
@@ -95,23 +96,25 @@ async def _run(url: str, options: argparse.Namespace) -> dict[str, Any]:
     share, rest = divmod(options.entries, options.writers)
     written = {f"writer-{number}": share + (number < rest) for number in range(options.writers)}
     port = free_port()
-    with FaultyProxy(LOOPBACK, port) as proxy:
-        server = _Server(url, port, options.variant)
+    with FaultyProxy(LOOPBACK, port) as proxy, tempfile.TemporaryDirectory(prefix="kingdom-web-") as folder:
         writing: list[Process] = []
-        address = f"http://{LOOPBACK}:{proxy.port}"
+        server = WebProcess(Path(folder), url, options.variant, port=port, proxy_port=proxy.port)
+        site = Site(server.url, server.create_token())
         try:
             await server.start()
-            async with open_store(url) as bus, _following(address, bus, options) as (clients, pages):
-                while not all(client.client.connections for client in clients):  # noqa: ASYNC110 - set by other tasks
-                    await asyncio.sleep(_POLL_SECONDS)
+            async with open_store(url) as bus, _following(site, bus, options) as (clients, pages):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while not all(client.client.connections for client in clients):  # noqa: ASYNC110 - set by tasks
+                        await asyncio.sleep(_POLL_SECONDS)
                 seeded = enumerate(written.items(), options.seed)
-                writing = [_spawn("writer", url, name, count, seed) for seed, (name, count) in seeded]
+                writing = [_spawn_writer(url, name, count, seed) for seed, (name, count) in seeded]
                 cuts = await _disturb(server, proxy, clients[0], writing, options)
                 codes = [await _end(process) for process in writing]
                 log = await _read_log(bus)
                 await _until_quiet(clients, pages, len(log))
         finally:
-            for process in (*writing, *server.processes):
+            server.kill()
+            for process in writing:
                 process.kill()
                 process.wait()
     found = list(complaints(log, clients, pages, written))
@@ -130,43 +133,12 @@ async def _run(url: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class _Server:
-    """The process that serves the stream."""
-
-    def __init__(self, url: str, port: int, variant: str) -> None:
-        self._arguments = (url, port, variant)
-        self._port = port
-        self.kills = 0
-        # The running process, if any.
-        self.processes: list[Process] = []
-
-    async def start(self) -> None:
-        """Start the server, and wait until it answers."""
-        self.processes = [_spawn("server", *self._arguments)]
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                _, writer = await asyncio.open_connection(LOOPBACK, self._port)
-                writer.close()
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-        raise TimeoutError("the server does not start")
-
-    async def kill(self) -> None:
-        """Kill the server with SIGKILL, and start it again."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        self.kills += 1
-        await self.start()
-
-
 @asynccontextmanager
 async def _following(
-    url: str, bus: Bus, options: argparse.Namespace
+    site: Site, bus: Bus, options: argparse.Namespace
 ) -> AsyncIterator[tuple[list[LogClient], list[Page]]]:
     """Let clients follow the whole log during the block. Pages are added while entries are written."""
-    clients = [LogClient.at(url) for _ in range(_CLIENTS)]
+    clients = [LogClient.at(site) for _ in range(_CLIENTS)]
     pages: list[Page] = []
 
     async def open_page(number: int) -> None:
@@ -174,7 +146,7 @@ async def _following(
         wanted = options.entries * number // (_PAGES + 1)
         while max(len(client.held) for client in clients) < wanted:  # noqa: ASYNC110 - several clients make it true
             await asyncio.sleep(_POLL_SECONDS)
-        pages.append(page := await Page.open(url, bus, options.variant))
+        pages.append(page := await Page.open(site, bus, options.variant))
         await page.follow()
 
     tasks = [asyncio.create_task(client.follow()) for client in clients]
@@ -188,7 +160,7 @@ async def _following(
 
 
 async def _disturb(
-    server: _Server, proxy: FaultyProxy, client: LogClient, writing: Sequence[Process], options: argparse.Namespace
+    server: WebProcess, proxy: FaultyProxy, client: LogClient, writing: Sequence[Process], options: argparse.Namespace
 ) -> int:
     """Kill the server and cut connections at random moments while a client gets entries. Return the number of cuts."""
     chance = random.Random(options.seed)
@@ -199,7 +171,7 @@ async def _disturb(
         ended = all(process.poll() is not None for process in writing)
         if moments and (ended or len(client.held) >= moments[0]):
             moments.pop(0)
-            await server.kill()
+            await server.restart()
         elif not (ended or client.held):
             # A cut before the first entry would show nothing.
             pass
@@ -241,8 +213,8 @@ async def _end(process: Process) -> int:
     return await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
 
 
-def _spawn(module: str, *arguments: object) -> Process:
-    return subprocess.Popen([sys.executable, "-m", f"bench.stream.{module}", *map(str, arguments)])
+def _spawn_writer(*arguments: object) -> Process:
+    return subprocess.Popen([sys.executable, "-m", "bench.stream.writer", *map(str, arguments)])
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bench.stream.store import WRITERS
+from bench.stream.store import ENTRY, WRITERS
 from bench.stream.variants import CURSOR_AFTER_DATA
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordQuery
-from kingdom.cli.bus.stream_client import StreamClient
+from kingdom.cli.bus.stream_client import StreamClient, StreamMessage
 
 
 class StreamedData(msgspec.Struct):
@@ -29,7 +29,27 @@ class StreamedEntry(msgspec.Struct):
     data: StreamedData
 
 
+class StreamedType(msgspec.Struct):
+    """The type of any entry."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The address of a server, and a token with the right to look."""
+
+    url: str
+    token: str
+
+
 _decode = msgspec.json.Decoder(StreamedEntry).decode
+_decode_type = msgspec.json.Decoder(StreamedType).decode
+
+
+def _is_of_bench(message: StreamMessage) -> bool:
+    """Return whether a message is an entry of a writer. The server writes entries too."""
+    return _decode_type(message.data).type == ENTRY
 
 
 @dataclass(slots=True)
@@ -41,17 +61,17 @@ class LogClient:
     resets: int = 0
 
     @classmethod
-    def at(cls, url: str) -> "LogClient":
+    def at(cls, site: Site) -> "LogClient":
         """Return a client that begins at the start of the log."""
-        return cls(StreamClient(url, None, "start"))
+        return cls(StreamClient(site.url, site.token, "start"))
 
     async def follow(self) -> None:
         """Follow until cancelled."""
         async for message in self.client.messages():
-            if message.event == "entry":
-                self.held.append(_decode(message.data))
-            else:
+            if message.event != "entry":
                 self.resets += 1
+            elif _is_of_bench(message):
+                self.held.append(_decode(message.data))
 
 
 @dataclass(slots=True)
@@ -63,7 +83,7 @@ class Page:
     gaps: list[str] = field(default_factory=list)
 
     @classmethod
-    async def open(cls, url: str, bus: Bus, variant: str) -> "Page":
+    async def open(cls, site: Site, bus: Bus, variant: str) -> "Page":
         """Read the cursor before the data, so that nothing falls between them."""
         operations = operations_of(bus)
         if variant == CURSOR_AFTER_DATA:
@@ -74,13 +94,15 @@ class Page:
         else:
             cursor = await operations.log_end()
             shown = await _read_numbers(bus)
-        return cls(shown, StreamClient(url, None, str(cursor)))
+        return cls(shown, StreamClient(site.url, site.token, str(cursor)))
 
     async def follow(self) -> None:
         """Follow until cancelled."""
         async for message in self.client.messages():
             if message.event != "entry":
                 self.gaps.append(f"the page was told to reload: {message.event}")
+                continue
+            if not _is_of_bench(message):
                 continue
             entry = _decode(message.data)
             known = self.shown.get(entry.data.writer, 0)
