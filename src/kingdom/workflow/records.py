@@ -55,6 +55,7 @@ WORKFLOWS = RecordKind(
     directories=_states("workflows", *WorkflowStatus, DELETED),
     final=frozenset({*WORKFLOW.final, DELETED}),
     retention=_KEPT,
+    indexes=("host",),
 )
 TEMPLATES = RecordKind(
     name="template", directories=_states("templates", ACTIVE, DELETED), final=frozenset({DELETED}), retention=_KEPT
