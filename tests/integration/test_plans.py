@@ -307,7 +307,7 @@ CASES = {
     "update_record": Case(put_known, 20, {"record_pkey"}),
     "get_records": Case(put_many, 250, {"record_pkey"}),
     "hold_and_read": Case(write_together, 400, {EVENT, LEASES, "record_pkey"}),
-    "write": Case(write_together, 3000, {"record_pkey", ONCE, KEY}),
+    "write": Case(write_together, 3000, {"record_pkey", ONCE, KEY}, {"log_seq_seq"}),
     "find_by_state": Case(finding(RecordQuery(kind="thing", state="open")), 160, {"record_state"}),
     "find_by_kind": Case(finding(RecordQuery(kind="thing", after="thing-5")), 160, {"record_pkey"}),
     "find_by_index_1": Case(finding(by_index("owner", "owner-7")), 160, {"record_owner"}),
