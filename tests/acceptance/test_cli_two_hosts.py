@@ -53,6 +53,13 @@ def host_of(runs: Runs, workflow_id: str) -> str:
     return eventually(placed)
 
 
+def wait_until_busy(runs: Runs, count: int) -> None:
+    def busy() -> bool | str:
+        return sum(host["busy"] for host in runs.terminal.ask("host", "list")) == count and "busy"
+
+    eventually(busy)
+
+
 def entries_in_file(runs: Runs, host: str, workflow_id: str) -> list[dict[str, Any]]:
     """Return what the soldiers of a run wrote on their host, in the order of its Works."""
     works = runs.ask("show", workflow_id)["workflow"]["works"]
@@ -75,8 +82,13 @@ def runs(terminal: Terminal, tmp_path: Path) -> Runs:
 
 def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: str) -> None:
     with two_hosts(runs, dsn):
-        ids = [runs.ask("create", "far", "--start")["id"] for _ in range(2)]
-        hosts = {workflow_id: host_of(runs, workflow_id) for workflow_id in ids}
+        hosts = {}
+        for count in (1, 2):
+            workflow_id = runs.ask("create", "far", "--start")["id"]
+            hosts[workflow_id] = host_of(runs, workflow_id)
+            # A host that does not say yet that it is busy could get the next run too.
+            wait_until_busy(runs, count)
+        ids = list(hosts)
         assert set(hosts.values()) == {EAST, WEST}
         with runs.terminal.start("logs", ids[0], "-f", "--all") as looking:
             eventually(lambda: any("said      I wait" in line for line in looking.said()) and "seen")
