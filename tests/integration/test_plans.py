@@ -30,7 +30,6 @@ from kingdom.bus import (
     Record,
     RecordKind,
     RecordQuery,
-    Retention,
     Retry,
     Stream,
     Topology,
@@ -392,21 +391,3 @@ async def work_a_little(dsn: str) -> list[Plan]:
         for name in ("done", "done_ordered", "publish_ordered", "reschedule", "dead_ordered", "renew", "reap"):
             await CASES[name].act(bus)
         return bus.take()
-
-
-@pytest.mark.parametrize("size", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-async def test_looking_for_an_id_among_ended_events_costs_the_same_however_many_there_are(dsn: str, size: int) -> None:
-    unknown = [given(event("stream-0"), uuid4()) for _ in range(50)]
-    async with open_bus(dsn) as bus:
-        await PostgresOperations(bus).retain(Retention(partitions_ahead_days=30))
-        costs = []
-        for rows in (200, size):
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                fill_archive(connection, rows, given=True)
-            bus.take()
-            assert await bus.publish(*unknown[: len(unknown) // 2]) == ()
-            (plan,) = bus.take("withdraw_known")
-            costs.append(plan.buffers / 25)
-            unknown = unknown[len(unknown) // 2 :]
-    # At most one more level of the index per hundredfold size.
-    assert costs[1] <= costs[0] + 2, costs

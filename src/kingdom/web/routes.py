@@ -70,7 +70,7 @@ LOOKING: tuple[ApiRoute, ...] = (
         right=_LOOK,
         run=live.follow_log,
         result=str,
-        query=live.StreamQuery,
+        query=live.FollowQuery,
         media=EVENT_STREAM,
     ),
     _get(f"{API}/events", _LOOK, court.list_events, Page[ExternalEvent], court.EventsQuery),

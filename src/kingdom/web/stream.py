@@ -66,7 +66,7 @@ class StreamFigures:
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _OpenStream:
     session: StreamSession
     transport: asyncio.Transport | None
     ended: bool = False
@@ -99,7 +99,7 @@ class LogStream:
         self._revoked_session = revoked_session
         self._ping_seconds = ping_seconds
         self._write_seconds = write_seconds
-        self._connections: set[_Connection] = set()
+        self._connections: set[_OpenStream] = set()
         self._dropped = 0
         self._stopping = False
         self._idle = asyncio.Event()
@@ -154,10 +154,10 @@ class LogStream:
                 await self._feed.leave()
 
     @asynccontextmanager
-    async def _connected(self, request: web.Request, session: StreamSession) -> AsyncIterator[_Connection]:
+    async def _connected(self, request: web.Request, session: StreamSession) -> AsyncIterator[_OpenStream]:
         if self._stopping:
             raise Unavailable("the server is stopping: connect again")
-        connection = _Connection(session, request.transport)
+        connection = _OpenStream(session, request.transport)
         self._connections.add(connection)
         self._idle.clear()
         try:
@@ -197,7 +197,7 @@ class _Client:
     def __init__(
         self,
         feed: LogFeed,
-        connection: _Connection,
+        connection: _OpenStream,
         request: web.Request,
         kinds: Collection[str],
         write_seconds: float,

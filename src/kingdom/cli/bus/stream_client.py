@@ -85,11 +85,11 @@ async def _refuse(response: aiohttp.ClientResponse) -> None:
     """Raise an error for an answer that is no stream."""
     if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
         return
-    said = (await response.text())[:500]
+    reply = (await response.text())[:500]
     if response.status in (408, 429) or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise Unavailable(f"the server answers {response.status}: {said}")
+        raise Unavailable(f"the server answers {response.status}: {reply}")
     if response.status in (401, 403):
         raise Permanent(
-            f"the server refuses this stream ({response.status}): {said or 'use a token with the right look'}"
+            f"the server refuses this stream ({response.status}): {reply or 'use a token with the right look'}"
         )
-    raise Misconfigured(f"{response.url} is not a Kingdom stream: it answers {response.status} {said}")
+    raise Misconfigured(f"{response.url} is not a Kingdom stream: it answers {response.status} {reply}")

@@ -10,7 +10,7 @@ from kingdom.web.route import ApiCall
 from kingdom.web.stream import STREAM, StreamSession
 
 
-class StreamQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FollowQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the stream begins: `now`, `start`, or after a cursor; and the types of the entries, by default all."""
 
     after: str = "now"
