@@ -16,11 +16,12 @@ from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.records import KINDS
 from kingdom.court.package_files import load_packages
+from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.court.text_logs import TASKS, TextLog, log_path, tee
 from kingdom.log_output import configure_logs
 
-COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, HEALTH))
+COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, PETITIONS, HEALTH))
 
 Rules = Annotated[
     str,
