@@ -32,10 +32,6 @@ EXPLAINED: Mapping[str, str] = {
     "bus/worker/worker.py Worker._drain: skips 'self._stop_waiting_units()'": (
         "the events of the last claim then wait for a slot, and are handled or released when the grace is over"
     ),
-    "backends/postgres/bus.py PostgresBus.transaction: does"
-    " 'self._leases.settle(item for item in items if item.position in lost.p…' twice": (
-        "it only notes in memory which events are settled, and noting them again changes nothing"
-    ),
     'backends/postgres/sql/publish.sql write: turns ORDER BY kind, id COLLATE "C" around': (
         "every transaction then locks its records in the opposite order, which prevents deadlocks as well"
     ),

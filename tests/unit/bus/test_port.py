@@ -60,7 +60,9 @@ class DictTransaction(Transaction):
     async def _search(self, query: RecordQuery) -> list[Record]:
         found = [record for record in self.stored.values() if query.matches(record)]
         by_due = query.due_by is not None
-        found.sort(key=lambda record: (record.due_at or NOON, record.id) if by_due else (record.id,))
+        found.sort(
+            key=lambda record: (record.due_at or NOON, record.id) if by_due else (record.id,), reverse=query.descending
+        )
         return found[: query.limit]
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:

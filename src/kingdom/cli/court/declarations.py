@@ -21,7 +21,7 @@ from kingdom.court.streams import TOPOLOGY
 from kingdom.court.text_logs import TASKS, TextLog, log_path, tee
 from kingdom.log_output import configure_logs
 
-COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, HEALTH, PETITIONS))
+COURT = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*records.KINDS, *KINDS, PETITIONS, HEALTH))
 
 Rules = Annotated[
     str,
