@@ -118,17 +118,15 @@ class Evidence:
     def settling_began(self) -> dict[tuple[int, int], int]:
         """Return the time at which a worker first tried to settle each event, by position and token.
 
-        Attempts that certainly failed are left out.
+        Attempts that certainly failed are left out. An earlier attempt whose answer was lost may have succeeded, so the
+        failure of a later one does not count for it.
         """
-        began: dict[tuple[int, int], int] = {}
+        attempts: dict[tuple[int, int], set[int]] = defaultdict(set)
         for entry in self.entries("settling", "settled", "not_settled"):
             for position in entry.facts["outcomes"]:
-                key = int(position), entry.facts["token"]
-                if entry.what == "not_settled":
-                    began.pop(key, None)
-                else:
-                    began.setdefault(key, entry.facts["began"])
-        return began
+                began = attempts[int(position), entry.facts["token"]]
+                (began.discard if entry.what == "not_settled" else began.add)(entry.facts["began"])
+        return {key: min(began) for key, began in attempts.items() if began}
 
     @cached_property
     def first_redriven(self) -> dict[str, int]:

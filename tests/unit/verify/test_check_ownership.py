@@ -113,6 +113,14 @@ def test_what_was_given_back_may_be_given_to_another() -> None:
     assert given_again(held.settled(1, p2="retry")) == [ViolationKind.TAKEN]
 
 
+def test_a_settlement_whose_answer_was_lost_may_have_happened_although_its_repetition_is_refused() -> None:
+    held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
+    repeated = held
+    for began in (0, 1):
+        repeated = repeated.line("settling", token=1, began=began, outcomes={"1": "retry"})
+    assert given_again(repeated.line("not_settled", token=1, began=1, outcomes={"1": "retry"})) == []
+
+
 def test_who_shows_no_sign_of_life_any_more_holds_nothing() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert (
