@@ -46,6 +46,7 @@ COURT = frozenset(
 ELSEWHERE = frozenset({"demo"})
 # One speaks to an agent, the other needs a screen.
 WITHOUT = frozenset({"agent-mcp", "top"})
+WEB = frozenset({"web"})
 RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "host", "ps"})
 SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_server.py'} stdio"
 
@@ -327,9 +328,20 @@ async def _furnish(realm: Path) -> None:
             await save_petition(transaction, petition, None)
 
 
+def test_commands_about_the_web(desk: Desk) -> None:
+    desk.ask("bus migrate")
+    assert desk.ask("web token list") == desk.ask("web sessions list") == []
+    desk.ask("web token create", "ci", "--may", "look")
+    assert [each["name"] for each in desk.ask("web token list")] == ["ci"]
+    assert [each["name"] for each in desk.ask("web token revoke", "ci")] == ["ci"]
+    desk.ask("web invite", "ann", "--may", "look,answer")
+    # The others need a browser or a signed-in person, or run until they are stopped.
+    assert desk.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
+
+
 def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
     names = {name.split()[0] for name in COMMANDS}
-    assert names == BUS | COURT | RUNS | ELSEWHERE | WITHOUT
+    assert names == BUS | COURT | RUNS | WEB | ELSEWHERE | WITHOUT
     assert {name for name in COMMANDS if json_result_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)
     with pytest.raises(Misconfigured):
         COMMANDS["top"].main(args=["--json"], standalone_mode=False)

@@ -73,8 +73,9 @@ class TranscriptCopier:
             known.ended_at, known.redaction = None, redaction
             return
         try:
+            self._folders.copying.mkdir(exist_ok=True)
             write_atomically(self._folders.copying / soldier, run)
-        except KingdomError as error:
+        except (KingdomError, OSError) as error:
             _log.warning("a transcript will not be copied after a restart", soldier=soldier, error=str(error))
         self._sessions[soldier] = _CopiedSession(run, soldier, redaction)
 

@@ -38,7 +38,7 @@ class HostFolders:
         """Create the folders that every host has."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Code, homes, sockets and transcripts are private.
-        for folder in (self.repositories, self.runs, self.work_spaces, self.sessions, self.copying):
+        for folder in (self.repositories, self.runs, self.work_spaces, self.sessions):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
 

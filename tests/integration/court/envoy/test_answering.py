@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kingdom.actions.questions import digest_of
 from kingdom.court.documents import Assignment
 from kingdom.court.questions import save_question
 from kingdom.court.records import load, save
@@ -41,6 +42,7 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
         "asked_at": ask.asked_at.isoformat().replace("+00:00", "Z"),
         "due_at": ask.due_at.isoformat().replace("+00:00", "Z"),
         "default": "",
+        "digest": digest_of(ask),
     }
     table = (await run(terminal, "inbox")).out
     assert TASK in table

@@ -18,7 +18,7 @@ ORDER BY position;
 
 -- name: log_data
 -- Return the data of all log entries of one type. Unlike read_log, this does not wait for open transactions.
-SELECT data FROM kingdom.log WHERE type = %(type)s ORDER BY xid, seq;
+SELECT data FROM kingdom.log WHERE type = %(type)s ORDER BY seq;
 
 -- name: broken_invariants
 -- Find violations of the invariants in one snapshot. A key with open events has exactly one head, which is its first
