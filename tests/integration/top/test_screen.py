@@ -86,7 +86,7 @@ async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: Backe
             await anna.sees(chosen, "No agent has started yet")
             await anna.leaves()
             await anna.press("d")
-            await anna.sees(chosen, "has no checkout now")
+            await anna.sees(chosen, "there is no checkout")
 
 
 async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_unreadable_runs_do_no_harm(
