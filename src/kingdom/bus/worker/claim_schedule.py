@@ -18,10 +18,9 @@ class ClaimSchedule:
         """Return whether to claim from a stream."""
         return self._next[stream] <= now
 
-    def hint(self, stream: str | None) -> None:
-        """Claim from a stream in the next round, because it may have due events. None stands for no stream."""
-        if stream:
-            self._next[stream] = 0.0
+    def hint(self, stream: str) -> None:
+        """Claim from a stream in the next round, because it may have due events."""
+        self._next[stream] = 0.0
 
     def postpone(self, stream: str, now: float) -> None:
         """Claim from a stream only after the polling period, unless there is a hint before."""

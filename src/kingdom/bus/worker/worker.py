@@ -368,7 +368,8 @@ class Worker:
         await asyncio.gather(*waits, return_exceptions=True)
         for task in done:
             task.result()
-            self._schedule.hint(waits[task])
+            if stream := waits[task]:
+                self._schedule.hint(stream)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep for about this time. Return early when the worker stops."""

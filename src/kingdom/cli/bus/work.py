@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.app import Application
 from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.operations import Retention
+from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.framework import exit_code
@@ -87,16 +90,9 @@ async def work(
             metrics=WorkerMetrics(registry, prefix=prefix),
         )
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
-        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
-            on_removed = partial(log_clean_up, bus, _ACTOR)
-            upkeep = asyncio.create_task(
-                run_retention(operations_of(bus), application.retention, on_removed=on_removed)
-            )
-            try:
-                return await _run(worker, streams)
-            finally:
-                upkeep.cancel()
-                await asyncio.gather(upkeep, return_exceptions=True)
+        metrics = serving_metrics(registry, refresh, host=metrics_host, port=metrics_port)
+        async with metrics, _applying_retention(bus, application.retention):
+            return await _run(worker, streams)
 
 
 def _application(name: str | None) -> Application:
@@ -114,6 +110,17 @@ def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
     if not streams:
         raise Misconfigured("the application declares only families of streams: name members with --stream")
     return streams
+
+
+@asynccontextmanager
+async def _applying_retention(bus: Bus, retention: Retention) -> AsyncIterator[None]:
+    on_removed = partial(log_clean_up, bus, _ACTOR)
+    applying = asyncio.create_task(run_retention(operations_of(bus), retention, on_removed=on_removed))
+    try:
+        yield
+    finally:
+        applying.cancel()
+        await asyncio.gather(applying, return_exceptions=True)
 
 
 async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
