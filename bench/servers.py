@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import pwd
 import shutil
@@ -21,6 +22,11 @@ OWNER_FILE = "owner"
 PATIENCE_SECONDS = 300
 # A directory of this age belongs to a process that has locked it or has ended.
 ABANDONED_SECONDS = 60
+FIRST_PORT = 10_000
+PORTS_OF_A_PART = 100
+PORT_PARTS = 200
+
+_port_numbers = itertools.count()
 
 
 class ServerUnavailableError(RuntimeError):
@@ -94,10 +100,17 @@ def find_binary(name: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a free loopback port."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free on every address, for a server that is started later or more than once.
+
+    It is below the range of which the system takes ports for connections; each process looks in a part of its own.
+    """
+    first = FIRST_PORT + os.getpid() % PORT_PARTS * PORTS_OF_A_PART
+    for _ in range(PORTS_OF_A_PART):
+        port = first + next(_port_numbers) % PORTS_OF_A_PART
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise ServerUnavailableError(f"all ports from {first} to {first + PORTS_OF_A_PART - 1} are in use")
 
 
 def is_running(pid: int) -> bool:

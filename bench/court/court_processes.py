@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from bench.servers import free_port
 from kingdom.bootstrap import migrate
 
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
@@ -40,10 +40,10 @@ class CourtProcesses:
         # Agents are recognized by their working directory.
         self.directory = directory.resolve()
         self.url = url
-        self.webhook_port = _free_port()
+        self.webhook_port = free_port()
         self._session = session
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._ports = {name: _free_port() for name in STANDINS}
+        self._ports = {name: free_port() for name in STANDINS}
         self._broken: dict[str, tuple[str, str]] = {}
 
     @property
@@ -275,10 +275,3 @@ def _merge(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         for name, change in changes.items()
     }
     return {**settings, **parts}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,16 @@ import psycopg
 import pytest
 
 from bench.postgres import PrivateBouncer, PrivateCluster
-from bench.servers import OWNER_FILE, PrivateDirectory, ServerUnavailableError, find_binary, is_running
+from bench.servers import (
+    LOOPBACK,
+    OWNER_FILE,
+    PORTS_OF_A_PART,
+    PrivateDirectory,
+    ServerUnavailableError,
+    find_binary,
+    free_port,
+    is_running,
+)
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -136,3 +146,18 @@ def test_a_missing_binary_names_the_package_to_install(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ServerUnavailableError, match="apt-get install postgresql"):
         find_binary("no_such_server_binary")
+
+
+def test_a_free_port_is_one_that_no_connection_is_given_by_the_system() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [free_port() for _ in range(20)]
+    assert len(set(ports)) == len(ports)
+    assert max(ports) < lowest
+
+
+def test_a_port_on_which_any_address_listens_is_not_free() -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.9", port)):
+        assert port not in [free_port() for _ in range(PORTS_OF_A_PART)]
+    with socket.create_server((LOOPBACK, port)):
+        assert port not in [free_port() for _ in range(PORTS_OF_A_PART)]

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from bench.servers import free_port
 from kingdom.errors import Misconfigured, ProgramFailed
 from kingdom.soldiers import mcp_check
 from kingdom.soldiers.mcp_check import answer_limit, check_mcp_server
@@ -60,8 +61,7 @@ def calls_of(server: socket.socket) -> int:
 @asynccontextmanager
 async def serving(manner: str) -> AsyncIterator[str]:
     """Run the server on a free port of this host; yields its address without the path."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    port = free_port()
     quiet = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         sys.executable, SCRIPT, manner, str(port), stdin=quiet, stdout=quiet, stderr=quiet
@@ -106,8 +106,7 @@ async def test_a_server_that_sends_events_tells_its_tools() -> None:
 
 
 async def test_an_address_where_nobody_listens_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    port = free_port()
     for transport in (McpTransport.SSE, McpTransport.STREAMABLE_HTTP):
         url = f"http://me:secret@127.0.0.1:{port}/mcp"
         with pytest.raises(ProgramFailed, match="connection") as failed:

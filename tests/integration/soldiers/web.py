@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.servers import free_port
+
 
 def make_certificate(folder: Path, *names: str) -> Path:
     """Write cert.pem and key.pem, a certificate for some names that is its own authority, and return its path."""
@@ -34,7 +36,7 @@ def server_context(certificate: Path) -> ssl.SSLContext:
 class Web:
     """A server of TLS on several addresses of this machine, with one port; answers each line with its address."""
 
-    port: int = 0
+    port: int = field(default_factory=free_port)
     heard: list[bytes] = field(default_factory=list)
     connections: int = 0
 
@@ -65,7 +67,6 @@ async def serving(certificate: Path, *addresses: str) -> AsyncIterator[Web]:
         for address in addresses:
             server = await asyncio.start_server(web.answer, address, web.port, ssl=server_context(certificate))
             servers.append(server)
-            web.port = server.sockets[0].getsockname()[1]
         yield web
     finally:
         for server in servers:

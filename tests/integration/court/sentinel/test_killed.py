@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.servers import free_port
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.settings import SentinelSettings
 from tests import warm
@@ -41,8 +41,7 @@ async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator
 async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
     site: Site, watch: Watch, backend: BackendUnderTest
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     chance = random.Random(5)
     await site.people("limits", poll_interval=0)
     await site.people("hook", url=f"http://127.0.0.1:{port}{PATH}", secret=SECRET)
