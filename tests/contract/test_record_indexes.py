@@ -74,21 +74,26 @@ async def test_a_record_has_a_value_in_each_index_or_in_none(scene: Scene) -> No
     }
 
 
+@pytest.mark.parametrize("index", ["owner", "team", "city"])
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_changed_value_moves_a_record_and_a_removed_one_takes_it_off_the_list(
-    scene: Scene, *, together: bool
+    scene: Scene, index: str, *, together: bool
 ) -> None:
-    await put(scene, job(1, owner="ann", team="red"), job(2, owner="ann", team="red"))
-    changed = replace(job(1, owner="bob", team="red"), version=1)
-    removed = replace(job(2, owner="ann"), version=1)
+    values = {"owner": "ann", "team": "red", "city": "bonn"}
+    before = values[index]
+    await put(scene, job(1, **values), job(2, **values), job(3, **values))
+    changed = replace(job(1, **{**values, index: "new"}), version=1)
+    removed = replace(job(2, **{name: value for name, value in values.items() if name != index}), version=1)
     for batch in ([changed, removed],) if together else ([changed], [removed]):
         await put(scene, *batch)
-    assert await found(scene, "owner", "ann") == ["j2"]
-    assert await found(scene, "owner", "bob") == ["j1"]
-    assert await found(scene, "team", "red") == ["j1"]
-    async with scene.second() as other, other.transaction() as transaction:
-        listed = await transaction.find(RecordQuery(kind="job", index="team", value="red", descending=True))
-    assert [record.id for record in listed] == ["j1"]
+    assert await found(scene, index, before) == ["j3"]
+    assert await found(scene, index, "new") == ["j1"]
+    for other, value in values.items():
+        if other != index:
+            assert await found(scene, other, value) == ["j1", "j2", "j3"]
+    async with scene.second() as second, second.transaction() as transaction:
+        listed = await transaction.find(RecordQuery(kind="job", index=index, value=before, descending=True))
+    assert [record.id for record in listed] == ["j3"]
 
 
 async def test_an_index_and_a_state_select_together(scene: Scene) -> None:

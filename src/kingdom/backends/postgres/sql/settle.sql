@@ -56,9 +56,9 @@ next_heads AS MATERIALIZED (
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
        WHERE key_row.rewind IS NOT NULL AND e.id = ANY((SELECT ids FROM fenced_lease)::bigint[]) AND e.id > last.id
+         -- A lease is of one stream. A predicate on the stream would let the planner read a whole index of another order.
          AND e.lease_token = (SELECT token FROM fenced_lease) AND e.status = 'PROCESSING'
-         -- `=` on the stream would let the planner read a whole index of another order if the table is nearly empty.
-         AND e.stream IS NOT DISTINCT FROM last.stream AND e.partition_key = last.partition_key
+         AND e.partition_key = last.partition_key
        ORDER BY e.id LIMIT 1) flying ON true
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
