@@ -182,6 +182,7 @@ class RetireHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 async def post_host_drain(call: ApiCall) -> Any:
     """Let a host take no new runs; the runs that it has continue there."""
+    call.visitor.require_general("")
     name = call.path["name"]
     perform = partial(set_drained, host_id=name, drained=True, actor=call.visitor.actor)
     return await act_in_transaction(call.context.bus, call.act("drain", name, "host"), perform)
@@ -189,6 +190,7 @@ async def post_host_drain(call: ApiCall) -> Any:
 
 async def post_host_undrain(call: ApiCall) -> Any:
     """Let a drained host take new runs again."""
+    call.visitor.require_general("")
     name = call.path["name"]
     perform = partial(undrain_host, host_id=name, actor=call.visitor.actor)
     return await act_in_transaction(call.context.bus, call.act("undrain", name, "host"), perform)
@@ -196,6 +198,7 @@ async def post_host_undrain(call: ApiCall) -> Any:
 
 async def post_host_retire(call: ApiCall) -> Any:
     """Declare a host lost now, so that its runs move to other hosts. Do this only when the host no longer runs."""
+    call.visitor.require_general("")
     name = call.path["name"]
     if not call.body.no_longer_runs:
         raise Misconfigured(f"host {name} may still run: confirm with noLongerRuns: true that it does not")
