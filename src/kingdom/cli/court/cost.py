@@ -1,4 +1,4 @@
-"""`kingdom costs`: what the work of the court costs."""
+"""`kingdom cost`: what the work of the court costs."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,8 +20,8 @@ app = typer.Typer(add_completion=False)
 _APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=records.KINDS)
 
 
-@command(app, "costs", result=one(Costs))
-async def costs(
+@command(app, "cost", result=one(Costs))
+async def cost(
     call: CommandCall,
     *,
     days: Annotated[int, typer.Option(min=1, max=DAYS_KEPT, help="How many days to sum, today included.")] = 30,
@@ -31,7 +31,7 @@ async def costs(
     A cost counts on the day on which its assignment ends or waits for a person. Runs that people start themselves are
     not included. The sums are kept for 400 days.
 
-    Example: kingdom costs --days 7
+    Example: kingdom cost --days 7
 
     JSON: {today: {spent, set_aside, limit, status}, month: {spent, forecast}, since, usd, days: [{day, usd}], generals:
     [{name, usd}], repositories: [{name, usd}], models: [{name, usd}]}.
