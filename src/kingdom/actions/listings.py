@@ -96,7 +96,7 @@ async def newest_days(
     state: str | None = None,
     is_wanted: Callable[[Record], bool] = lambda _: True,
 ) -> list[Record]:
-    """Return the newest assignments or petitions, at least `limit` if there are so many.
+    """Return the newest assignments or petitions by id, at least `limit` if there are so many.
 
     Ids of one day are not in the order of time, so the last day is returned completely.
     """
@@ -106,13 +106,15 @@ async def newest_days(
         found += filter(is_wanted, day)
         if len(found) >= limit:
             break
-    return found
+    return sorted(found, key=lambda record: record.id)
 
 
 async def newest_runs_of_days(transaction: Transaction, state: str, limit: int) -> list[Record]:
-    """Return the newest runs of a state, at least `limit` if there are so many."""
+    """Return the newest runs of a state by id, at least `limit` if there are so many."""
     found: list[Record] = []
-    ranges: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    ranges: tuple[tuple[str | None, str, Callable[[str], str]], ...] = (
+        # Only ids that people made up by hand are here.
+        (None, _COURT_END, lambda record_id: record_id),
         (_COURT_END, _COURT_BEGIN, lambda record_id: record_id[: len(RUN_PREFIX) + _DAY_LENGTH]),
         # These ids are in the order of time.
         (_COURT_BEGIN, "", lambda record_id: record_id),
@@ -124,7 +126,7 @@ async def newest_runs_of_days(transaction: Transaction, state: str, limit: int) 
             read += len(day)
             if read >= limit:
                 break
-    return found
+    return sorted(found, key=lambda record: record.id)
 
 
 async def _days_backwards(
