@@ -38,7 +38,20 @@ TASK = "task-20260207-001"
 BUS = frozenset({"bus", "storage"})
 COURT = frozenset(
     {
-        *("init", "doctor", "config", "general", "event", "why", "explain", "simulate", "status", "inbox", "answer"),
+        *(
+            "init",
+            "doctor",
+            "config",
+            "general",
+            "event",
+            "why",
+            "explain",
+            "simulate",
+            "status",
+            "inbox",
+            "answer",
+            "cost",
+        ),
         *("assignment", "petition", "show", "role", "up", "completion"),
     }
 )
@@ -111,6 +124,8 @@ def test_commands_about_runs(desk: Desk, tmp_path: Path) -> None:
         host.logs("host registered")
         desk.end("role", host)
     assert len(desk.ask("host list")) == 2
+    assert desk.ask("host drain", "other")["drained"]
+    assert not desk.ask("host undrain", "other")["drained"]
     assert desk.ask("host retire", "other", "--yes")["status"] == "LOST"
     desk.ask("template delete", "story")
     desk.ask("git delete", "app")
@@ -232,6 +247,7 @@ def test_commands_about_the_court(desk: Desk, tmp_path: Path, monkeypatch: pytes
     asyncio.run(_furnish(tmp_path / "realm"))
     event = _event(desk, tmp_path)
     assert desk.ask("status", code=1)["troubles"]
+    assert desk.ask("cost", "--days", "400")["usd"] == 0
 
     questions = desk.ask("inbox")
     assert sorted("petition_id" in question for question in questions) == [False, True]

@@ -10,6 +10,7 @@ from msgspec import Meta
 from kingdom.access.rights import Right
 
 DEFAULT_ADDRESS = "127.0.0.1:8700"
+COOKIE = "kingdom-session"
 _UNIX = "unix:"
 _Positive = Annotated[float, Meta(gt=0)]
 _PORT_MAX = 65535
@@ -69,10 +70,13 @@ class WebSettings(_WebSection, frozen=True, kw_only=True):
         """Return whether people use https, which a proxy provides."""
         return self.url.startswith("https:")
 
-    @property
-    def cookie_name(self) -> str:
-        """Return the name of the session cookie. Under https, its prefix binds the cookie to this host."""
-        return "__Host-kingdom" if self.is_https else "kingdom-session"
+    def cookie_name(self, port: int) -> str:
+        """Return the name of the session cookie of a server that listens on `port`.
+
+        Under https, its prefix binds the cookie to this host. Without a proxy, servers of several realms on one machine
+        share the cookies of its host name, so the name contains the port.
+        """
+        return "__Host-kingdom" if self.is_https else COOKIE if self.url else f"{COOKIE}-{port}"
 
     def why_unsafe(self) -> str:
         """Return why these settings would expose sessions or trust anyone, or ""."""
@@ -99,6 +103,12 @@ class WebSettings(_WebSection, frozen=True, kw_only=True):
                 names.add(f"[{self.listen.host}]" if ":" in self.listen.host else self.listen.host.lower())
             hosts |= {f"{name}:{port}" for name in names}
         return frozenset(hosts)
+
+    def own_origins(self, port: int) -> frozenset[str]:
+        """Return the values of the header `Origin` that mean this server, which listens on `port`."""
+        url = urlsplit(self.url.lower())
+        own = {f"{url.scheme}://{url.netloc}"} if self.url else set()
+        return frozenset(own | {f"http://{host}" for host in self.own_hosts(port) - {url.netloc}})
 
 
 def parse_address(text: str) -> ListenAddress:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -15,11 +15,14 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.court.general.context import run_id_of_root
 from kingdom.errors import MalformedRequest
-from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS
 
 _T = TypeVar("_T")
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+# The length of task-20261115, with which the ids of assignments and petitions begin.
+_DAY_LENGTH = len("task-20261115")
+_RECORDS_AT_ONCE = 100
 # The ids of Generals' runs are between these two. All other ids sort before them.
 _COURT_BEGIN, _COURT_END = run_id_of_root("task-"), run_id_of_root("task.")
 
@@ -83,6 +86,74 @@ async def newest_runs(
     page = merged[:limit]
     following = _write_cursor({**cursors, **{place: each.id for place, each in page}}) if len(merged) > limit else None
     return RecordPage([each for _, each in page if each.state != DELETED], following)
+
+
+async def newest_days(
+    transaction: Transaction,
+    kind: RecordKind,
+    limit: int,
+    *,
+    state: str | None = None,
+    is_wanted: Callable[[Record], bool] = lambda _: True,
+) -> list[Record]:
+    """Return the newest assignments or petitions by id, at least `limit` if there are so many.
+
+    Ids of one day are not in the order of time, so the last day is returned completely.
+    """
+    found: list[Record] = []
+    days = _days_backwards(transaction, kind, state, None, "", lambda record_id: record_id[:_DAY_LENGTH])
+    async for day in days:
+        found += filter(is_wanted, day)
+        if len(found) >= limit:
+            break
+    return sorted(found, key=lambda record: record.id)
+
+
+async def newest_runs_of_days(transaction: Transaction, state: str, limit: int) -> list[Record]:
+    """Return the newest runs of a state by id, at least `limit` if there are so many."""
+    found: list[Record] = []
+    ranges: tuple[tuple[str | None, str, Callable[[str], str]], ...] = (
+        # Only ids that people made up by hand are here.
+        (None, _COURT_END, lambda record_id: record_id),
+        (_COURT_END, _COURT_BEGIN, lambda record_id: record_id[: len(RUN_PREFIX) + _DAY_LENGTH]),
+        # These ids are in the order of time.
+        (_COURT_BEGIN, "", lambda record_id: record_id),
+    )
+    for begin, end, group in ranges:
+        read = 0
+        async for day in _days_backwards(transaction, WORKFLOWS, state, begin, end, group):
+            found += day
+            read += len(day)
+            if read >= limit:
+                break
+    return sorted(found, key=lambda record: record.id)
+
+
+async def _days_backwards(
+    transaction: Transaction,
+    kind: RecordKind,
+    state: str | None,
+    begin: str | None,
+    end: str,
+    group: Callable[[str], str],
+) -> AsyncIterator[list[Record]]:
+    """Yield the records of each group of ids between `begin` and `end`, the last ids first."""
+    day: list[Record] = []
+    while True:
+        query = RecordQuery(kind=kind.name, state=state, after=begin, limit=_RECORDS_AT_ONCE, descending=True)
+        page = await transaction.find(query)
+        for record in page:
+            if record.id < end:
+                break
+            if day and group(day[-1].id) != group(record.id):
+                yield day
+                day = []
+            day.append(record)
+        if len(page) < _RECORDS_AT_ONCE or page[-1].id < end:
+            break
+        begin = page[-1].id
+    if day:
+        yield day
 
 
 def run_general(records: list[Record], general: str) -> list[Workflow]:

@@ -110,6 +110,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: HostStatus
     slots: int
     busy: int
+    drained: bool = False
 
 
 class ParkedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +172,7 @@ async def read_status(bus: Bus, operations: Operations, sources: StatusSources) 
             at=now,
             health=await _health(transaction, now, king),
             roles=_roles(await last_heartbeats(transaction, sources.store), now, sources),
-            money=_money(money, sources.settings),
+            money=summarize_money(money, sources.settings),
             slots=await _slots(transaction, now, king),
             undecided=sum(row.pending for row in streams if row.stream == EVENT_STREAM.name),
             waiting=await _waiting(transaction, now, king),
@@ -241,7 +242,8 @@ def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSou
     return tuple(found)
 
 
-def _money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
+def summarize_money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
+    """Return the daily budget as people see it."""
     status = status_of(money.spent, money.limit, settings.budget)
     return MoneySummary(spent=float(money.spent), set_aside=float(money.held), limit=float(money.limit), status=status)
 
@@ -319,7 +321,7 @@ async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, .
 
 def _host(record: Record) -> HostSummary:
     host = read_document(record.doc, Host)
-    return HostSummary(name=host.id, status=host.status, slots=host.slots, busy=host.busy)
+    return HostSummary(name=host.id, status=host.status, slots=host.slots, busy=host.busy, drained=host.drained)
 
 
 def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trouble]:
@@ -345,6 +347,8 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
     soldiers_run = any(each.is_well for each in status.roles if each.role == SOLDIERS)
     if soldiers_run and not _is_a_host_up(status):
         yield Trouble(what="no machine runs agents", command="kingdom host list")
+    elif status.hosts and all(host.drained for host in status.hosts if host.status is HostStatus.UP):
+        yield Trouble(what="every machine that runs agents is drained", command="kingdom host undrain NAME")
 
 
 def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:

@@ -3,7 +3,6 @@
 import hmac
 import socket
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -65,10 +64,14 @@ class AccessCheck:
     async def _identify(self, request: web.Request, token: str | None) -> Visitor:
         if token is not None:
             return await self._by_secret(TOKEN, token)
-        if secret := request.cookies.get(self.settings.cookie_name):
+        # A proxy knows who sits there now; a session may be older.
+        name = self._name_by_proxy(request)
+        if self.settings.proxy and name in self.settings.proxy.people:
+            return Visitor(name=name, rights=self.settings.proxy.people[name], credential="proxy")
+        if secret := request.cookies.get(self.settings.cookie_name(self.port)):
             return await self._by_secret(SESSION, secret)
-        if person := self._person_of_proxy(request):
-            return person
+        if name:
+            raise NotSignedIn(f"{name} has no rights here: add the name to web.proxy.people in kingdom.yaml")
         raise NotSignedIn(_SIGN_IN_HINT)
 
     async def _by_secret(self, kind: CredentialKind, secret: str) -> Visitor:
@@ -78,15 +81,11 @@ class AccessCheck:
             raise NotSignedIn(f"this {kind.name} is unknown, revoked or expired: {_SIGN_IN_HINT}")
         return visitor_of(kind, found[1])
 
-    def _person_of_proxy(self, request: web.Request) -> Visitor | None:
-        """Return the person whom a trusted proxy names, with the rights of the settings."""
-        proxy = self.settings.proxy
-        name = request.headers.get(proxy.header, "") if proxy else ""
-        if proxy is None or not name or not (_is_unix_socket(request) or self._knows_secret(request)):
-            return None
-        if name not in proxy.people:
-            raise NotSignedIn(f"{name} has no rights here: add the name to web.proxy.people in kingdom.yaml")
-        return Visitor(name=name, rights=proxy.people[name], credential="proxy")
+    def _name_by_proxy(self, request: web.Request) -> str:
+        """Return the name of the person whom a trusted proxy names, or ""."""
+        if self.settings.proxy is None or not (_is_unix_socket(request) or self._knows_secret(request)):
+            return ""
+        return request.headers.get(self.settings.proxy.header, "")
 
     def _knows_secret(self, request: web.Request) -> bool:
         expected = self.settings.proxy.secret if self.settings.proxy else ""
@@ -109,9 +108,7 @@ class AccessCheck:
             if site != "same-origin":
                 raise Refused(f"this request comes from another site (Sec-Fetch-Site: {site}), so it is refused")
             return
-        origin = urlsplit(request.headers.get("Origin", ""))
-        scheme = urlsplit(self.settings.url).scheme if origin.netloc == urlsplit(self.settings.url).netloc else "http"
-        if origin.scheme != scheme or origin.netloc.lower() not in self.settings.own_hosts(self.port):
+        if request.headers.get("Origin", "").lower() not in self.settings.own_origins(self.port):
             raise Refused("a request that changes something needs Sec-Fetch-Site: same-origin, our Origin, or a token")
 
 

@@ -1,5 +1,6 @@
 """Every route with its right, and the application that serves them."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,6 +21,8 @@ from kingdom.web.routes import API, API_ROUTES
 from kingdom.web.stream import STREAM, LogStream
 
 BODY_MAX = 1024 * 1024
+# A client that sends its body more slowly would occupy the server.
+BODY_SECONDS = 30.0
 _PATH_PART_MAX = 200
 _KEY_MAX = 200
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,7 +58,7 @@ def create_app(context: WebContext, access: AccessCheck, metrics: WebMetrics, st
 def _handler(route: ApiRoute, context: WebContext, access: AccessCheck) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         visitor = await access.admit(request, route.right)
-        raw = await request.read() if route.method != "GET" else b""
+        raw = await _read_raw(request) if route.method != "GET" else b""
         call = ApiCall(
             context=context,
             visitor=visitor,
@@ -92,8 +95,8 @@ def _guard(access: AccessCheck, metrics: WebMetrics) -> Any:
 
 async def _answer(request: web.Request, handler: _Handler, access: AccessCheck) -> web.StreamResponse:
     try:
+        _refuse_unstorable_head(request)
         access.check_address(request)
-        _refuse_unstorable_address(request)
         return await handler(request)
     except KingdomError as error:
         return error_response(error)
@@ -106,13 +109,26 @@ async def _answer(request: web.Request, handler: _Handler, access: AccessCheck) 
         return failure_response()
 
 
-def _refuse_unstorable_address(request: web.Request) -> None:
+def _refuse_unstorable_head(request: web.Request) -> None:
+    for name, value in request.headers.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise MalformedRequest(f"the header {name!a} is not text in UTF-8: correct it") from None
     parts = (*request.match_info.values(), *request.query.values(), *request.query)
     if any(len(part) > _PATH_PART_MAX for part in request.match_info.values()):
         raise MalformedRequest(f"a part of the path is longer than {_PATH_PART_MAX} characters: use a whole id")
     if len(request.headers.get("Idempotency-Key", "")) > _KEY_MAX:
         raise MalformedRequest(f"the Idempotency-Key is longer than {_KEY_MAX} characters: use a UUID")
     refuse_unstorable("the address", {"parts": list(parts)})
+
+
+async def _read_raw(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason="The body did not arrive in time") from None
 
 
 def _read_query(request: web.Request, kind: type[msgspec.Struct] | None) -> Any:

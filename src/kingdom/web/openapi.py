@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kingdom.access.settings import COOKIE
 from kingdom.views.json_schemas import output_schemas
 from kingdom.web.failures import ApiError
 from kingdom.web.route import ApiRoute, Audience
@@ -22,6 +23,7 @@ _ERRORS = {
     401: "The session or token is missing, unknown, revoked or expired.",
     403: "The right is missing, or the request comes from another site.",
     404: "There is no such thing.",
+    408: "The request did not arrive in time.",
     409: "The current state does not allow the request.",
     413: "The request is too large.",
     500: "The server failed.",
@@ -66,7 +68,7 @@ def document() -> bytes:
             "schemas": {**body_shapes, **shapes},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "kingdom-session"},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
             },
         },
     }
@@ -122,7 +124,7 @@ def _failures(route: ApiRoute) -> Iterator[tuple[str, Any]]:
     if _PARAMETER.search(route.path):
         statuses |= {404, 502}
     if route.method != "GET":
-        statuses |= {404, 409, 413, 502}
+        statuses |= {404, 408, 409, 413, 502}
     for status in sorted(statuses):
         schema = {"$ref": f"{_COMPONENTS}{ApiError.__name__}"}
         yield str(status), {"description": _ERRORS[status], "content": {_JSON: {"schema": schema}}}

@@ -1,5 +1,6 @@
 """What a route is, and the request that its function gets."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,7 @@ from kingdom.storage.run_texts import RunTexts
 
 _T = TypeVar("_T")
 PAGE_MAX = 200
+_DIFFS_AT_ONCE = 2
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 Text = Annotated[str, Meta(max_length=20_000)]
 Words = Annotated[str, Meta(min_length=1, max_length=2_000)]
@@ -69,6 +71,8 @@ class WebContext:
     web: WebSettings
     directory: Path
     clock: Callable[[], datetime] = utc_now
+    # A diff can take a process of git and megabytes, so only a few are made at the same time.
+    diff_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_DIFFS_AT_ONCE))
 
     @property
     def generals_directory(self) -> Path:

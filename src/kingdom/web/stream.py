@@ -27,6 +27,8 @@ _PING_SECONDS = 15.0
 # A client that takes none of its data for this long is dropped.
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 5.0
+# Each stream takes a file descriptor, of which a process often has 1024.
+_CLIENTS_MAX = 800
 # Data is written in pieces of about this size, so that a slow line only has to take one piece in time.
 _PIECE_BYTES = 32 << 10
 _RETRY_MS = 1000
@@ -94,7 +96,9 @@ class LogStream:
         buffer: int = _BUFFER_ENTRIES,
         ping_seconds: float = _PING_SECONDS,
         write_seconds: float = _WRITE_SECONDS,
+        clients_max: int = _CLIENTS_MAX,
     ) -> None:
+        self._clients_max = clients_max
         self._feed = LogFeed(operations, buffer=buffer, on_entry=self._observe)
         self._revoked_session = revoked_session
         self._ping_seconds = ping_seconds
@@ -157,6 +161,8 @@ class LogStream:
     async def _connected(self, request: web.Request, session: StreamSession) -> AsyncIterator[_OpenStream]:
         if self._stopping:
             raise Unavailable("the server is stopping: connect again")
+        if len(self._connections) >= self._clients_max:
+            raise Unavailable(f"this server has {self._clients_max} open streams: close some, or start another server")
         connection = _OpenStream(session, request.transport)
         self._connections.add(connection)
         self._idle.clear()

@@ -1,5 +1,6 @@
 """Who gets in: every route needs its right, and every known trick is refused."""
 
+import asyncio
 import io
 import re
 from collections.abc import AsyncIterator
@@ -10,10 +11,12 @@ import pytest
 
 from kingdom.access.rights import Right
 from kingdom.access.settings import ProxySettings, WebSettings
+from kingdom.web import app
 from kingdom.web.app import ROUTES
 from kingdom.web.route import ApiRoute, Audience
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.web.site import Site, serving
+from tests.patience import PATIENCE_SECONDS
 
 UNKNOWN = "6f1c2f3a-0000-7000-8000-000000000000"
 FILES = "files"
@@ -92,8 +95,8 @@ async def test_an_invite_signs_in_once_and_its_session_ends_with_signing_out(sit
 
 
 async def test_signing_in_gives_a_new_session_whatever_cookie_the_browser_had(site: Site) -> None:
-    planted = "kingdom-session=ks_planted-by-an-attacker"
-    secret = await site.invite("dana")
+    secret, cookie = await site.invite("dana"), (await site.signs_in("eve")).partition("=")[0]
+    planted = f"{cookie}=ks_planted-by-an-attacker"
     reply = await site.post("/api/v1/session", {"secret": secret}, Cookie=planted, Sec_Fetch_Site="same-origin")
     assert reply.status == 200
     assert reply.headers["Set-Cookie"].partition(";")[0] != planted
@@ -105,7 +108,8 @@ async def test_signing_in_gives_a_new_session_whatever_cookie_the_browser_had(si
 async def test_an_invite_is_no_session_and_no_token(site: Site) -> None:
     secret = await site.invite("dana")
     assert (await site.get("/api/v1/me", Authorization=f"Bearer {secret}")).status == 401
-    assert (await site.get("/api/v1/me", Cookie=f"kingdom-session={secret}")).status == 401
+    cookie = (await site.signs_in("eve")).partition("=")[0]
+    assert (await site.get("/api/v1/me", Cookie=f"{cookie}={secret}")).status == 401
 
 
 @pytest.mark.parametrize(
@@ -116,6 +120,7 @@ async def test_an_invite_is_no_session_and_no_token(site: Site) -> None:
         {"Sec_Fetch_Site": "none"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {},
     ],
     ids=str,
@@ -202,6 +207,37 @@ async def test_an_administrator_cannot_give_more_than_the_own_rights(site: Site)
     assert (await admin.post("/api/v1/tokens", {"name": "robot", "may": ["look"]})).status == 409
     limited = site.bearing(await site.token("limited", generals=("gen-pr",)))
     assert (await limited.post("/api/v1/invites", {"name": "dana", "may": ["act"]})).status == 403
+    assert (await limited.send("DELETE", "/api/v1/tokens/admin")).status == 403
+    assert (await limited.send("DELETE", "/api/v1/tokens/limited")).status == 200
+
+
+async def test_an_administrator_of_one_general_cannot_take_hosts_away_from_others(site: Site) -> None:
+    limited = site.bearing(await site.token("limited", generals=("gen-pr",)))
+    for act in ("drain", "undrain", "retire"):
+        reply = await limited.post(f"/api/v1/hosts/box/{act}", {"noLongerRuns": True} if act == "retire" else None)
+        assert (reply.status, reply.document["code"]) == (403, "not_allowed"), act
+
+
+async def test_servers_of_two_realms_on_one_machine_do_not_overwrite_each_others_sessions(
+    site: Site, tmp_path: Path
+) -> None:
+    backend = BACKENDS[FILES](str(tmp_path / "another"))
+    async with serving(backend, tmp_path) as other:
+        cookies = [await site.signs_in("dana"), await other.signs_in("dana")]
+        assert len({cookie.partition("=")[0] for cookie in cookies}) == 2
+        for each in (site, other):
+            assert (await each.get("/api/v1/me", Cookie="; ".join(cookies))).status == 200
+    backend.close()
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
+    host, _, port = site.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /api/v1/session HTTP/1.1\r\nHost: {host}:{port}\r\nSec-Fetch-Site: same-origin\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
+    writer.close()
 
 
 async def test_every_response_has_the_headers_that_keep_a_browser_safe(site: Site) -> None:
@@ -232,6 +268,10 @@ async def test_a_header_of_a_proxy_counts_only_with_its_secret(realm: Path, tmp_
         assert (await site.send("DELETE", "/api/v1/session", **trusted)).status == 403
         stranger = {"X_Forwarded_User": "mallory", "X_Kingdom_Proxy_Secret": PROXY.secret}
         assert (await site.get("/api/v1/me", **stranger)).status == 401
+        # A session of another person, or one that has ended, does not count against the proxy.
+        for cookie in (await site.signs_in("eve"), "kingdom-session-1=ks_ended"):
+            assert (await site.get("/api/v1/me", Cookie=cookie, **trusted)).document["name"] == "dana"
+        assert (await site.get("/api/v1/me", Cookie=await site.signs_in("eve"), **stranger)).document["name"] == "eve"
     backend.close()
 
 

@@ -135,6 +135,16 @@ async def test_a_server_that_stops_tells_its_clients_to_come_back(bus: Bus) -> N
             assert refused.status == 503
 
 
+async def test_a_stream_too_many_is_refused_and_the_others_go_on(bus: Bus) -> None:
+    stream = stream_of(bus, clients_max=2)
+    async with serving(stream) as url, connected(url) as first, connected(url):
+        async with connected(url) as third:
+            assert third.status == 503
+        await block(first)
+        await append(bus, "TaskStarted")
+        assert '"type":"TaskStarted"' in (await block(first))[-1]
+
+
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_revoking_a_session_closes_its_streams(bus: Bus, where: str) -> None:
     def revoked(entry: LogEntry) -> str | None:

@@ -50,3 +50,18 @@ def test_a_server_on_every_address_answers_only_to_its_own_names() -> None:
     settings = WebSettings(address="0.0.0.0:9000", url="https://kingdom.example")
     assert settings.own_hosts(9000) == {"kingdom.example", "localhost:9000", "127.0.0.1:9000", "[::1]:9000"}
     assert WebSettings(address="192.0.2.7:9000", insecure=True).own_hosts(9000) >= {"192.0.2.7:9000"}
+
+
+def test_only_our_own_origins_count_each_with_its_scheme() -> None:
+    behind = WebSettings(address="127.0.0.1:9000", url="https://Kingdom.example/")
+    assert behind.own_origins(9000) >= {"https://kingdom.example", "http://127.0.0.1:9000"}
+    assert "http://kingdom.example" not in behind.own_origins(9000)
+    assert "https://127.0.0.1:9000" not in behind.own_origins(9000)
+
+
+def test_the_name_of_the_cookie_differs_between_ports_and_not_between_servers_behind_one_address() -> None:
+    assert WebSettings().cookie_name(8700) != WebSettings().cookie_name(8701)
+    for url in ("https://kingdom.example", "http://kingdom.example"):
+        behind = WebSettings(url=url)
+        assert behind.cookie_name(8700) == behind.cookie_name(8701)
+    assert WebSettings(url="https://kingdom.example").cookie_name(1).startswith("__Host-")

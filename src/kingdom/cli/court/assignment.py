@@ -5,14 +5,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kingdom.bus.record import RecordQuery
+from kingdom.actions.listings import newest_days
 from kingdom.cli.court.declarations import COURT
 from kingdom.cli.framework.command import CommandCall, Limit, command
 from kingdom.cli.framework.json_result import array, one
 from kingdom.cli.framework.workflow_ids import resolve_id
 from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ASSIGNMENTS, load
-from kingdom.workflow.records import each_record
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="List and show what the King assigned to Generals.")
 
@@ -33,11 +32,14 @@ async def list_(
     workflow_id, retries, reason, budget_usd, cost_usd, started_at, ended_at}.
     """
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        records = [
-            record async for record in each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name, state=status))
-        ]
-    found = [task for task in call.readable(records, Assignment) if general in ("", task.target_general)]
-    shown = sorted(found, key=lambda task: task.sort_key)[-limit:]
+        records = await newest_days(
+            transaction,
+            ASSIGNMENTS,
+            limit,
+            state=status,
+            is_wanted=lambda record: general in ("", record.doc.get("target_general")),
+        )
+    shown = sorted(call.readable(records, Assignment), key=lambda task: task.sort_key)[-limit:]
     if call.output.json:
         call.output.document(shown)
     elif shown:

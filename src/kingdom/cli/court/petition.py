@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kingdom.actions.listings import newest_days
 from kingdom.actions.petitions import (
     irreversible_effects,
     kept_petition_ids,
@@ -152,8 +153,7 @@ async def _petitions_of_run(
 
 async def _all_petitions(call: CommandCall, bus: Bus, limit: int) -> list[tuple[Petition, bool]]:
     async with bus.transaction() as transaction:
-        known = [record async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name))]
-        found = call.readable(known, Petition)
+        found = call.readable(await newest_days(transaction, PETITIONS, limit), Petition)
         newest = sorted(found, key=lambda petition: petition.created_at)[-limit:]
         return await with_left_behind(transaction, newest, call.note_unreadable)
 

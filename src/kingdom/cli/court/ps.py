@@ -7,6 +7,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kingdom.actions.listings import newest_days, newest_runs_of_days
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.cli.framework.command import CommandCall, Limit, application_for_any_stream, command
@@ -50,7 +51,7 @@ async def ps(
 
         async def look() -> _ProcessList:
             async with bus.transaction() as transaction:
-                entries = (await _entries(call, transaction, every=every))[-limit:]
+                entries = (await _entries(call, transaction, limit, every=every))[-limit:]
                 waiting = RecordQuery(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
                 needs_hint = not entries and not call.output.json
                 return _ProcessList(entries, events_wait=needs_hint and bool(await transaction.find(waiting)))
@@ -69,10 +70,10 @@ async def ps(
         print_state(call.output, await look(), view, document)
 
 
-async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) -> list[ProcessEntry]:
+async def _entries(call: CommandCall, transaction: Transaction, limit: int, *, every: bool) -> list[ProcessEntry]:
     """Return the entries by age, each run after the newest assignment that it belongs to."""
-    assignments = call.readable(await _records(transaction, ASSIGNMENTS, every=every), Assignment)
-    runs = call.readable(await _records(transaction, WORKFLOWS, every=every), Workflow)
+    assignments = call.readable(await _records(transaction, ASSIGNMENTS, limit, every=every), Assignment)
+    runs = call.readable(await _records(transaction, WORKFLOWS, limit, every=every), Workflow)
     groups = [(workflow.created_at, [_run_entry(workflow)]) for workflow in runs]
     entries_of_run = {entries[0].id: entries for _, entries in groups}
     for assignment in sorted(assignments, key=lambda one: one.sort_key, reverse=True):
@@ -84,13 +85,17 @@ async def _entries(call: CommandCall, transaction: Transaction, *, every: bool) 
     return [entry for _, entries in sorted(groups, key=lambda group: group[0]) for entry in entries]
 
 
-async def _records(transaction: Transaction, kind: RecordKind, *, every: bool) -> list[Record]:
-    wanted = [state for state in kind.directories if state != DELETED and (every or state not in kind.final)]
-    return [
-        record
-        for state in wanted
-        async for record in each_record(transaction, RecordQuery(kind=kind.name, state=state))
-    ]
+async def _records(transaction: Transaction, kind: RecordKind, limit: int, *, every: bool) -> list[Record]:
+    """Return all records that have not ended and, with `every`, the newest ones that have."""
+    found: list[Record] = []
+    for state in kind.directories:
+        if state not in kind.final:
+            found += [record async for record in each_record(transaction, RecordQuery(kind=kind.name, state=state))]
+        elif every and kind is WORKFLOWS and state != DELETED:
+            found += await newest_runs_of_days(transaction, state, limit)
+        elif every and kind is ASSIGNMENTS:
+            found += await newest_days(transaction, kind, limit, state=state)
+    return found
 
 
 def _run_entry(workflow: Workflow) -> ProcessEntry:

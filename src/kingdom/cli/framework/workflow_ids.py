@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kingdom.actions.listings import newest_days
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document
 from kingdom.clock import utc_now
@@ -37,6 +38,8 @@ _IDS_SHOWN = 10
 # run, so the newest of these runs is the result only if it was created in the second half of the period. Otherwise all
 # runs are read.
 _RECENT = timedelta(days=28)
+# The creation time of an unreadable record.
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -64,14 +67,17 @@ async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> s
     if await transaction.get(kind.name, text):
         return text
     if text == LAST:
-        newest = await _latest(each_record(transaction, RecordQuery(kind=kind.name)))
-        return newest.id if newest else text
+        if kind is ASSIGNMENTS:
+            found = await newest_days(transaction, kind, 1, is_wanted=lambda record: age_key(record)[0] > _UNKNOWN)
+        else:
+            found = [record async for record in each_record(transaction, RecordQuery(kind=kind.name))]
+        return max(found, key=age_key).id if found else text
     prefix = ID_PREFIXES[kind.name]
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for begun in (text, prefix + text):
         page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_IDS_SHOWN + 1))
-        found |= {record.id: record.state for record in page if record.id.startswith(begun)}
-    return choose_id(text, found, prefix=prefix) if found else text
+        states |= {record.id: record.state for record in page if record.id.startswith(begun)}
+    return choose_id(text, states, prefix=prefix) if states else text
 
 
 async def _newest(transaction: Transaction) -> Record | None:
@@ -119,7 +125,7 @@ def age_key(record: Record) -> tuple[datetime, str]:
         return msgspec.convert(made, _Moment), record.id
     except msgspec.ValidationError:
         # An unreadable record must not count as the newest.
-        return datetime.min.replace(tzinfo=UTC), record.id
+        return _UNKNOWN, record.id
 
 
 async def _run_for(transaction: Transaction, assignment_id: str) -> Record | None:

@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from kingdom.actions.hosts import host_of
+from kingdom.actions.listings import newest_runs_of_days
 from kingdom.actions.runs import to_details
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor, LogEntry
@@ -26,7 +27,7 @@ from kingdom.workflow.model.run.work import Work
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.reactions import engine
-from kingdom.workflow.records import DELETED, WORKFLOWS, each_record
+from kingdom.workflow.records import DELETED, WORKFLOWS
 
 app = typer.Typer()
 _POLL_SECONDS = 0.5
@@ -51,7 +52,7 @@ async def list_(
         found = [
             record
             for state in (*wanted, *((DELETED,) if every else ()))
-            async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=state))
+            for record in await newest_runs_of_days(transaction, state, limit + 1)
             if state != DELETED or record.doc.get("status") in wanted
         ]
         is_empty = not found and not await transaction.find(RecordQuery(kind=WORKFLOWS.name, limit=1))
@@ -61,7 +62,7 @@ async def list_(
     elif shown:
         call.output.console.print(list_view(shown))
         if len(found) > limit:
-            call.output.note(f"{len(found) - limit} older one(s) are not shown: add --limit {len(found)}")
+            call.output.note(f"Older runs are not shown: add --limit {2 * limit}")
     elif not is_empty:
         call.output.say("There are no runs that match; --all includes deleted ones.")
     else:

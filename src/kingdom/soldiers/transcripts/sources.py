@@ -11,7 +11,8 @@ from kingdom.soldiers.transcripts.copier import RUN_BYTES_MAX
 from kingdom.storage.run_texts import RunTexts, TextExtent
 from kingdom.workflow.model.run.work import SOLDIER_PREFIX
 
-_PIECES_AT_ONCE = 128
+# A piece has up to 64 KiB, so these are enough for a page of a busy agent. A slow agent writes many small pieces.
+_FIRST_PIECES, _PIECES_AT_ONCE = 8, 128
 _MEBIBYTE = 1 << 20
 
 
@@ -109,10 +110,13 @@ class StoredTranscript(TranscriptSource):
         return words
 
     async def _read_bytes(self, after: int, at_most: int) -> tuple[int, bytes]:
-        """Return at least `at_most` bytes up to the end of a line, if there are so many, and their offset."""
-        start, end, data = after, after, bytearray()
+        """Return about `at_most` bytes, and at least to the end of a line if there is one, and their offset.
+
+        If the pieces are small, fewer bytes are returned, so that a page costs two statements.
+        """
+        start, end, data, limit = after, after, bytearray(), _FIRST_PIECES
         while True:
-            pieces = await self._texts.read(self._run, self._soldier, end, _PIECES_AT_ONCE)
+            pieces = await self._texts.read(self._run, self._soldier, end, limit)
             for piece in pieces:
                 if piece.start > end:
                     # Earlier pieces are older than their retention.
@@ -120,8 +124,10 @@ class StoredTranscript(TranscriptSource):
                     data.clear()
                 data += piece.content[end - piece.start :]
                 end = piece.end
-            if len(pieces) < _PIECES_AT_ONCE or (len(data) >= at_most and b"\n" in data):
+            is_enough = len(data) >= at_most or limit == _PIECES_AT_ONCE
+            if len(pieces) < limit or (is_enough and b"\n" in data):
                 return start, bytes(data)
+            limit = _PIECES_AT_ONCE
 
 
 def is_full(extents: dict[str, TextExtent]) -> bool:

@@ -25,6 +25,7 @@ from kingdom.access.credentials import (
 )
 from kingdom.access.rights import Right
 from kingdom.bus.port import Transaction
+from kingdom.web.access import ACCESS
 from kingdom.web.route import ApiCall, Empty, Page, PageQuery
 from kingdom.web.stream import STREAM
 from kingdom.workflow.records import run_transaction
@@ -142,10 +143,8 @@ async def delete_sessions(call: ApiCall) -> Page[Credential]:
 def session_cookie(call: ApiCall, secret: str, lasts: timedelta) -> str:
     """Return the value of the header Set-Cookie."""
     settings = call.context.web
-    secure = "; Secure" if settings.is_https else ""
-    return (
-        f"{settings.cookie_name}={secret}; Max-Age={int(lasts.total_seconds())}; Path=/; HttpOnly; SameSite=Lax{secure}"
-    )
+    name, secure = settings.cookie_name(call.request.app[ACCESS].port), "; Secure" if settings.is_https else ""
+    return f"{name}={secret}; Max-Age={int(lasts.total_seconds())}; Path=/; HttpOnly; SameSite=Lax{secure}"
 
 
 async def _list(call: ApiCall, kind: CredentialKind) -> Page[Credential]:
@@ -159,18 +158,24 @@ async def _list(call: ApiCall, kind: CredentialKind) -> Page[Credential]:
 async def _issue(call: ApiCall, kind: CredentialKind, grant: Grant) -> IssuedSecret:
     for right in grant.may:
         call.visitor.require(right)
-    for general in grant.generals or ("",):
-        call.visitor.require_general(general)
+    _require_generals(call, grant.generals)
     now: datetime = call.context.clock()
     act = partial(issue, kind=kind, grant=grant, by=call.visitor.actor, now=now)
     secret, credential = await run_transaction(call.context.bus, act)
     return IssuedSecret(secret=secret, credential=credential)
 
 
+def _require_generals(call: ApiCall, generals: tuple[str, ...]) -> None:
+    """Refuse an administrator of some Generals a credential that can do more."""
+    for general in generals or ("",):
+        call.visitor.require_general(general)
+
+
 async def _revoke(call: ApiCall, kind: CredentialKind, name: str) -> Page[Credential]:
     async def act(transaction: Transaction) -> list[Credential]:
         found = await get_by_name(transaction, kind, name)
         for each in found:
+            _require_generals(call, each.generals)
             await revoke(transaction, kind, each, by=call.visitor.actor)
         return found
 

@@ -20,6 +20,8 @@ from kingdom.workflow.model.run.checkpoint import Checkpoint
 from kingdom.workflow.model.run.workflow import Workflow
 
 _PART_BYTES = 256 << 10
+# An entry of the log can cost a statement.
+_PART_ENTRIES = 50
 _OFFSET_MAX = 1 << 53
 
 
@@ -69,12 +71,12 @@ async def list_transcript(call: ApiCall) -> TranscriptPart:
         raise NotFound(f"workflow {workflow.id} has no soldier {query.soldier!r}: `soldiers` of its transcript has all")
     # The last entries are readable before the session is over, so a part that is read after this check misses none.
     is_over = LogSubject(workflow, soldier=session.soldier if session else "").is_over(workflow)
-    end, items, notes = await _read(call, workflow, session, logged) if session else (0, [], [])
+    end, items, notes = await _read(call, workflow, session, logged) if session else (query.after, [], [])
     return TranscriptPart(
         soldier=session.soldier if session else "",
         soldiers=[each.soldier for each in sessions],
         items=items,
-        next=None if is_over and not items else end,
+        next=None if is_over and end == query.after else end,
         notes=notes,
     )
 
@@ -83,14 +85,16 @@ async def list_diffs(call: ApiCall) -> Page[TreeDiff]:
     """List the changes of a run in each checkout. On another machine, they reach to the last checkpoint."""
     workflow = await lifecycle.show(call.context.bus, call.path["id"])
     since = _find_checkpoint(workflow, call.query.since) if call.query.since else None
-    return _bounded(await _diffs(call).current(workflow, since))
+    async with call.context.diff_slots:
+        return _bounded(await _diffs(call).current(workflow, since))
 
 
 async def list_checkpoint_diffs(call: ApiCall) -> Page[TreeDiff]:
     """List the changes of a checkpoint in each checkout."""
     workflow = await lifecycle.show(call.context.bus, call.path["id"])
     point = _find_checkpoint(workflow, call.path["checkpoint"])
-    return _bounded(await _diffs(call).of_checkpoint(workflow, point, call.query.since))
+    async with call.context.diff_slots:
+        return _bounded(await _diffs(call).of_checkpoint(workflow, point, call.query.since))
 
 
 async def _read(
@@ -100,10 +104,7 @@ async def _read(
     after: int = call.query.after
     await locate(call.context.bus, call.context.texts, session, workflow)
     if session.source is None:
-        # The offset of an entry of the log is its number in the session.
-        about = [entry for soldier, entry in with_soldiers(logged, {}) if soldier == session.soldier]
-        found = [await to_transcript_entry(call.context.bus, workflow, entry) for entry in about[after:]]
-        return len(about), [_line(session, None, entry) for entry in found if entry], [session.why_from_log]
+        return await _read_from_log(call, workflow, session, logged)
     page = await session.source.read(after, _PART_BYTES)
     while not page.entries and page.next_offset > after:
         # Lines that cannot be read are skipped.
@@ -111,6 +112,21 @@ async def _read(
         page = await session.source.read(after, _PART_BYTES)
     lines = [_line(session, end, entry) for entry, end in zip(page.entries, page.ends, strict=True)]
     return page.next_offset, lines, await session.source.missing_parts(session.place)
+
+
+async def _read_from_log(
+    call: ApiCall, workflow: Workflow, session: RunSession, logged: Sequence[LogEntry]
+) -> tuple[int, list[TranscriptLine], list[str]]:
+    """Return a part of what the log has of a session, whose offsets are the numbers of its entries."""
+    about = [entry for soldier, entry in with_soldiers(logged, {}) if soldier == session.soldier]
+    end, lines = call.query.after, list[TranscriptLine]()
+    for entry in about[end:]:
+        end += 1
+        if shown := await to_transcript_entry(call.context.bus, workflow, entry):
+            lines.append(_line(session, None, shown))
+        if len(lines) == _PART_ENTRIES:
+            break
+    return end, lines, [session.why_from_log]
 
 
 def _line(session: RunSession, end: int | None, entry: dict[str, object]) -> TranscriptLine:
