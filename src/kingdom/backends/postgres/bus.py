@@ -191,6 +191,7 @@ class PostgresBus(Bus):
         self._leases.settle(transaction.changes.settlements.values())
         copies = transaction.changes.copies.values()
         self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
+        self._wakeups.left_due(transaction.streams_with_due)
         transaction.run_after_commit()
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
@@ -266,7 +267,8 @@ class PostgresBus(Bus):
         has_suspect = bool(deliveries) and deliveries[0].suspect
         full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
-        self._wakeups.claimed(stream, full=full)
+        if full:
+            self._wakeups.left_due({stream})
         if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
@@ -333,7 +335,7 @@ class PostgresBus(Bus):
             if not self._through_pgbouncer:
                 return (await connection.run(call))[0]
             # Behind PgBouncer the session may have another default isolation level.
-            return (await connection.run(*self._opening, call, (self.queries["commit"], {})))[-2]
+            return (await connection.run_and_commit(*self._opening, call))[-1]
 
     async def _execute_alone(self, name: str, parameters: Mapping[str, Any]) -> int:
         connection = await self.pool.getconn()

@@ -19,9 +19,11 @@ from psycopg_pool import AsyncConnectionPool
 
 from kingdom.backends.postgres.queries import numbered
 from kingdom.backends.postgres.values import to_parameter
+from kingdom.errors import Transient
 
 # A statement and its parameters.
 Call = tuple[LiteralString, Mapping[str, Any]]
+_COMMIT: Call = ("COMMIT", {})
 CONNECT_SECONDS = 5
 # A half-open connection must be noticed well before a lease ends. Only tcp_user_timeout is in milliseconds.
 _TIMEOUTS: dict[str, Any] = {
@@ -111,6 +113,13 @@ class Connection(AsyncConnection[DictRow]):
                 raise
         await self.roll_back()
         return await self._run(calls)
+
+    async def run_and_commit(self, *calls: Call) -> list[Rows]:
+        """Run the last statements of a transaction and commit it, in one round trip."""
+        *found, end = await self.run(*calls, _COMMIT)
+        if end.command != "COMMIT":
+            raise Transient("a statement of this transaction failed, so the database has rolled it back")
+        return found
 
     async def fetch(self, *calls: Call) -> list[list[DictRow]]:
         """Run statements in one round trip, and return the rows of each."""

@@ -14,7 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.port import EventCopy, Put
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 
 _encode = msgspec.json.Encoder().encode
 _COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -147,6 +147,14 @@ def read_record(row: dict[str, Any], kinds: Mapping[str, RecordKind]) -> Record:
     values = row.pop("index_1"), row.pop("index_2"), row.pop("index_3")
     kind = kinds.get(row["kind"])
     return Record(**row, indexed=kind.name_values(values) if kind else {})
+
+
+def search_name(query: RecordQuery, index_number: int) -> str:
+    """Return the name of the statement that finds the records of a query."""
+    if query.due_by is not None:
+        return "find_due"
+    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.rows import DictRow
 
-from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, Rows, keep_cancellation
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
     entry_rows,
@@ -18,6 +18,7 @@ from kingdom.backends.postgres.rows import (
     is_plain,
     read_record,
     rows_of_copies,
+    search_name,
     staging_table_row,
     to_json,
 )
@@ -37,7 +38,7 @@ from kingdom.bus.outcome import Done, Release
 from kingdom.bus.port import EventCopy, Settlement, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
-from kingdom.errors import LeaseLost, Misconfigured, Transient
+from kingdom.errors import LeaseLost, Misconfigured
 
 # From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
@@ -73,6 +74,8 @@ class PostgresTransaction(Transaction):
         self._unchecked: tuple[Delivery, ...] = ()
         # The tokens of the leases that are locked.
         self._locked: set[int] = set()
+        # The streams in which a settlement may have made an event due.
+        self.streams_with_due: set[str] = set()
 
     async def hold(self, deliveries: Sequence[Delivery], *, optimistic: bool = False) -> None:
         """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own.
@@ -114,7 +117,7 @@ class PostgresTransaction(Transaction):
             if not await self._commit_at_once():
                 await self._apply()
                 if self._has_begun:
-                    _require_commit(await self._pooled.run(self._commit))
+                    await self._pooled.run_and_commit()
 
     async def apply(self) -> None:
         """Write the collected changes. The caller commits them."""
@@ -159,18 +162,16 @@ class PostgresTransaction(Transaction):
         calls: list[Call] = [(sql, parameters) for sql, parameters, _ in statements]
         is_single = len(calls) == 1 and self._may_skip_opening and not self._has_begun
         begin = () if is_single or self._has_begun else self._opening
-        end = () if is_single else (self._commit,)
+        run = self._pooled.run if is_single else self._pooled.run_and_commit
         try:
-            found = await self._pooled.run(*begin, *calls, *end)
+            found = await run(*begin, *calls)
         except (DivisionByZero, UniqueViolation):
             await self._pooled.roll_back()
             self._has_begun = False
             self._locked.clear()
             self._unchecked = self.held
             return False
-        if end:
-            _require_commit(found)
-        for rows, (_, _, check) in zip(found[len(begin) :], statements, strict=False):
+        for rows, (_, _, check) in zip(found[len(begin) :], statements, strict=True):
             if check:
                 check(rows.dicts())
         return True
@@ -221,12 +222,13 @@ class PostgresTransaction(Transaction):
     def _statements(self, *, staged: bool = False, alone: bool = False) -> Iterable[Statement]:
         """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
-        fenced = self._locked if not (alone and self.changes.only_done) else {each.token for each in settled}
-        if tokens := {s.token for s in settled} - fenced:
-            yield self._queries["fence"], {"tokens": list(tokens)}, None
         puts, entries = list(self.changes.puts.values()), self.changes.entries
         ordered, locks = ordered_copies(self.changes), keys_to_lock(self.changes)
         others = [] if staged else self._unordered()
+        tokens = {s.token for s in settled} - self._locked
+        # A statement that settles locks the lease itself, but then it must be the first one that locks anything.
+        if len(tokens) > 1 or (tokens and (puts or entries or ordered or others or locks["lock_keys"] or not alone)):
+            yield self._queries["fence"], {"tokens": list(tokens)}, None
         # Together these cost less. A statement of its own is cheaper if it is the only one.
         together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
         if together or (alone and puts and (settled or others)):
@@ -252,18 +254,35 @@ class PostgresTransaction(Transaction):
             yield self._queries["publish"], counted, self._collect_duplicates(copies)
 
     def _settle_statements(self, token: int, group: list[Settlement], *, alone: bool) -> Iterable[Statement]:
-        released = [s for s in group if isinstance(s.outcome, Release)]
-        done = [s for s in group if isinstance(s.outcome, Done)]
-        for name, part in (
-            ("release", released),
-            ("done", [s for s in done if not s.ordering_key]),
-            ("done_ordered", [s for s in done if s.ordering_key]),
-        ):
-            if part:
-                yield settle_statement(self._queries, name, token, [s.position for s in part], alone=alone)
+        stream = group[0].stream.name
+        together: dict[str, list[int]] = {"release": [], "done": [], "done_ordered": []}
+        one_by_one = []
         for settled in group:
-            if not isinstance(settled.outcome, Done | Release):
-                yield outcome_statement(self._queries, settled)
+            if isinstance(settled.outcome, Done):
+                together["done_ordered" if settled.ordering_key else "done"].append(settled.position)
+            elif isinstance(settled.outcome, Release):
+                together["release"].append(settled.position)
+            else:
+                one_by_one.append(settled)
+        for name, positions in together.items():
+            if positions:
+                statement = settle_statement(self._queries, name, token, positions, alone=alone)
+                yield self._note_promoted(stream, *statement) if name == "done_ordered" else statement
+        for settled in one_by_one:
+            yield outcome_statement(self._queries, settled)
+        if one_by_one or together["release"]:
+            self.streams_with_due.add(stream)
+
+    def _note_promoted(
+        self, stream: str, sql: LiteralString, parameters: Mapping[str, Any], check: Check | None
+    ) -> Statement:
+        def check_and_note(rows: list[DictRow]) -> None:
+            if check:
+                check(rows)
+            if rows[0]["promoted"]:
+                self.streams_with_due.add(stream)
+
+        return sql, parameters, check_and_note
 
     def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not is_ordered(c)]
@@ -333,7 +352,7 @@ class PostgresTransaction(Transaction):
             "after": query.after if query.after is not None else "\U0010ffff" if query.descending else "",
             "limit": query.limit,
         }
-        rows = await self._fetch(_search_name(query, number), parameters)
+        rows = await self._fetch(search_name(query, number), parameters)
         return [read_record(row, self._kinds) for row in rows]
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
@@ -366,26 +385,9 @@ class PostgresTransaction(Transaction):
         # A joined transaction is never committed here.
         return cast("Connection", self._connection)
 
-    @property
-    def _commit(self) -> Call:
-        return self._queries["commit"], {}
-
-
-def _require_commit(found: Sequence[Rows]) -> None:
-    """Fail if the last statement was not a successful COMMIT."""
-    if found[-1].command != "COMMIT":
-        raise Transient("a statement of this transaction failed, so the database has rolled it back")
-
 
 def _without_event(row: DictRow) -> DictRow:
     return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
-
-
-def _search_name(query: RecordQuery, index_number: int) -> str:
-    if query.due_by is not None:
-        return "find_due"
-    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
-    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:

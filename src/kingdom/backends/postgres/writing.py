@@ -100,8 +100,10 @@ def ordered_copies(changes: TransactionChanges) -> list[EventCopy]:
 
 def keys_to_lock(changes: TransactionChanges) -> dict[str, list[str]]:
     """Return the keys of the ordered events that end, as parameters."""
-    ending = [each for each in changes.settlements.values() if isinstance(each.outcome, Done | Dead)]
-    keys = sorted({each.ordering_key for each in ending if each.ordering_key})
+    settled = changes.settlements.values()
+    keys = sorted(
+        {each.ordering_key for each in settled if each.ordering_key and isinstance(each.outcome, Done | Dead)}
+    )
     return {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
 
 

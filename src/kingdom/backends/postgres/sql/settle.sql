@@ -28,8 +28,9 @@ SELECT ARRAY(SELECT id FROM finished) AS ids
 
 -- name: done_ordered
 -- Archive finished events of ordered streams that the lease still owns, make the next event of each key its head, and
--- return the ids of the finished events. The key rows were locked by an earlier statement, because only a snapshot that
--- is taken after the lock contains all next events. `done` above explains `alone`.
+-- return the ids of the finished events. `promoted` is true if there is such a next event. The key rows were locked by an
+-- earlier statement, because only a snapshot that is taken after the lock contains all next events. `done` above explains
+-- `alone`.
 WITH fenced_lease AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 finished AS (
   DELETE FROM kingdom.outbox_event
@@ -79,7 +80,7 @@ in_order AS MATERIALIZED (
    -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
    -- returned for the key, and the transaction fails.
    WHERE finished_keys.due < 'infinity')
-SELECT ARRAY(SELECT id FROM in_order) AS ids
+SELECT ARRAY(SELECT id FROM in_order) AS ids, EXISTS (SELECT FROM next_heads WHERE id IS NOT NULL) AS promoted
  WHERE CASE WHEN %(alone)s THEN 1 / ((SELECT count(*) FROM in_order) = cardinality(%(ids)s::bigint[]))::int = 1
             ELSE true END;
 
