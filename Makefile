@@ -84,6 +84,7 @@ bench:
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.court
 	$(BIN)/python -m bench.sandbox
+	$(BIN)/python -m bench.startup --json -
 
 soak:
 	$(BIN)/python -m bench.soak

@@ -13,7 +13,7 @@ from psycopg.rows import DictRow
 
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.bus import SESSION_SETTINGS
-from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.connection import Connection, Rows
 from kingdom.backends.postgres.lease_renewals import LeaseRenewals
 
 # auto_explain sends the plan of each executed statement to the client, so no statement has to run again for EXPLAIN.
@@ -87,7 +87,7 @@ class ExplainedBus(PostgresBus):
         taken, self.plans = self.plans, []
         return [plan for plan in taken if not names or plan.name in names]
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
         self._running = name, parameters
         return await super()._execute(name, parameters, raise_tokens=raise_tokens)
 

@@ -3,8 +3,9 @@
 The counted runs run one after another. If several ran at once, their events would share transactions, by chance more or
 fewer of them, and the counts would vary.
 
-The timers of the engine and the start of the host are counted too. Two figures stand apart: claims that find nothing,
-whose number depends on the speed of the machine, and BEGIN and COMMIT, which read and write nothing themselves.
+The timers of the engine and the start of the host are counted too. Three figures stand apart: claims that find nothing,
+whose number depends on the speed of the machine; BEGIN and COMMIT, which read and write nothing themselves; and the
+round trips of all statements together.
 """
 
 import tempfile
@@ -12,13 +13,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
-from psycopg import AsyncCursor
-from psycopg.abc import Query
 from psycopg.errors import Diagnostic
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import dict_row
 
 from bench.engine.kingdom import CONNECTIONS, TASKS_PER_RUN, kingdom_at_work, start_runs, wait_until_completed
 from bench.engine.stored import fill_with_finished_runs
@@ -26,7 +25,7 @@ from bench.explain import ExplainedBus
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
-from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.connection import Call, Connection, Rows
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.ledger import EFFECTS
@@ -47,7 +46,7 @@ _TRANSACTION_COMMANDS = ("BEGIN", "COMMIT")
 
 
 class CountingBus(ExplainedBus):
-    """Counts the cost of its statements by name, its empty claims, and BEGIN and COMMIT."""
+    """Counts the cost of its statements by name, its empty claims, BEGIN and COMMIT, and its round trips."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn, TOPOLOGY, [EFFECTS, SEQUENCES, *KINDS], connections=CONNECTIONS)
@@ -55,18 +54,18 @@ class CountingBus(ExplainedBus):
         self.buffers: Counter[str] = Counter()
         self.empty_claims: Counter[str] = Counter()
         self.transaction_commands: Counter[str] = Counter()
+        self.round_trips: Counter[str] = Counter()
 
     async def _configure(self, connection: Connection) -> None:
         await super()._configure(connection)
-        counts = self.transaction_commands
+        run = connection.run
 
-        class CountingCursor(AsyncCursor[DictRow]):
-            async def execute(self, query: Query, *arguments: Any, **options: Any) -> Self:
-                if isinstance(query, str) and query.startswith(_TRANSACTION_COMMANDS):
-                    counts[query] += 1
-                return await super().execute(query, *arguments, **options)
+        async def run_and_count(*calls: Call) -> list[Rows]:
+            self.round_trips["all"] += 1
+            self.transaction_commands.update(sql for sql, _ in calls if sql.startswith(_TRANSACTION_COMMANDS))
+            return await run(*calls)
 
-        connection.cursor_factory = CountingCursor
+        connection.run = run_and_count  # type: ignore[method-assign]  # only this connection counts
 
     def _note(self, notice: Diagnostic) -> None:
         super()._note(notice)
@@ -114,7 +113,11 @@ async def measure_counts(
             limit = STATEMENTS_LIMIT if bounded and what == "statements" else None
             figures.note(f"{what} per Task, {size:,} stored runs", total / (runs * TASKS_PER_RUN), at_most=limit)
         figures.note(f"{what} per Task, growth", max(totals) / totals[0], at_most=GROWTH_LIMIT)
-    for apart, of in (("empty claims", "empty_claims"), ("BEGIN and COMMIT", "transaction_commands")):
+    for apart, of in (
+        ("empty claims", "empty_claims"),
+        ("BEGIN and COMMIT", "transaction_commands"),
+        ("round trips", "round_trips"),
+    ):
         most = max(getattr(bus, of).total() for _, bus in found)
         figures.note(f"{apart} per Task, at most", most / (runs * TASKS_PER_RUN))
 

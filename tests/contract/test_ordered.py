@@ -10,6 +10,7 @@ from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Envelope, Event
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Scene, eventually, ids, ping, skip, step
+from tests.patience import PATIENCE_SECONDS
 
 LINE = ("line", "k")
 
@@ -43,6 +44,22 @@ async def test_the_events_of_a_key_come_in_the_order_of_their_publishing(scene: 
         for event in events[8:]:
             await transaction.publish(event)
     assert ids(await scene.drain("line", size=3)) == ids(events)
+
+
+@pytest.mark.parametrize("outcome", [Done(), Retry(NO_WAIT), Release()])
+async def test_a_wait_ends_at_once_after_a_settlement_that_made_an_event_due(
+    scene: Scene, outcome: Done | Retry | Release
+) -> None:
+    await publish_steps(scene, 2)
+    (head,) = await scene.claim("line", 1)
+    for _ in range(3):
+        # The publish and the claim have left hints.
+        await scene.bus.wait({"line"}, timedelta(milliseconds=50))
+    async with scene.bus.transaction() as transaction:
+        await transaction.settle(head, outcome)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await scene.bus.wait({"line"}, HOUR)
+    assert len(await scene.claim("line", 1)) == 1
 
 
 async def test_a_run_holds_the_next_events_of_its_key_in_order(scene: Scene) -> None:

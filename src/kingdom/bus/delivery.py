@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     def quarantine(self) -> Dead | None:
         """Return Dead if the event must not run any more, else None."""
-        if not self.cancelled and self.lost_alone < LOST_ALONE_LIMIT and self.attempt <= self.max_attempts:
+        if not self.cancelled and self.crash_count <= LOST_ALONE_LIMIT and self.attempt <= self.max_attempts:
             return None
         if self.cancelled:
             return Dead("cancelled by an operator", "cancelled")

@@ -1,6 +1,6 @@
 """The metrics of the bus. Reading them never counts all rows of a large table."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -41,15 +41,17 @@ class WorkerMetrics:
         # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
 
-    def record_handled(self, delivery: Delivery, seconds: float) -> None:
-        """Record how long one handler took."""
-        labels = (delivery.stream, delivery.envelope.type)
+    def record_handled(self, stream: str, event_type: str, seconds: Sequence[float]) -> None:
+        """Record how long each handler of some events of one type took."""
+        labels = (stream, event_type)
         histogram = self._durations.get(labels)
         if histogram is None:
             histogram = self._durations[labels] = self._duration.labels(*labels)
-        histogram.observe(seconds)
-        known = self.seconds_per_event.get(delivery.stream, seconds)
-        self.seconds_per_event[delivery.stream] = known + (seconds - known) / 8
+        average = self.seconds_per_event.get(stream, seconds[0])
+        for each in seconds:
+            histogram.observe(each)
+            average += (each - average) / 8
+        self.seconds_per_event[stream] = average
 
     def count_settled(self, stream: str, outcome: type[Outcome], count: int) -> None:
         """Count settled deliveries of one stream with the same outcome."""

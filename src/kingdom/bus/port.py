@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -102,7 +101,7 @@ class TransactionChanges:
         del self.after_commit[savepoint.after_commit :]
 
 
-class Savepoint(NamedTuple):
+class Savepoint(msgspec.Struct, frozen=True, gc=False):
     """The length of each collection of a TransactionChanges at some moment."""
 
     copies: int
@@ -367,7 +366,8 @@ class Bus(ABC):
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait until one of the streams may have due events, but no longer than `at_most`.
 
-        The first wait after a claim that may have left due events ends at once.
+        The first wait after a claim that may have left due events ends at once. So does the first wait after a
+        settlement that made an event due, such as the next event of a key.
         """
 
     @abstractmethod

@@ -26,6 +26,7 @@ from kingdom.backends.files.wakeup import FileWakeups
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogEntry
+from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, LeaseRenewal
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Stream, Topology
@@ -107,6 +108,11 @@ class FilesBus(Bus):
         finally:
             transaction.end()
         self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        # The next event of a key may be due now, or the same event again.
+        settled = transaction.changes.settlements.values()
+        self._wakeups.left_due(
+            {each.stream.name for each in settled if each.ordering_key or not isinstance(each.outcome, Done)}
+        )
         transaction.run_after_commit()
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
@@ -117,7 +123,8 @@ class FilesBus(Bus):
             claimed = self._claim(declared, limit, worker, wait=False)
         except StoreBusy:
             claimed = await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
-        self._wakeups.claimed(stream, full=bool(claimed))
+        if claimed:
+            self._wakeups.left_due({stream})
         return claimed
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:

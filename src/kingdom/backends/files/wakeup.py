@@ -52,10 +52,10 @@ class FileWakeups:
                 # Without the hint, other processes find the event at their next poll.
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
-    def claimed(self, stream: str, *, full: bool) -> None:
-        """Let the next wait for a stream end at once if a claim may have left due events (`full`)."""
-        if full:
-            self._hints.notify([stream])
+    def left_due(self, streams: Collection[str]) -> None:
+        """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
+        if streams:
+            self._hints.notify(streams)
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait for a hint for one of the streams, but no longer than `at_most`."""

@@ -15,16 +15,16 @@ from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
 from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.pq import TransactionStatus
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
 from kingdom.backends.postgres.claim_pace import ClaimPace
-from kingdom.backends.postgres.connection import Connection, Pool, with_timeouts
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, Pool, Rows, with_timeouts
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.lease_renewals import LeaseRenewals
 from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
-from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries, prepared_statement
+from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
     entry_rows,
     event_parameters,
@@ -54,8 +54,6 @@ _RECONNECT_SECONDS = 5
 # Claims and reaps wait for no lock. If an answer takes longer than this, the server counts as lost.
 _ANSWER_SECONDS = 30.0
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
-# Each statement must see earlier commits, whatever the default isolation level of the database or the role is.
-_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
 # table is still fast when the table has grown. The same is true without bitmap scans, which would read all due events
 # before a LIMIT and never mark dead index entries. No statement runs long enough for JIT compilation.
@@ -119,9 +117,9 @@ class PostgresBus(Bus):
         )
         self.idle_limit = idle_limit
         self._idle_limit_ms = round(idle_limit.total_seconds() * 1000)
-        # Behind PgBouncer a session setting would leak into other clients' transactions, so each transaction sets it.
-        limit = f"SET LOCAL idle_in_transaction_session_timeout = {self._idle_limit_ms:d}"
-        self._opening: tuple[LiteralString, ...] = (_BEGIN, limit) if through_pgbouncer else (_BEGIN,)
+        begin: Call = (self.queries["begin"], {})
+        limit: Call = (self.queries["limit_idle"], {"milliseconds": self._idle_limit_ms})
+        self._opening = (begin, limit) if through_pgbouncer else (begin,)
         self._through_pgbouncer = through_pgbouncer
         listen = listen_dsn if through_pgbouncer else dsn
         self._wakeups = PostgresWakeups(f"kingdom_{schema}", self._notify, listen and with_timeouts(listen))
@@ -178,22 +176,22 @@ class PostgresBus(Bus):
         try:
             await transaction.hold(hold, optimistic=optimistic)
             yield transaction
-            await transaction.apply(commit=True)
+            await transaction.commit()
         except LeaseLost as lost:
             items: list[Delivery | Settlement] = [*hold, *transaction.changes.settlements.values()]
             self._leases.lose(item for item in items if item.position in lost.positions)
             raise
         finally:
             try:
-                if connection.pgconn.transaction_status != TransactionStatus.IDLE:
-                    with suppress(psycopg.Error):
-                        await connection.rollback()
+                with suppress(psycopg.Error):
+                    await connection.roll_back()
             finally:
                 # A second cancellation may interrupt the rollback. The pool then closes the connection.
                 await self.pool.putconn(connection)
         self._leases.settle(transaction.changes.settlements.values())
         copies = transaction.changes.copies.values()
         self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
+        self._wakeups.left_due(transaction.streams_with_due)
         transaction.run_after_commit()
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
@@ -201,7 +199,7 @@ class PostgresBus(Bus):
         copies = copies_for_streams(self.topology, envelopes, at)
         if copies and not self._through_pgbouncer and not any(copy.envelope.event_id_given for copy in copies):
             if all(map(is_ordered, copies)):
-                rows = {"rows": rows_of_copies(copies), "lock_streams": "{}", "lock_keys": "{}", "alone": "true"}
+                rows = {"rows": rows_of_copies(copies), "lock_streams": [], "lock_keys": [], "alone": True}
                 if await self._publish_alone("publish_ordered", rows, copies) is not None:
                     return ()
             elif len(copies) == 1:
@@ -211,9 +209,7 @@ class PostgresBus(Bus):
             transaction.enqueue(copies)
         return transaction.duplicates
 
-    async def _publish_alone(
-        self, name: str, parameters: Mapping[str, str | None], copies: Sequence[EventCopy]
-    ) -> int | None:
+    async def _publish_alone(self, name: str, parameters: Mapping[str, Any], copies: Sequence[EventCopy]) -> int | None:
         """Publish copies by one statement that commits by itself, and return how many rows it has returned.
 
         Return None if nothing is published, because a stream already has one of the copies.
@@ -234,11 +230,10 @@ class PostgresBus(Bus):
         """
         if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
             raise Misconfigured("join needs an open transaction, but this connection is in autocommit mode")
-        transaction = PostgresTransaction(
-            connection, self.queries, self.topology, self.kinds, (), may_skip_opening=False
-        )
+        joined = JoinedConnection(connection)
+        transaction = PostgresTransaction(joined, self.queries, self.topology, self.kinds, (), may_skip_opening=False)
         yield transaction
-        await transaction.apply(commit=False)
+        await transaction.apply()
         for settled in transaction.changes.settlements.values():
             # The caller may still roll back, so only the reaper may end this lease.
             self._leases.pop(settled.token, None)
@@ -261,20 +256,19 @@ class PostgresBus(Bus):
         known, started = self._highest_token, time.monotonic()
         try:
             with translate_errors():
-                rows = await self._execute(
-                    "claim_ordered" if declared.ordered else "claim", parameters, raise_tokens=True
-                )
+                name = "claim_ordered" if declared.ordered else "claim"
+                rows = (await self._execute(name, parameters, raise_tokens=True)).tuples()
         except BaseException:
             self._leases.closable |= closable
             raise
-        deliveries = read_deliveries(stream, rows)
+        deliveries, due = read_deliveries(stream, rows)
         now = time.monotonic()
-        runs = len({d.ordering_key or d.position for d in deliveries})
+        runs = len({d.ordering_key or d.position for d in deliveries}) if declared.ordered else len(deliveries)
         has_suspect = bool(deliveries) and deliveries[0].suspect
         full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
-        due = [row["due_at"] for row in rows if row["due_at"]]
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
-        self._wakeups.claimed(stream, full=full)
+        if full:
+            self._wakeups.left_due({stream})
         if declared.ordered and not has_suspect:
             pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
         if deliveries:
@@ -307,19 +301,19 @@ class PostgresBus(Bus):
             if not self._reap_from:
                 total += await self._repair()
             while True:
-                (row,) = await self._execute("reap", {"low": self._reap_from})
+                (row,) = (await self._execute("reap", {"low": self._reap_from})).dicts()
                 total += int(row["events"])
                 self._wakeups.published(row["streams"])
                 if not row["leases"]:
                     break
-            self._reap_from = (await self._execute("lowest_lease", {"low": self._reap_from}))[0]["token"]
+            ((self._reap_from,),) = (await self._execute("lowest_lease", {"low": self._reap_from})).tuples()
         self._leases.forget_below(self._reap_from)
         return total
 
     async def _repair(self) -> int:
         """Requeue events in flight without a lease, and restart waits after the clock was set back."""
-        (orphans,) = await self._execute("reap_orphans", {})
-        (repaired,) = await self._execute("repair_clock", {})
+        (orphans,) = (await self._execute("reap_orphans", {})).dicts()
+        (repaired,) = (await self._execute("repair_clock", {})).dicts()
         if repaired["events"]:
             _log.warning("the clock of the server was set back; waits start again", events=repaired["events"])
         self._wakeups.published({*(orphans["streams"] or ()), *(repaired["streams"] or ())})
@@ -333,24 +327,21 @@ class PostgresBus(Bus):
         """Wake the workers of these streams. Call it after committing a joined transaction."""
         self._wakeups.published(streams)
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> list[DictRow]:
+    async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
         async with self._responsive_connection() as connection:
             if raise_tokens and not connection.has_raised_tokens:
                 await self._raise_tokens(connection)
-            if self._through_pgbouncer:
-                # Behind PgBouncer the session may have another default isolation level.
-                async with connection.pipeline():
-                    await connection.execute(_BEGIN)
-                    cursor = await connection.execute(self.queries[name], parameters)
-                    await connection.execute("COMMIT")
-            else:
-                cursor = await connection.execute(self.queries[name], parameters)
-            return await cursor.fetchall() if cursor.description else []
+            call: Call = (self.queries[name], parameters)
+            if not self._through_pgbouncer:
+                return (await connection.run(call))[0]
+            # Behind PgBouncer the session may have another default isolation level.
+            return (await connection.run_and_commit(*self._opening, call))[-1]
 
-    async def _execute_alone(self, name: str, parameters: Mapping[str, str | None]) -> int:
+    async def _execute_alone(self, name: str, parameters: Mapping[str, Any]) -> int:
         connection = await self.pool.getconn()
         try:
-            return await connection.execute_alone(prepared_statement(self.schema, name), parameters)
+            (rows,) = await connection.run((self.queries[name], parameters))
+            return len(rows)
         finally:
             await self.pool.putconn(connection)
 
@@ -366,9 +357,9 @@ class PostgresBus(Bus):
     async def _configure(self, connection: Connection) -> None:
         # The driver sends the isolation level with every BEGIN.
         await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        set_json_loads(msgspec.json.decode, connection)
         if self._through_pgbouncer:
             return
-        set_json_loads(msgspec.json.decode, connection)
         for setting in SESSION_SETTINGS:
             await connection.execute(setting)
         # A process that hangs must not keep rows locked.

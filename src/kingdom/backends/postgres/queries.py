@@ -3,7 +3,7 @@
 import re
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 from kingdom.errors import Misconfigured
 
@@ -23,21 +23,12 @@ def in_schema(sql: str, schema: str) -> LiteralString:
     return sql.replace(f"{DEFAULT_SCHEMA}.", f"{schema}.")
 
 
-class PreparedStatement(NamedTuple):
-    """A query as libpq takes it: with numbered parameters, whose names are listed in `parameters`."""
-
-    name: bytes
-    sql: bytes
-    parameters: tuple[str, ...]
-
-
 @cache
-def prepared_statement(schema: str, name: str) -> PreparedStatement:
-    """Return a named query for one schema as a statement to prepare."""
-    sql = load_queries(schema)[name]
+def numbered(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a query as libpq takes it, with $1 instead of %(name)s, and the names of its parameters in this order."""
     numbers = {parameter: n for n, parameter in enumerate(dict.fromkeys(_PARAMETER.findall(sql)), 1)}
-    numbered = _PARAMETER.sub(lambda found: f"${numbers[found[1]]}", sql).replace("%%", "%")
-    return PreparedStatement(f"kingdom_{name}".encode(), numbered.encode(), tuple(numbers))
+    text = _PARAMETER.sub(lambda found: f"${numbers[found[1]]}", sql).replace("%%", "%")
+    return text.encode(), tuple(numbers)
 
 
 @cache

@@ -4,6 +4,8 @@ An EventCopy is an event as it is published to one stream. COPY is the SQL comma
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.port import EventCopy, Put
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, RecordQuery
 
 _encode = msgspec.json.Encoder().encode
 _COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -147,6 +149,14 @@ def read_record(row: dict[str, Any], kinds: Mapping[str, RecordKind]) -> Record:
     return Record(**row, indexed=kind.name_values(values) if kind else {})
 
 
+def search_name(query: RecordQuery, index_number: int) -> str:
+    """Return the name of the statement that finds the records of a query."""
+    if query.due_by is not None:
+        return "find_due"
+    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
+
+
 def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:
     """Return the parameters that write a record, with its document as an object."""
     record = put.record
@@ -189,31 +199,57 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
     )
 
 
-def read_deliveries(stream: str, rows: Sequence[dict[str, Any]]) -> list[Delivery]:
-    """Return claimed rows as deliveries in the order of their positions.
+def read_deliveries(stream: str, rows: Iterable[tuple[Any, ...]]) -> tuple[list[Delivery], list[datetime]]:
+    """Return claimed rows as deliveries in the order of their positions, and their due times.
 
-    In an ordered stream, `Delivery.run` lists the positions of all these deliveries that have the same key.
+    The rows have the columns of the fragment `delivery_columns`. In an ordered stream, `Delivery.run` lists the
+    positions of all these deliveries that have the same key.
     """
-    deliveries = [
-        Delivery(
+    deliveries, due = [], []
+    # fmt: off
+    for (position, event_id, event_type, schema_version, occurred_at, trace_id, owner_id, partition_key, ordered,
+         aggregate_type, aggregate_id, attributes, payload, attempt, max_attempts, crash_count, token, cancelled,
+         published_at, due_at) in sorted(rows, key=itemgetter(0)):
+        # fmt: on
+        envelope = Envelope(
+            type=event_type,
+            payload=payload,
+            schema_version=schema_version,
+            event_id=event_id,
+            occurred_at=occurred_at,
+            trace_id=trace_id,
+            owner_id=owner_id,
             stream=stream,
-            position=row["id"],
-            token=row["lease_token"],
-            envelope=read_envelope(row, stream),
-            attempt=row["attempt_count"],
-            max_attempts=row["max_attempts"],
-            crash_count=row["crash_count"],
-            ordered=row["ordered"],
-            published_at=row["created_at"],
-            cancelled=row["cancel_requested"],
+            partition_key=partition_key,
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            attributes=attributes or {},
         )
-        for row in sorted(rows, key=lambda row: row["id"])
-    ]
-    if not deliveries or not any(delivery.ordered for delivery in deliveries):
-        return deliveries
+        deliveries.append(
+            Delivery(
+                stream=stream,
+                position=position,
+                token=token,
+                envelope=envelope,
+                attempt=attempt,
+                max_attempts=max_attempts,
+                crash_count=crash_count,
+                ordered=ordered,
+                published_at=published_at,
+                cancelled=cancelled,
+            )
+        )
+        if due_at:
+            due.append(due_at)
+    return _with_runs(deliveries), due
+
+
+def _with_runs(deliveries: list[Delivery]) -> list[Delivery]:
     positions_of: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
-        if delivery.ordering_key:
+        if delivery.ordered and delivery.ordering_key:
             positions_of.setdefault(delivery.ordering_key, []).append(delivery.position)
+    if not positions_of:
+        return deliveries
     tuples = {key: tuple(positions) for key, positions in positions_of.items()}
     return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]

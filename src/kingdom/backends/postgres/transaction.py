@@ -1,16 +1,14 @@
-"""The Transaction on one connection: it collects changes and writes them as one pipeline of statements."""
+"""The Transaction on one connection: it collects changes, and writes them in as few round trips as possible."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString, TypeVar, cast
 
-from psycopg import AsyncConnection, AsyncCursor
 from psycopg.errors import DivisionByZero, UniqueViolation
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow
 
-from kingdom.backends.postgres.connection import keep_cancellation
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
     entry_rows,
@@ -18,9 +16,9 @@ from kingdom.backends.postgres.rows import (
     event_table_line,
     is_ordered,
     is_plain,
-    may_need_cleanup,
     read_record,
     rows_of_copies,
+    search_name,
     staging_table_row,
     to_json,
 )
@@ -30,38 +28,39 @@ from kingdom.backends.postgres.writing import (
     Statement,
     keys_to_lock,
     ordered_copies,
+    outcome_statement,
     put_statement,
+    settle_statement,
     write_statement,
 )
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
+from kingdom.bus.outcome import Done, Release
 from kingdom.bus.port import EventCopy, Settlement, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
-from kingdom.errors import Conflict, LeaseLost, Misconfigured, Transient
+from kingdom.errors import LeaseLost, Misconfigured
 
 # From this many rows on, COPY into a staging table is faster than one JSON parameter.
 COPY_FROM_ROWS = 1000
 # From this many rows with fresh ids on, COPY into the table itself is faster, although it takes one more round trip.
 COPY_FRESH_FROM_ROWS = 20
-# From this many statements on, a pipeline saves more round trips than it costs in the event loop.
-PIPELINE_FROM_STATEMENTS = 3
 _T = TypeVar("_T", Delivery, Settlement)
 
 
 class PostgresTransaction(Transaction):
-    """One transaction. `opening` has the statements that begin it, and is empty inside a transaction of the caller.
+    """One transaction. Without `opening`, the statements that begin it, it is part of a transaction of the caller.
 
-    A single statement needs no opening if the session already has the right defaults (`may_skip_opening`).
+    It begins when it needs a lock. A read needs none, and sees what is committed in any case. A single statement needs
+    no opening if the session already has the right defaults (`may_skip_opening`).
     """
 
     def __init__(
         self,
-        connection: AsyncConnection[Any],
+        connection: Connection | JoinedConnection,
         queries: Queries,
         topology: Topology,
         kinds: Mapping[str, RecordKind],
-        opening: Sequence[LiteralString],
+        opening: Sequence[Call],
         *,
         may_skip_opening: bool,
     ) -> None:
@@ -69,10 +68,14 @@ class PostgresTransaction(Transaction):
         self._connection = connection
         self._queries = queries
         self._opening = tuple(opening)
-        self._joined = not opening
+        self._has_begun = False
         self._may_skip_opening = may_skip_opening
         # The deliveries of an optimistic transaction, until their leases are locked.
         self._unchecked: tuple[Delivery, ...] = ()
+        # The tokens of the leases that are locked.
+        self._locked: set[int] = set()
+        # The streams in which a settlement may have made an event due.
+        self.streams_with_due: set[str] = set()
 
     async def hold(self, deliveries: Sequence[Delivery], *, optimistic: bool = False) -> None:
         """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own.
@@ -84,7 +87,8 @@ class PostgresTransaction(Transaction):
             return
         rows: list[DictRow] = []
         for token, group in _by_token(deliveries).items():
-            rows += await self._fetch("hold", {"token": token, "ids": [d.position for d in group]})
+            rows += await self._lock("hold", {"token": token, "ids": [d.position for d in group]})
+            self._locked.add(token)
         self._note_held(deliveries, {row["id"]: row for row in rows})
 
     def _note_held(self, deliveries: Sequence[Delivery], rows: Mapping[int, DictRow]) -> None:
@@ -107,17 +111,24 @@ class PostgresTransaction(Transaction):
         if lost := {each.position for each in deliveries} - {each.position for each in self.held}:
             raise LeaseLost(lost)
 
-    async def apply(self, *, commit: bool) -> None:
-        """Write the collected changes in the fixed lock order: leases, records, keys, events, log."""
+    async def commit(self) -> None:
+        """Write the collected changes and commit them, in one round trip if possible."""
         with translate_errors():
-            await self._apply(commit=commit)
+            if not await self._commit_at_once():
+                await self._apply()
+                if self._has_begun:
+                    await self._pooled.run_and_commit()
 
-    async def _apply(self, *, commit: bool) -> None:
-        if commit and self._opening and self._may_skip_opening and await self._apply_at_once():
-            return
+    async def apply(self) -> None:
+        """Write the collected changes. The caller commits them."""
+        with translate_errors():
+            await self._apply()
+
+    async def _apply(self) -> None:
+        """Write the changes in the fixed lock order: leases, records, keys, events, log."""
         if any(delivery.position not in self.changes.settlements for delivery in self._unchecked):
             await self._check_leases()
-        if self._joined and any(s.ordering_key for s in self.changes.settlements.values()):
+        if not self._opening and any(s.ordering_key for s in self.changes.settlements.values()):
             await self._require_read_committed()
         large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
         if large:
@@ -125,55 +136,67 @@ class PostgresTransaction(Transaction):
         statements = list(self._statements(staged=bool(large)))
         # These statements check the leases. A later check would not find the settled events.
         self._unchecked = ()
-        if not statements and self._opening:
-            return
-        # Settlements, records and some publishes must be rolled back if their check fails.
-        copies = self.changes.copies.values()
-        may_roll_back = self.changes.puts or self.changes.settlements or any(map(may_need_cleanup, copies))
-        if commit and not may_roll_back and len(statements) == 1 and self._opening and self._may_skip_opening:
-            self._opening, commit = (), False  # a single statement is a transaction by itself
-        async with self._connection.pipeline() if len(statements) >= PIPELINE_FROM_STATEMENTS else nullcontext():
-            await self._open()
-            sent = [(await self._execute(sql, parameters), check) for sql, parameters, check in statements]
-        for cursor, check in sent:
-            check(await cursor.fetchall() if cursor.description else [])
-        await self._withdraw_known()
-        await self._drop_idle_keys()
-        if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
-            raise Transient("a statement of this transaction failed, so the database has rolled it back")
+        if statements:
+            calls = [(sql, parameters) for sql, parameters, _ in statements]
+            found = await self._run(*calls)
+            for rows, (_, _, check) in zip(found, statements, strict=True):
+                if check:
+                    check(rows)
+            await self._withdraw_known()
+            await self._drop_idle_keys()
 
-    async def _apply_at_once(self) -> bool:
-        """Write the changes by one statement that commits by itself, if they are of a kind that allows it."""
-        if self.changes.only_done:
-            await self._finish_alone()
-            return True
-        if self.changes.settlements or self._unchecked:
+    async def _commit_at_once(self) -> bool:
+        """Write the changes and commit in one round trip, and return whether this was possible.
+
+        It is possible if the statements can check everything themselves. A single statement commits by itself. If a
+        check fails, the transaction is rolled back, and the changes are written again one by one, which tells why.
+        """
+        if not self._server_can_check():
             return False
-        puts, copies = self.changes.puts.values(), self.changes.copies.values()
-        if puts and all(is_ordered(copy) and not copy.envelope.event_id_given for copy in copies):
-            return await self._write_alone()
+        copies = self.changes.copies.values()
+        if len(copies) >= COPY_FRESH_FROM_ROWS and self._only_copies_plain() and await self._copy_fresh(copies):
+            return True
+        statements = list(self._statements(alone=True))
+        if not statements and not self._has_begun:
+            return True
+        calls: list[Call] = [(sql, parameters) for sql, parameters, _ in statements]
+        is_single = len(calls) == 1 and self._may_skip_opening and not self._has_begun
+        begin = () if is_single or self._has_begun else self._opening
+        run = self._pooled.run if is_single else self._pooled.run_and_commit
+        try:
+            found = await run(*begin, *calls)
+        except (DivisionByZero, UniqueViolation):
+            await self._pooled.roll_back()
+            self._has_begun = False
+            self._locked.clear()
+            self._unchecked = self.held
+            return False
+        for rows, (_, _, check) in zip(found[len(begin) :], statements, strict=True):
+            if check:
+                check(rows.dicts())
+        return True
+
+    def _server_can_check(self) -> bool:
+        """Return whether the statements that write the changes can check everything themselves."""
+        changes = self.changes
+        if changes.only_done:
+            return True
         return (
-            len(copies) >= COPY_FRESH_FROM_ROWS
-            and not (puts or self.changes.entries)
-            and all(map(is_plain, copies))
-            and await self._copy_fresh(copies)
+            all(type(each.outcome) is Done for each in changes.settlements.values())
+            and all(delivery.position in changes.settlements for delivery in self._unchecked)
+            and not any(copy.envelope.event_id_given for copy in changes.copies.values())
+            and len(changes.copies) < COPY_FROM_ROWS
+            # A dedup key cannot be taken again after a rollback.
+            and not self.dedup_keys_taken
         )
 
-    async def _write_alone(self) -> bool:
-        """Write everything by one statement, and return whether this was possible.
-
-        It is not if one of several records has another version, or if a copy is already there.
-        """
-        (put, *more), changes = self.changes.puts.values(), self.changes
-        if more or changes.copies or changes.entries:
-            sql, parameters, check = write_statement(self._queries, self._kinds, changes, alone=True)
-        else:
-            sql, parameters, check = put_statement(self._queries, self._kinds, put)
-        try:
-            check(await (await self._execute(sql, parameters)).fetchall())
-        except DivisionByZero:
-            return False
-        return True
+    def _only_copies_plain(self) -> bool:
+        changes = self.changes
+        return (
+            not (changes.puts or changes.entries or changes.settlements or self._has_begun or self._unchecked)
+            and self._may_skip_opening
+            and all(map(is_plain, changes.copies.values()))
+        )
 
     async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
         """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
@@ -187,17 +210,6 @@ class PostgresTransaction(Transaction):
             return False
         return True
 
-    async def _finish_alone(self) -> None:
-        """Archive the events of one lease by a statement that commits by itself. It finishes all of them or none."""
-        (token,) = {settled.token for settled in self.changes.settlements.values()}
-        sql, parameters, check = self._settle_many("done", token, list(self.changes.settlements), alone=True)
-        try:
-            rows = await (await self._execute(sql, parameters)).fetchall()
-        except DivisionByZero:
-            check(await self._fetch("hold", parameters))
-            raise Conflict("the events of a lease changed while they were settled: settle them again") from None
-        check(rows)
-
     async def _require_read_committed(self) -> None:
         """Refuse a caller's transaction that keeps an old snapshot. It could miss the next event of a key."""
         (row,) = await self._fetch("isolation", {})
@@ -207,89 +219,70 @@ class PostgresTransaction(Transaction):
                 " join one that is READ COMMITTED"
             )
 
-    async def _open(self) -> None:
-        """Begin the transaction, unless it has begun already."""
-        opening, self._opening = self._opening, ()
-        for statement in opening:
-            await self._execute(statement)
-
-    def _statements(self, *, staged: bool) -> Iterable[Statement]:
+    def _statements(self, *, staged: bool = False, alone: bool = False) -> Iterable[Statement]:
         """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
         settled = list(self.changes.settlements.values())
-        held = set() if self._unchecked else {delivery.token for delivery in self.held}
-        if tokens := {s.token for s in settled} - held:
-            yield self._queries["fence"], {"tokens": list(tokens)}, _accept_any
         puts, entries = list(self.changes.puts.values()), self.changes.entries
         ordered, locks = ordered_copies(self.changes), keys_to_lock(self.changes)
-        # Together these cost one round trip. A statement of its own is cheaper if it is the only one.
+        others = [] if staged else self._unordered()
+        tokens = {s.token for s in settled} - self._locked
+        # A statement that settles locks the lease itself, but then it must be the first one that locks anything.
+        if len(tokens) > 1 or (tokens and (puts or entries or ordered or others or locks["lock_keys"] or not alone)):
+            yield self._queries["fence"], {"tokens": list(tokens)}, None
+        # Together these cost less. A statement of its own is cheaper if it is the only one.
         together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
-        if together:
-            yield write_statement(self._queries, self._kinds, self.changes, alone=False)
+        if together or (alone and puts and (settled or others)):
+            yield write_statement(self._queries, self._kinds, self.changes, alone=alone)
         elif puts:
             yield put_statement(self._queries, self._kinds, puts[0])
         elif ordered:
-            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": False}
-            yield self._queries["publish_ordered"], in_keys, self._collect_duplicates(ordered)
+            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": alone}
+            yield self._queries["publish_ordered"], in_keys, None if alone else self._collect_duplicates(ordered)
         elif locks["lock_keys"]:
-            yield self._queries["lock_keys"], locks, _accept_any
-        if not staged:
-            yield from self._publish_unordered()
+            yield self._queries["lock_keys"], locks, None
+        yield from self._publish_unordered(others)
         for token, group in _by_token(settled).items():
-            yield from self._settle_statements(token, group)
+            yield from self._settle_statements(token, group, alone=alone)
         if entries and not together:
-            yield self._queries["append"], {"entries": entry_rows(entries)}, _accept_any
+            yield self._queries["append"], {"entries": entry_rows(entries)}, None
 
-    def _publish_unordered(self) -> Iterable[Statement]:
-        copies = self._unordered()
+    def _publish_unordered(self, copies: Sequence[EventCopy]) -> Iterable[Statement]:
         if len(copies) == 1:
             yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_missing(copies)
         elif copies:
             counted = {"rows": rows_of_copies(copies), "count": len(copies)}
             yield self._queries["publish"], counted, self._collect_duplicates(copies)
 
-    def _settle_statements(self, token: int, group: list[Settlement]) -> Iterable[Statement]:
-        released = [s for s in group if isinstance(s.outcome, Release)]
-        done = [s for s in group if isinstance(s.outcome, Done)]
-        for name, part in (
-            ("release", released),
-            ("done", [s for s in done if not s.ordering_key]),
-            ("done_ordered", [s for s in done if s.ordering_key]),
-        ):
-            if part:
-                yield self._settle_many(name, token, [s.position for s in part])
+    def _settle_statements(self, token: int, group: list[Settlement], *, alone: bool) -> Iterable[Statement]:
+        stream = group[0].stream.name
+        together: dict[str, list[int]] = {"release": [], "done": [], "done_ordered": []}
+        one_by_one = []
         for settled in group:
-            if not isinstance(settled.outcome, Done | Release):
-                yield self._settle_one(settled)
+            if isinstance(settled.outcome, Done):
+                together["done_ordered" if settled.ordering_key else "done"].append(settled.position)
+            elif isinstance(settled.outcome, Release):
+                together["release"].append(settled.position)
+            else:
+                one_by_one.append(settled)
+        for name, positions in together.items():
+            if positions:
+                statement = settle_statement(self._queries, name, token, positions, alone=alone)
+                yield self._note_promoted(stream, *statement) if name == "done_ordered" else statement
+        for settled in one_by_one:
+            yield outcome_statement(self._queries, settled)
+        if one_by_one or together["release"]:
+            self.streams_with_due.add(stream)
 
-    def _settle_many(self, name: str, token: int, positions: list[int], *, alone: bool = False) -> Statement:
-        def check(rows: list[DictRow]) -> None:
-            if lost := set(positions) - {row["id"] for row in rows}:
-                raise LeaseLost(lost)
+    def _note_promoted(
+        self, stream: str, sql: LiteralString, parameters: Mapping[str, Any], check: Check | None
+    ) -> Statement:
+        def check_and_note(rows: list[DictRow]) -> None:
+            if check:
+                check(rows)
+            if rows[0]["promoted"]:
+                self.streams_with_due.add(stream)
 
-        return self._queries[name], {"token": token, "ids": positions, "alone": alone}, check
-
-    def _settle_one(self, settled: Settlement) -> Statement:
-        parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
-        match settled.outcome:
-            case Retry(after, code, message):
-                name = "reschedule"
-                parameters |= {"undo": 0, "until": None, "after": after, "code": code, "message": message}
-            case Defer(until, reason, after):
-                name = "reschedule"
-                parameters |= {"undo": 1, "until": until, "after": after, "code": "deferred", "message": reason}
-            case Dead(message, code):
-                name = "dead_ordered" if settled.ordering_key else "dead"
-                parameters |= {"code": code, "message": message}
-                if settled.ordering_key:
-                    parameters["skip"] = settled.stream.on_dead == "skip"
-            case _:
-                raise AssertionError(settled.outcome)
-
-        def check(rows: list[DictRow]) -> None:
-            if not rows:
-                raise LeaseLost([settled.position])
-
-        return self._queries[name], parameters, check
+        return sql, parameters, check_and_note
 
     def _unordered(self) -> list[EventCopy]:
         return [c for c in self.changes.copies.values() if not is_ordered(c)]
@@ -307,31 +300,29 @@ class PostgresTransaction(Transaction):
         if not copies:
             return
         ids = [{"n": n, "event_id": c.envelope.event_id, "stream": c.stream.name} for n, c in enumerate(copies)]
-        withdrawn = await self._fetch("withdraw_known", {"rows": to_json(ids)})
+        withdrawn = await self._lock("withdraw_known", {"rows": to_json(ids)})
         self._collect_duplicates(copies)(withdrawn)
         heads = [copies[row["n"]] for row in withdrawn if row["was_head"]]
         if heads:
             streams, keys = [c.stream.name for c in heads], [c.envelope.partition_key for c in heads]
-            await self._execute(self._queries["promote_fronts"], {"streams": streams, "keys": keys})
+            await self._run((self._queries["promote_fronts"], {"streams": streams, "keys": keys}))
 
     async def _drop_idle_keys(self) -> None:
         """Delete the key rows that a publish of duplicates has created."""
         pairs = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if is_ordered(c)}
         if pairs:
             streams, keys = zip(*sorted(pairs), strict=True)
-            await self._execute(self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)})
+            await self._run((self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)}))
 
     async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
-        await self._open()
-        await self._execute(self._queries["stage"])
-        async with self._connection.cursor(row_factory=dict_row) as cursor:
-            # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
-            with keep_cancellation():
-                async with cursor.copy(self._queries["copy_stage"]) as copying:
-                    for number, copy in enumerate(copies):
-                        await copying.write_row(staging_table_row(number, copy))
-            await cursor.execute(self._queries["publish_stage"])
-            self._collect_duplicates(copies)(await cursor.fetchall())
+        await self._run((self._queries["stage"], {}))
+        # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
+        with keep_cancellation():
+            async with self._connection.cursor().copy(self._queries["copy_stage"]) as copying:
+                for number, copy in enumerate(copies):
+                    await copying.write_row(staging_table_row(number, copy))
+        (rows,) = await self._run((self._queries["publish_stage"], {}))
+        self._collect_duplicates(copies)(rows)
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
         rows = await self._fetch("get_record", {"kind": kind, "id": record_id})
@@ -343,7 +334,8 @@ class PostgresTransaction(Transaction):
             return [read_record(row, self._kinds) for row in await self._fetch("get_records", parameters)]
         deliveries, self._unchecked = self._unchecked, ()
         parameters |= {"token": deliveries[0].token, "ids": [delivery.position for delivery in deliveries]}
-        rows = await self._fetch("hold_and_read", parameters)
+        rows = await self._lock("hold_and_read", parameters)
+        self._locked.add(deliveries[0].token)
         self._note_held(deliveries, {row["position"]: row for row in rows if row["kind"] is None})
         self._require_all(deliveries)
         return [read_record(_without_event(row), self._kinds) for row in rows if row["kind"] is not None]
@@ -360,32 +352,42 @@ class PostgresTransaction(Transaction):
             "after": query.after if query.after is not None else "\U0010ffff" if query.descending else "",
             "limit": query.limit,
         }
-        rows = await self._fetch(_search_name(query, number), parameters)
+        rows = await self._fetch(search_name(query, number), parameters)
         return [read_record(row, self._kinds) for row in rows]
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
-        return bool(await self._fetch("once", {"scope": scope, "key": key, "keep": keep}))
+        if self._unchecked:
+            await self._check_leases()
+        return bool(await self._lock("once", {"scope": scope, "key": key, "keep": keep}))
 
     async def _fetch(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        """Read something. This needs no transaction, but leases must be checked before."""
         if self._unchecked:
             await self._check_leases()
         with translate_errors():
-            await self._open()
-            return await (await self._execute(self._queries[name], parameters)).fetchall()
+            (rows,) = await self._connection.fetch((self._queries[name], parameters))
+            return rows
 
-    async def _execute(self, sql: LiteralString, parameters: Mapping[str, Any] | None = None) -> AsyncCursor[DictRow]:
-        return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
+    async def _lock(self, name: str, parameters: Mapping[str, Any]) -> list[DictRow]:
+        """Run a statement that locks something until the end of the transaction."""
+        with translate_errors():
+            (rows,) = await self._run((self._queries[name], parameters))
+            return rows
+
+    async def _run(self, *calls: Call) -> list[list[DictRow]]:
+        """Run statements in the transaction, and begin it before if needed."""
+        begin = () if self._has_begun else self._opening
+        self._has_begun = True
+        return (await self._connection.fetch(*begin, *calls))[len(begin) :]
+
+    @property
+    def _pooled(self) -> Connection:
+        # A joined transaction is never committed here.
+        return cast("Connection", self._connection)
 
 
 def _without_event(row: DictRow) -> DictRow:
     return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
-
-
-def _search_name(query: RecordQuery, index_number: int) -> str:
-    if query.due_by is not None:
-        return "find_due"
-    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
-    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
@@ -393,7 +395,3 @@ def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
     for item in items:
         groups[item.token].append(item)
     return dict(sorted(groups.items()))
-
-
-def _accept_any(_rows: list[DictRow]) -> None:
-    """Accept all rows that a statement can return."""

@@ -42,10 +42,10 @@ class PostgresWakeups:
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 
-    def claimed(self, stream: str, *, full: bool) -> None:
-        """Let the next wait for a stream end at once if a claim may have left due events (`full`)."""
-        if full:
-            self._hints.notify([stream])
+    def left_due(self, streams: Collection[str]) -> None:
+        """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
+        if streams:
+            self._hints.notify(streams)
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait for a hint for one of the streams, but no longer than `at_most`."""

@@ -1,20 +1,25 @@
-"""The statements that store records and write to ordered streams, with the checks of what they return. No I/O."""
+"""The statements that store records, write to ordered streams and settle events, with their checks. No I/O.
 
-from collections.abc import Callable, Mapping
+If a statement is written `alone`, its transaction commits without looking at what it has returned. The statement then
+fails by a division by zero if the check would fail.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, LiteralString
 
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.rows import entry_rows, is_ordered, record_parameters, rows_of_copies, to_json
-from kingdom.bus.outcome import Dead, Done
-from kingdom.bus.port import EventCopy, Put, TransactionChanges
+from kingdom.bus.outcome import Dead, Defer, Done, Retry
+from kingdom.bus.port import EventCopy, Put, Settlement, TransactionChanges
 from kingdom.bus.record import RecordKind
-from kingdom.errors import Conflict
+from kingdom.errors import Conflict, LeaseLost
 
 Queries = Mapping[str, LiteralString]
 # A function that checks the rows that a statement has returned.
 Check = Callable[[list[DictRow]], None]
-Statement = tuple[LiteralString, Mapping[str, Any], Check]
+# A statement, its parameters, and its check if it needs one.
+Statement = tuple[LiteralString, Mapping[str, Any], Check | None]
 
 
 def put_statement(queries: Queries, kinds: Mapping[str, RecordKind], put: Put) -> Statement:
@@ -32,10 +37,7 @@ def put_statement(queries: Queries, kinds: Mapping[str, RecordKind], put: Put) -
 def write_statement(
     queries: Queries, kinds: Mapping[str, RecordKind], changes: TransactionChanges, *, alone: bool
 ) -> Statement:
-    """Return the statement that stores all records, publishes to ordered streams and appends to the log.
-
-    If `alone`, the statement commits by itself. It then fails if there is a conflict or a duplicate.
-    """
+    """Return the statement that stores all records, publishes to ordered streams and appends to the log."""
     puts, copies = list(changes.puts.values()), ordered_copies(changes)
     parameters = {
         "records": to_json([{"n": n, **record_parameters(put, kinds[put.record.kind])} for n, put in enumerate(puts)]),
@@ -51,7 +53,44 @@ def write_statement(
             raise _conflict(puts[refused["records"][0]])
         changes.duplicates.extend(copies[number] for number in refused["copies"])
 
-    return queries["write"], parameters, check
+    return queries["write"], parameters, None if alone else check
+
+
+def settle_statement(
+    queries: Queries, name: str, token: int, positions: Sequence[int], *, alone: bool = False
+) -> Statement:
+    """Return the statement that settles events of one lease as done, or releases them."""
+
+    def check(rows: list[DictRow]) -> None:
+        if lost := set(positions).difference(rows[0]["ids"]):
+            raise LeaseLost(lost)
+
+    return queries[name], {"token": token, "ids": positions, "alone": alone}, None if alone else check
+
+
+def outcome_statement(queries: Queries, settled: Settlement) -> Statement:
+    """Return the statement that ends one event as DEAD, or requeues it."""
+    parameters: dict[str, Any] = {"token": settled.token, "id": settled.position}
+    match settled.outcome:
+        case Retry(after, code, message):
+            name = "reschedule"
+            parameters |= {"undo": 0, "until": None, "after": after, "code": code, "message": message}
+        case Defer(until, reason, after):
+            name = "reschedule"
+            parameters |= {"undo": 1, "until": until, "after": after, "code": "deferred", "message": reason}
+        case Dead(message, code):
+            name = "dead_ordered" if settled.ordering_key else "dead"
+            parameters |= {"code": code, "message": message}
+            if settled.ordering_key:
+                parameters["skip"] = settled.stream.on_dead == "skip"
+        case _:
+            raise AssertionError(settled.outcome)
+
+    def check(rows: list[DictRow]) -> None:
+        if not rows:
+            raise LeaseLost([settled.position])
+
+    return queries[name], parameters, check
 
 
 def ordered_copies(changes: TransactionChanges) -> list[EventCopy]:
@@ -61,8 +100,10 @@ def ordered_copies(changes: TransactionChanges) -> list[EventCopy]:
 
 def keys_to_lock(changes: TransactionChanges) -> dict[str, list[str]]:
     """Return the keys of the ordered events that end, as parameters."""
-    ending = [each for each in changes.settlements.values() if isinstance(each.outcome, Done | Dead)]
-    keys = sorted({each.ordering_key for each in ending if each.ordering_key})
+    settled = changes.settlements.values()
+    keys = sorted(
+        {each.ordering_key for each in settled if each.ordering_key and isinstance(each.outcome, Done | Dead)}
+    )
     return {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
 
 

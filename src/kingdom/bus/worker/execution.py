@@ -5,7 +5,7 @@ Several reactions share one transaction. Effects run one by one.
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
@@ -128,37 +128,59 @@ class Execution:
             except (LeaseLost, Transient) as error:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
-    def is_effect(self, delivery: Delivery) -> bool:
-        """Return whether the handler of a delivery is an effect."""
-        route = self._dispatcher.route(delivery)
-        return isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
+    def effect_types(self, deliveries: Sequence[Delivery]) -> set[str]:
+        """Return the types of these deliveries whose handler is an effect."""
+        return {
+            delivery.envelope.type
+            for delivery, route in zip(deliveries, self._routes(deliveries), strict=True)
+            if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
+        }
 
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
         """Run reactions in one transaction. After a failure, skip the later events of the same key."""
+        routes = self._routes(group)
         # Events of one key must never run in two places, so the store confirms their lease first: here, or when it
         # reads ahead.
-        optimistic = not any(delivery.ordered for delivery in group) or bool(_reads(group, self._routes(group)))
+        optimistic = not any(delivery.ordered for delivery in group) or bool(_reads(group, routes))
         async with self._bus.transaction(hold=group, optimistic=optimistic) as transaction:
-            outcomes: dict[Delivery, Outcome] = {}
-            stopped: set[tuple[str, str]] = set()
-            self._drop_lost(unit, {each.position for each in group} - {each.position for each in transaction.held})
-            routes = self._routes(transaction.held)
+            if len(transaction.held) != len(group):
+                self._drop_lost(unit, {each.position for each in group} - {each.position for each in transaction.held})
+                routes = self._routes(transaction.held)
             async with self._group_deadline(unit):
                 if keys := _reads(transaction.held, routes):
                     await transaction.read_ahead(keys)
-                until = time.monotonic() + GROUP_SECONDS
-                for delivery, route in zip(transaction.held, routes, strict=True):
-                    key = delivery.ordering_key
-                    if outcomes and time.monotonic() > until:
-                        # Commit what is done. The rest is the next group.
-                        break
-                    if key is None or key not in stopped:
-                        outcome = await self._react_in_group(unit, delivery, route, transaction)
-                        outcomes[delivery] = outcome
-                        if key and not isinstance(outcome, Done):
-                            stopped.add(key)
+                outcomes = await self._react_in_turn(unit, routes, transaction)
             await transaction.settle_all(outcomes)
         self._record_settled(unit, outcomes)
+
+    async def _react_in_turn(
+        self, unit: Unit, routes: Sequence["HandlerRoute[Any] | Defer"], transaction: Transaction
+    ) -> dict[Delivery, Outcome]:
+        """Run the reactions of a group for a limited time, and return their outcomes. The rest is the next group."""
+        outcomes: dict[Delivery, Outcome] = {}
+        stopped: set[tuple[str, str]] = set()
+        seconds: dict[str, list[float]] = defaultdict(list)
+        now = time.monotonic()
+        until = now + GROUP_SECONDS
+        for delivery, found in zip(transaction.held, routes, strict=True):
+            key = delivery.ordering_key
+            if outcomes and now > until:
+                break
+            if key is not None and key in stopped:
+                continue
+            route = self._allowed_route(unit, delivery, found)
+            if isinstance(route, HandlerRoute):
+                outcome = await self._react_in_group(unit, delivery, route, transaction)
+                started, now = now, time.monotonic()
+                seconds[delivery.envelope.type].append(now - started)
+            else:
+                outcome = route
+            outcomes[delivery] = outcome
+            if key and not isinstance(outcome, Done):
+                stopped.add(key)
+        for event_type, durations in seconds.items():
+            self._metrics.record_handled(unit.stream, event_type, durations)
+        return outcomes
 
     def _routes(self, deliveries: Sequence[Delivery]) -> list["HandlerRoute[Any] | Defer"]:
         """Return the route of each delivery. Deliveries of one type and version share one."""
@@ -206,14 +228,11 @@ class Execution:
         return outcome
 
     async def _react_in_group(
-        self, unit: Unit, delivery: Delivery, found: "HandlerRoute[Any] | Defer", transaction: Transaction
+        self, unit: Unit, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction
     ) -> Outcome:
         """Run one reaction in the transaction of its group. If it fails, roll back only its own changes."""
-        route = self._allowed_route(unit, delivery, found)
-        if not isinstance(route, HandlerRoute):
-            return route
         savepoint, keys = transaction.changes.savepoint(), transaction.dedup_keys_taken
-        unit.running, started = delivery.position, time.monotonic()
+        unit.running = delivery.position
         try:
             return await self._react(delivery, route, transaction)
         except _UNIT_FAILURES:
@@ -226,7 +245,6 @@ class Execution:
             return self._failure(delivery, error)
         finally:
             unit.running = None
-            self._metrics.record_handled(delivery, time.monotonic() - started)
 
     async def _outcome_of(
         self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome", transaction: Transaction
@@ -311,7 +329,8 @@ class Execution:
         finally:
             unit.running = None
             del unit.lease.deadlines[delivery.position]
-            self._metrics.record_handled(delivery, time.monotonic() - started)
+            took = time.monotonic() - started
+            self._metrics.record_handled(delivery.stream, delivery.envelope.type, [took])
 
     async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
         async with self._bus.transaction() as transaction:

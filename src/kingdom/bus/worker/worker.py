@@ -194,8 +194,9 @@ class Worker:
             self._keeper.keep(lease)
         reacting: list[list[Delivery]] = []
         calling: list[list[Delivery]] = []
+        effects = self._execution.effect_types(deliveries)
         for run in split_into_runs(deliveries):
-            (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
+            (calling if any(each.envelope.type in effects for each in run) else reacting).append(run)
         units = [
             Unit(lease, group, calls_outside=False)
             for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
@@ -238,7 +239,6 @@ class Worker:
             if self._keeper:
                 self._keeper.drop(token)
         self._give_slots()
-        self._schedule.hint(unit.stream)  # the next event of a key may be due now
         if self._has_room(unit.stream):
             self._changed.set()
 
@@ -358,6 +358,8 @@ class Worker:
 
     async def _wait_for_hint(self) -> None:
         """Wait for a hint about a stream, for the end of a unit, or until a stream must be polled."""
+        if self._changed.is_set():
+            return
         waits: dict[asyncio.Task[Any], str | None] = {asyncio.create_task(self._changed.wait()): None}
         if streams := [stream for stream in self._streams if self._has_room(stream)]:
             at_most = timedelta(seconds=self._schedule.seconds_until_due(streams, time.monotonic()))

@@ -11,8 +11,9 @@ SELECT 1 FROM (SELECT stream, key FROM unnest(%(lock_streams)s::text[], %(lock_k
                       WHERE q.stream = wanted.stream AND q.partition_key = wanted.key COLLATE "C" FOR UPDATE) locked;
 
 -- name: done
--- Archive finished events that the lease still owns, and return their ids. `alone` is true if the statement commits by
--- itself. It must then finish all events or none, so it fails by a division by zero if the lease owns only some.
+-- Archive finished events that the lease still owns, and return their ids. `alone` is true if the transaction commits
+-- without looking at these ids. It must then finish all events or none, so the statement fails by a division by zero if
+-- the lease does not own all events.
 WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 finished AS (
   DELETE FROM kingdom.outbox_event
@@ -21,14 +22,15 @@ finished AS (
 archived AS (
   INSERT INTO kingdom.outbox_archive ({archive_columns}, history)
   SELECT {archive_columns}, history FROM finished)
-SELECT id FROM finished
+SELECT ARRAY(SELECT id FROM finished) AS ids
  WHERE CASE WHEN %(alone)s THEN 1 / ((SELECT count(*) FROM finished) = cardinality(%(ids)s::bigint[]))::int = 1
             ELSE true END;
 
 -- name: done_ordered
 -- Archive finished events of ordered streams that the lease still owns, make the next event of each key its head, and
--- return the ids of the finished events. The key rows were locked by an earlier statement, because only a snapshot that
--- is taken after the lock contains all next events.
+-- return the ids of the finished events. `promoted` is true if there is such a next event. The key rows were locked by an
+-- earlier statement, because only a snapshot that is taken after the lock contains all next events. `done` above explains
+-- `alone`.
 WITH fenced_lease AS MATERIALIZED (SELECT token, ids FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
 finished AS (
   DELETE FROM kingdom.outbox_event
@@ -72,11 +74,15 @@ idle_keys AS (
   DELETE FROM kingdom.outbox_key WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE id IS NULL))),
 rewound_keys AS (
   UPDATE kingdom.outbox_key SET rewind = NULL
-   WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL)))
-SELECT finished.id FROM finished JOIN finished_keys USING (stream, partition_key)
- -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
- -- returned for the key, and the transaction fails.
- WHERE finished_keys.due < 'infinity';
+   WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL))),
+in_order AS MATERIALIZED (
+  SELECT finished.id FROM finished JOIN finished_keys USING (stream, partition_key)
+   -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
+   -- returned for the key, and the transaction fails.
+   WHERE finished_keys.due < 'infinity')
+SELECT ARRAY(SELECT id FROM in_order) AS ids, EXISTS (SELECT FROM next_heads WHERE id IS NOT NULL) AS promoted
+ WHERE CASE WHEN %(alone)s THEN 1 / ((SELECT count(*) FROM in_order) = cardinality(%(ids)s::bigint[]))::int = 1
+            ELSE true END;
 
 -- name: dead
 -- End an event as DEAD if the lease still owns it.
@@ -139,10 +145,12 @@ RETURNING id;
 
 -- name: release
 -- Requeue events that did not run. They keep their order, and the attempt does not count.
-WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE)
-UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
-       -- A claimed event was due, so it stays due, even if the clock was set back since.
-       next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
-                            ELSE least(next_retry_at, clock_timestamp()) END
- WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
-RETURNING id;
+WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
+released AS (
+  UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
+         -- A claimed event was due, so it stays due, even if the clock was set back since.
+         next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
+                              ELSE least(next_retry_at, clock_timestamp()) END
+   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+  RETURNING id)
+SELECT ARRAY(SELECT id FROM released) AS ids;
