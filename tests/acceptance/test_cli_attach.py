@@ -59,7 +59,7 @@ def test_a_person_may_have_a_shell_in_the_checkout(runs: Runs, at_work: str) -> 
 
 @needs_tmux
 @pytest.mark.parametrize(("words", "readonly"), [((), 1), (("--shell",), 0)])
-def test_who_only_looks_cannot_type_and_a_killed_terminal_leaves_nothing_behind(
+def test_a_viewer_cannot_type_and_a_killed_terminal_leaves_nothing(
     runs: Runs, at_work: str, words: tuple[str, ...], readonly: int
 ) -> None:
     ours, theirs = pty.openpty()
@@ -117,7 +117,7 @@ def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> 
     assert "said      hello" in shown.out
 
 
-def test_the_files_of_a_run_that_is_over_are_shown_once(runs: Runs) -> None:
+def test_the_files_of_an_ended_run_are_shown_once(runs: Runs) -> None:
     runs.template("Files", {"name": "files", "tasks": [script(write("made.txt", "12345"))]})
     workflow_id = runs.ask("create", "files", "--start", "--wait")["id"]
     shown = runs.terminal.run("attach", workflow_id, "--files").out

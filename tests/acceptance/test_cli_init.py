@@ -110,7 +110,7 @@ def test_git_keeps_the_generals_and_nothing_else_of_a_realm(tmp_path: Path) -> N
     assert not [name for name in seen if "lock" in name or "token" in name]
 
 
-def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
+def test_nothing_existing_is_changed(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.pyc\n")
     (tmp_path / "kingdom.yaml").write_text("# mine\ndatabase_url: file:elsewhere\n")
     done = kingdom(tmp_path, "init", "--yes")
@@ -127,7 +127,7 @@ def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) -> None:
+def test_unreadable_settings_are_left_alone_and_reported(tmp_path: Path) -> None:
     (tmp_path / "kingdom.yaml").write_text("sentinel: [\n")
     before = snapshot(tmp_path)
     done = kingdom(tmp_path, "init", "--yes")
@@ -135,7 +135,7 @@ def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) ->
     assert snapshot(tmp_path) == before
 
 
-def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     done = kingdom(tmp_path, "init", "home", "--yes")
     assert (done.code, "home is a file" in done.err) == (2, True)
@@ -151,7 +151,7 @@ def test_an_interrupted_one_is_finished_by_the_next(tmp_path: Path) -> None:
     )
 
 
-def test_a_database_is_taken_from_the_environment_and_its_password_written_nowhere(tmp_path: Path) -> None:
+def test_a_database_url_from_the_environment_is_used_and_its_password_is_not_stored(tmp_path: Path) -> None:
     url = "postgresql://kingdom:very-secret@127.0.0.1:9/kingdom"
     done = kingdom(tmp_path, "init", "--json", DATABASE_URL=url).document
     assert list(done) == ["directory", "made", "kept", "store", "general", "next"]
@@ -180,13 +180,13 @@ def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
 
 
-def test_a_choice_that_the_environment_would_overrule_is_said(tmp_path: Path) -> None:
+def test_a_choice_that_the_environment_would_overrule_is_reported(tmp_path: Path) -> None:
     other = "postgresql://127.0.0.1:9/shop"
     done = kingdom(tmp_path, "init", "--yes", "--store", "files", KINGDOM_DATABASE_URL=other)
     assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL")
 
 
-def test_the_store_of_a_realm_comes_before_the_database_of_the_application_beside_it(tmp_path: Path) -> None:
+def test_the_store_of_a_realm_takes_precedence_over_the_database_of_the_application(tmp_path: Path) -> None:
     shop = {"DATABASE_URL": "postgresql://127.0.0.1:9/shop"}
     done = kingdom(tmp_path, "init", "--yes", "--store", "files", **shop)
     assert not any("unset" in step for step in next_steps(done))
@@ -229,7 +229,7 @@ def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) 
     assert (screen.code, "nothing was done" in screen.out, (tmp_path / "home").exists()) == (1, True, False)
 
 
-def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> None:
+def test_a_database_of_another_application_is_reported_or_refused(tmp_path: Path) -> None:
     told = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
     assert (told.code, "DATABASE_URL is set" in told.err, "--store files" in told.err) == (0, True, True)
     refused = kingdom(tmp_path, "init", "other", "--yes", DATABASE_URL="mysql://db/shop")

@@ -31,7 +31,7 @@ def soldier(runs: Runs, workflow_id: str, work: int = 0) -> str:
     return token.partition("/")[0]
 
 
-def test_a_run_is_told_across_its_sessions(runs: Runs) -> None:
+def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
     talk = script({"say": "I look around"}, {"run": "echo seen"}, {"cost": 0.25}, {"answer": "understood"})
     runs.template(
         "Talk", {"name": "look", "tasks": [talk]}, {"name": "write", "tasks": [script(write("a.txt", "hello"))]}
@@ -90,7 +90,7 @@ def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
     assert "begins" in logs(runs, workflow_id, "--all").out
 
 
-def test_what_lies_on_another_machine_is_told_from_the_store(tmp_path: Path) -> None:
+def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path) -> None:
     store = f"file:{tmp_path / 'realm'}"
     runs = Runs(Terminal(tmp_path, store), tmp_path)
     asks = script({"petition": "jira.comment", "body": {"text": "hello"}}, {"answer": "from afar"})
@@ -115,7 +115,7 @@ async def carry_away(store: str) -> None:
         await transaction.put(replace(record, doc={**record.doc, "machine": "elsewhere"}))
 
 
-def test_what_does_not_exist_is_said_to_be_missing(runs: Runs) -> None:
+def test_a_missing_item_is_reported(runs: Runs) -> None:
     for name in ("nothing", "soldier-1-1", "nothing-w1"):
         missing = logs(runs, name)
         assert missing.code == 1

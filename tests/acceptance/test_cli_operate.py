@@ -32,7 +32,7 @@ async def kill(dsn: str, stream: str, reason: Dead) -> None:
                 await transaction.settle(delivery, reason)
 
 
-async def test_migrating_tells_what_it_would_do_does_it_and_does_it_once(terminal: Terminal) -> None:
+async def test_migrating_shows_its_plan_and_applies_it_once(terminal: Terminal) -> None:
     elsewhere = ("--schema", "elsewhere")
     planned = terminal.ask("bus", "migrate", "--dry-run", *elsewhere)
     assert planned["dryRun"] is True
@@ -43,7 +43,7 @@ async def test_migrating_tells_what_it_would_do_does_it_and_does_it_once(termina
     assert terminal.ask("bus", "stats", *elsewhere) == []
 
 
-async def test_behind_pgbouncer_migrations_need_the_way_to_the_server(terminal: Terminal, dsn: str) -> None:
+async def test_migrations_behind_pgbouncer_need_a_direct_connection(terminal: Terminal, dsn: str) -> None:
     behind = {"KINGDOM_THROUGH_PGBOUNCER": "1"}
     done = terminal.run("bus", "migrate", environment=behind)
     assert done.code == 2
@@ -71,7 +71,7 @@ async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal
     assert all(word in shown for word in ("orders", "lines", "shelf.1", "tidying"))
 
 
-async def test_watched_stats_go_on_until_interrupted(terminal: Terminal, dsn: str) -> None:
+async def test_watched_stats_continue_until_interrupted(terminal: Terminal, dsn: str) -> None:
     with terminal.start("bus", "stats", "--watch", "--interval", "100ms", "--json") as watching:
         assert watching.says(1) == ["[]"]
         await publish(dsn, Envelope(type="OrderPlaced"))
@@ -87,7 +87,7 @@ async def test_watched_stats_are_redrawn_for_a_person(terminal: Terminal, dsn: s
     assert "orders" in done.out
 
 
-async def test_a_paused_stream_says_why_and_goes_on_when_resumed(terminal: Terminal, dsn: str) -> None:
+async def test_a_paused_stream_says_why_and_continues_when_resumed(terminal: Terminal, dsn: str) -> None:
     (event,) = await publish(dsn, Envelope(type="OrderPlaced"))
     paused = terminal.ask("bus", "pause", "orders", "--reason", "the bank is closed")
     assert paused == {"stream": "orders", "reason": "the bank is closed", "actor": "tester"}
@@ -139,7 +139,7 @@ async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str
 
 
 @pytest.mark.parametrize(("words", "actor"), [(("bus", "work", SHOP), "bus"), (("role", "engine"), "engine")])
-def test_what_a_worker_or_an_engine_removes_is_counted(
+def test_removals_by_workers_and_engines_are_counted(
     terminal: Terminal, dsn: str, words: tuple[str, ...], actor: str
 ) -> None:
     make_old_partition(dsn)

@@ -91,7 +91,7 @@ def asking(directory: Path, *tasks: str) -> None:
     asyncio.run(make())
 
 
-def test_who_waits_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
+def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
     asking(tmp_path, TASK)
     done = types("send", *HELLO, "--wait")
     assert (done.code, done.out) == (
@@ -115,7 +115,7 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
     assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
-def test_what_a_person_sends_and_answers_has_a_line_in_the_log_of_assignments(types: Typist, tmp_path: Path) -> None:
+def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(types: Typist, tmp_path: Path) -> None:
     sent = types("send", *HELLO)
     types("send", *HELLO)
     assert (sent.code, sent.err) == (0, "")
@@ -145,7 +145,7 @@ def test_a_question_is_named_by_any_part_that_is_the_only_one(
     assert (answered.code, answered.document["task_id"]) == (0, meant)
 
 
-def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Path) -> None:
+def test_an_ambiguous_or_unknown_question_is_reported(types: Typist, tmp_path: Path) -> None:
     asking(tmp_path, TASK, LATER)
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
@@ -198,7 +198,7 @@ async def put(bus: Bus, event: ExternalEvent, *records: Record) -> None:
             await transaction.put(replace(record, version=before.version if before else 0))
 
 
-async def test_who_waits_is_told_once_what_holds_an_event_up(
+async def test_a_waiting_sender_learns_once_what_delays_the_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     somebody = Waiting(tmp_path / "realm", capsys)
@@ -227,7 +227,7 @@ async def test_who_waits_is_told_once_what_holds_an_event_up(
     assert sum("health is orange" in line for line in somebody.told) == 1
 
 
-async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_long_wait_is_reported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     somebody = Waiting(tmp_path / "realm", capsys)
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
@@ -241,7 +241,7 @@ async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys:
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-def test_ps_tells_of_events_that_wait_where_nothing_goes_on(types: Typist) -> None:
+def test_ps_shows_waiting_events_when_nothing_runs(types: Typist) -> None:
     assert types("send", *HELLO).code == 0
     assert (
         types("ps").out

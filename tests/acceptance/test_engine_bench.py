@@ -12,7 +12,7 @@ BOUNDED = {"statements per Task, growth", "buffers per Task, growth"}
 
 
 @pytest.mark.benches
-def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
+def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--json", "-", ends_with=0)
     told = json.loads(done.stdout.splitlines()[-1])
     figures = {figure["name"]: figure for figure in told["figures"]}
@@ -35,7 +35,7 @@ def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with
 
 
 @pytest.mark.benches
-def test_an_engine_that_is_behind_dbos_ends_the_bench_with_a_complaint() -> None:
+def test_an_engine_slower_than_dbos_ends_the_bench_with_a_complaint() -> None:
     done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr
 

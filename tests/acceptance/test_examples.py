@@ -27,12 +27,12 @@ EXAMPLES = ROOT / "examples"
 # Which test runs what; whatever else lies there would be a promise that nobody keeps.
 RUN_HERE = {
     "bank.py": "test_an_order_is_remembered_and_charged_for_once",
-    "gen-triage": "test_a_general_and_two_templates_do_what_they_say",
-    "hello.yaml": "test_a_general_and_two_templates_do_what_they_say",
+    "gen-triage": "test_a_general_and_two_templates_work_as_described",
+    "hello.yaml": "test_a_general_and_two_templates_work_as_described",
     "letters.py": "test_a_member_gets_one_letter",
     "orders.py": "test_an_order_is_remembered_and_charged_for_once",
     "trading": "test_a_signal_becomes_one_order_and_its_owner_gets_a_push",
-    "release-notes.yaml": "test_a_general_and_two_templates_do_what_they_say",
+    "release-notes.yaml": "test_a_general_and_two_templates_work_as_described",
 }
 ROLES = ("king", "general", "soldiers")
 
@@ -54,7 +54,7 @@ def repository(place: Path) -> Path:
     return place
 
 
-def test_a_general_and_two_templates_do_what_they_say(tmp_path: Path) -> None:
+def test_a_general_and_two_templates_work_as_described(tmp_path: Path) -> None:
     realm, config = tmp_path / "realm", ("--config", str(tmp_path / "kingdom.yaml"))
     Path(config[1]).write_text("database_url: file:realm\n")
     terminal = Terminal(tmp_path, f"file:{realm}")

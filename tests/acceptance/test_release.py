@@ -100,7 +100,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert not [name for name in inside if "test" in Path(name).name]
 
 
-def test_the_wheel_says_what_it_is(built: Built) -> None:
+def test_the_wheel_has_its_metadata(built: Built) -> None:
     said = built.metadata
     assert (said["Name"], said["Version"], said["License-Expression"]) == ("kingdom", PROJECT["version"], "Apache-2.0")
     assert said.get_all("License-File") == ["LICENSE"]

@@ -76,7 +76,7 @@ FLAWS: dict[str, tuple[Callable[[CourtCounts], dict[str, Any]], str]] = {
 }
 
 
-def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
+def test_the_judge_has_no_complaints_about_a_good_court() -> None:
     assert judge(good(), 1, []) == []
 
 

@@ -60,7 +60,7 @@ def _forget_statements() -> None:
 @pytest.mark.usefixtures("renamed_field")
 async def test_the_samples_refuse_a_renamed_field_of_a_document(sample: Sample) -> None:
     with pytest.raises(Unreadable, match=r"cannot be read by this version: .*`steps`"):
-        await checks.test_a_paused_run_goes_on_elsewhere_behind_its_checkpoint(sample)
+        await checks.test_a_paused_run_continues_elsewhere_after_its_checkpoint(sample)
 
 
 async def test_the_samples_refuse_a_renamed_part_of_the_store(sample: Sample, request: pytest.FixtureRequest) -> None:

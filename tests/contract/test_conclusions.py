@@ -148,7 +148,7 @@ class Refusing(Payment):
         return await super().call(attempt) if attempt.request["amount"] else Rejected("what amount?")
 
 
-async def test_a_refused_call_is_made_anew_when_its_event_is_patched_and_redriven(scene: Scene, book: Path) -> None:
+async def test_a_refused_call_is_made_again_when_its_event_is_patched_and_redriven(scene: Scene, book: Path) -> None:
     event, payment = bill(), Refusing(book)
     await scene.bus.publish(event)
     async with paying(scene, payment):

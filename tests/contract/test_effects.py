@@ -81,7 +81,7 @@ async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Pat
     assert await scene.status(event) == "DONE"
 
 
-async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the_store(
+async def test_the_clock_of_the_store_decides_when_an_absent_call_may_be_made_again(
     scene: Scene, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Payment(book, Idempotency.TIME)
@@ -98,7 +98,7 @@ async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the
     assert calls(book) == []
 
 
-async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again(scene: Scene, book: Path) -> None:
+async def test_a_call_that_can_arrive_during_its_lookup_is_looked_up_again(scene: Scene, book: Path) -> None:
     looks = 0
 
     class Slow(Payment):
@@ -213,9 +213,7 @@ async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene:
     assert [attempt.number for attempt in (await ledger_of(scene)).document.attempts] == [1, 2]
 
 
-async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anything_else(
-    scene: Scene, book: Path
-) -> None:
+async def test_a_call_that_failed_without_an_answer_is_looked_up_first(scene: Scene, book: Path) -> None:
     def lose_the_answer() -> None:
         raise ConnectionError("the answer is lost")
 
@@ -271,7 +269,7 @@ async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_cou
     assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
 
 
-async def test_words_that_no_store_keeps_cost_no_answer_and_no_alarm(scene: Scene, book: Path) -> None:
+async def test_text_that_no_store_can_keep_costs_no_answer_and_raises_no_alarm(scene: Scene, book: Path) -> None:
     class Babbling(Payment):
         async def call(self, attempt: Attempt) -> CallResult:
             await super().call(attempt)

@@ -55,7 +55,7 @@ async def test_a_zombie_that_wakes_up_past_its_lease_changes_nothing(scene: Scen
     assert await scene.status(owner) == "DONE"
 
 
-async def test_a_process_that_goes_on_within_its_lease_settles_as_ever(scene: Scene) -> None:
+async def test_a_process_that_continues_within_its_lease_settles_normally(scene: Scene) -> None:
     await scene.bus.publish(ping())
     async with child(scene, "settle_late") as living:
         token = (await living.told())["token"]

@@ -53,7 +53,7 @@ def wrong_in(said: str) -> Iterator[str]:
             yield f"no option {option[0]}"
 
 
-def test_what_a_page_mentions_exists() -> None:
+def test_everything_that_a_page_mentions_exists() -> None:
     names = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
     read = {name: page for name, page in names.items() if name not in _APART}
     found = [(name, said, wrong) for name, page in read.items() for said in mentioned(page) for wrong in wrong_in(said)]

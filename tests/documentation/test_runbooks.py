@@ -95,7 +95,7 @@ def test_every_anomaly_has_a_section() -> None:
     assert missing == set()
 
 
-def test_everything_that_the_status_tells_has_a_section() -> None:
+def test_everything_that_the_status_shows_has_a_section() -> None:
     troubles = texts_named(kingdom.court.status, "what")
     assert "nothing runs" in troubles
     missing = {said for said in troubles if not any(said in heading for heading in headings())}
@@ -109,13 +109,13 @@ def test_everything_that_the_chamberlain_logs_is_explained() -> None:
     assert {name for name in types if f"`{name}`" not in rows} == set()
 
 
-def test_every_way_to_become_a_dead_letter_is_explained() -> None:
+def test_every_cause_of_a_dead_letter_is_explained() -> None:
     codes, rows = codes_of_death(), rows_of("Dead letters")
     assert "quarantined" in codes
     assert {code for code in codes if f"`{code}`" not in rows} == set()
 
 
-def test_what_a_closed_gate_says_is_explained() -> None:
+def test_the_reason_of_a_closed_limiter_is_explained() -> None:
     rows = rows_of("Things that wait")
     reasons = [
         node for node in ast.walk(tree_of(kingdom.bus.effects.target_limiter)) if isinstance(node, ast.JoinedStr)

@@ -190,7 +190,7 @@ async def test_an_absent_call_is_sent_again_under_its_identifier_where_the_targe
     assert target.done == [first.identifier]
 
 
-async def test_an_absent_call_is_sent_again_under_a_new_identifier_where_the_target_honours_the_fence(
+async def test_an_absent_call_is_sent_again_under_a_new_identifier_if_the_target_checks_the_fence(
     dsn: str, target: HttpTarget
 ) -> None:
     target.manners, target.dedups = ["fail", "do"], False
@@ -207,7 +207,7 @@ async def test_an_absent_call_is_sent_again_under_a_new_identifier_where_the_tar
 
 
 @pytest.mark.parametrize("answers_questions", [True, False], ids=["absent", "unclear"])
-async def test_what_stays_unclear_is_never_repeated_and_ends_as_an_alarm(
+async def test_an_unclear_call_is_never_repeated_and_ends_as_an_alarm(
     dsn: str, target: HttpTarget, *, answers_questions: bool
 ) -> None:
     target.manners, target.answers_questions = ["fail"], answers_questions

@@ -95,7 +95,7 @@ def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_promised(
         *(pytest.param(name, marks=pytest.mark.long) for name in ("publish many", "settle a group", "many records")),
     ],
 )
-def test_a_disk_that_fails_for_a_while_is_told_and_work_goes_on_once_it_is_mended(
+def test_a_disk_that_fails_for_a_while_is_reported_and_work_continues_once_it_is_repaired(
     name: str, code: int, place: Path, tell: Tell
 ) -> None:
     failed = list(failing_everywhere(rehearse(SCENES[name], place), place, code))
@@ -143,7 +143,7 @@ def test_an_entry_that_a_dead_process_did_not_sync_is_synced_before_it_is_shown(
     assert not wrong(list(without_power_everywhere(recovery, place)))
 
 
-def test_what_the_recording_disk_remembers_is_what_is_there(place: Path) -> None:
+def test_the_recording_disk_has_the_content_of_the_real_one(place: Path) -> None:
     run = rehearse(SCENES["many records"], place)
     remembered = run.disk.state(lambda _: True).build(place / "remembered")
     assert files_of(remembered) == files_of(place / "stage")

@@ -21,7 +21,7 @@ from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_des
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
+async def test_a_dropped_document_is_adopted_and_handled(realm: Path) -> None:
     async with staffed_desk(realm) as at:
         at.drop("evt-github-1", repo="acme/shop")
         await at.until(at.dispatched, "it is dispatched")
@@ -33,7 +33,7 @@ async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
     assert not list((realm / "queue/events/pending").iterdir())
 
 
-async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -> None:
+async def test_a_document_dropped_before_the_start_is_adopted_too(realm: Path) -> None:
     box = realm / "queue/events/pending"
     box.mkdir(parents=True)
     (box / "evt-1.json").write_text('{"id": "evt-1", "type": "a"}')
@@ -41,7 +41,7 @@ async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -
         await at.until(at.dispatched, "it is dispatched")
 
 
-async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(
+async def test_a_document_that_is_written_slowly_is_adopted_when_it_is_complete(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", PATIENCE_SECONDS)
@@ -57,7 +57,7 @@ async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is
         assert not at.rejected.exists()
 
 
-async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
+async def test_a_file_that_cannot_be_adopted_is_moved_aside_with_a_reason(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", 0.2)
@@ -99,7 +99,7 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
         ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
     ],
 )
-async def test_what_a_careless_kind_fails_on_is_moved_aside_and_does_not_stop_the_others(
+async def test_a_file_on_which_a_kind_fails_is_moved_aside_and_does_not_stop_the_others(
     realm: Path, name: str, content: str, reason: str
 ) -> None:
     def announce_some(record: Record) -> Envelope:
@@ -155,7 +155,7 @@ async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
         assert "already exists in state dispatched" in at.reason("evt-1.json")
 
 
-async def test_what_an_editor_leaves_beside_a_file_is_left_alone(realm: Path) -> None:
+async def test_files_of_an_editor_are_left_alone(realm: Path) -> None:
     async with desk(realm) as at:
         names = [".evt-1.json.swp", "evt-1.json~", ".tmp-evt-2.json", "4913", "#evt-1.json#"]
         for name in names:
@@ -191,7 +191,7 @@ async def test_an_editor_that_drops_our_note_loses_nothing(realm: Path) -> None:
         assert (record.doc["priority"], record.version) == ("high", 1)
 
 
-async def test_a_dropped_document_is_no_record_before_it_is_taken_in(realm: Path) -> None:
+async def test_a_dropped_document_is_no_record_before_it_is_adopted(realm: Path) -> None:
     async with desk(realm) as at:
         at.drop("evt-1")
         assert await at.record("evt-1") is None

@@ -136,7 +136,7 @@ class FullDisk(Disk):
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_what_the_journal_has_no_room_for_was_never_published(realm: Path, operation: str) -> None:
+async def test_an_entry_without_space_in_the_journal_was_never_published(realm: Path, operation: str) -> None:
     disk = FullDisk(operation)
     async with opened(realm, disk) as bus:
         await bus.publish(ping(1))
@@ -148,7 +148,7 @@ async def test_what_the_journal_has_no_room_for_was_never_published(realm: Path,
         assert await drain(bus) == [1, 3]
 
 
-async def test_what_the_journal_has_is_published_though_its_files_must_wait(realm: Path) -> None:
+async def test_an_entry_in_the_journal_is_published_even_if_its_files_are_not_written_yet(realm: Path) -> None:
     disk = FullDisk("create")
     async with opened(realm, disk) as bus:
         disk.full = True
@@ -159,7 +159,7 @@ async def test_what_the_journal_has_is_published_though_its_files_must_wait(real
         assert await drain(bus) == [1]
 
 
-async def test_a_torn_end_of_the_journal_is_cut_off_and_kept_aside(realm: Path) -> None:
+async def test_an_incomplete_end_of_the_journal_is_cut_off_and_kept_separately(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1))
     (journal,) = (realm / "bus/journal").iterdir()
@@ -208,7 +208,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
         assert await drain(bus) == [7]
 
 
-async def test_the_log_is_split_by_day_and_a_reader_goes_on(realm: Path) -> None:
+async def test_the_log_is_split_by_day_and_a_reader_continues(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two")
         first = (await FilesOperations(bus).read_log(LogCursor(), 1))[0]
@@ -306,7 +306,7 @@ async def test_an_event_whose_file_stays_damaged_ends_dead_with_the_reason(
         assert await drain(bus) == [1]
 
 
-async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) -> None:
+async def test_damaged_and_foreign_lines_of_the_log_are_skipped(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two", "three")
         (first, *_) = await FilesOperations(bus).read_log(LogCursor(), 1)
@@ -324,7 +324,7 @@ async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) 
         assert await types(bus) == ["one", "three", "four"]
 
 
-async def test_what_editors_and_file_browsers_leave_in_the_store_stops_nothing(realm: Path) -> None:
+async def test_files_of_editors_and_file_browsers_in_the_store_stop_nothing(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1), ping(2))
         await append(bus, "one")

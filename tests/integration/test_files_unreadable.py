@@ -56,7 +56,7 @@ async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:
             await transaction.settle(delivery, Done())
 
 
-async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
+async def test_others_continue_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -151,7 +151,7 @@ async def test_why_and_the_doctor_name_the_file(realm: Path, refuse: Refuse, mon
     assert str(path) in finding.fix
 
 
-async def test_any_other_error_is_told_and_ends_no_event(
+async def test_any_other_error_is_reported_and_ends_no_event(
     realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(realm) as bus:

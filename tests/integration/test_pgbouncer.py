@@ -201,7 +201,7 @@ async def test_polling_alone_finds_the_work(pooled: str, dsn: str) -> None:
         assert await listening(dsn) == 0
 
 
-async def test_a_direct_way_to_the_server_brings_wake_ups(pooled: str, dsn: str) -> None:
+async def test_a_direct_connection_to_the_server_brings_wake_ups(pooled: str, dsn: str) -> None:
     async def heard() -> bool:
         return await listening(dsn) == 1
 
@@ -223,7 +223,7 @@ async def listening(dsn: str) -> int:
         return len(await cursor.fetchall())
 
 
-async def test_an_idle_transaction_is_thrown_out_and_lets_its_rows_go(pooled: str, dsn: str) -> None:
+async def test_an_idle_transaction_is_ended_and_releases_its_rows(pooled: str, dsn: str) -> None:
     async with through(pooled) as bus:
         await bus.publish(Envelope(type="Job"))
         (delivery,) = await bus.claim("jobs", 1, "test")
@@ -268,9 +268,7 @@ async def test_sessions_that_others_use_next_carry_nothing_of_ours(cluster: Priv
             assert await cursor.fetchone() == (0,)
 
 
-async def test_many_may_migrate_at_once_and_leave_no_lock_behind(
-    cluster: PrivateCluster, bouncer: PrivateBouncer
-) -> None:
+async def test_concurrent_migrations_leave_no_lock(cluster: PrivateCluster, bouncer: PrivateBouncer) -> None:
     direct = cluster.create_database("bounced")
     try:
         pooled = bouncer.dsn("bounced")

@@ -96,7 +96,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_no_directory() -> None:
     assert cluster.directory is None
 
 
-def test_a_server_of_somebody_else_loses_only_our_databases(
+def test_only_our_databases_are_removed_from_a_shared_server(
     cluster: PrivateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", cluster.dsn)

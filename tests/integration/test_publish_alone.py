@@ -54,7 +54,7 @@ async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str, mo
     assert executed.count("withdraw_known") == 1
 
 
-async def test_a_publish_goes_on_after_a_rollback_has_removed_what_was_prepared(dsn: str) -> None:
+async def test_a_publish_continues_after_a_rollback_has_removed_its_prepared_statements(dsn: str) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus:
         await bus.publish(Envelope(type="Job"))
         with pytest.raises(RuntimeError):

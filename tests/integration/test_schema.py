@@ -129,7 +129,7 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(bare
         await migrate(dsn)
 
 
-async def test_a_migration_that_fails_leaves_nothing_behind(bare: Databases) -> None:
+async def test_a_migration_that_fails_changes_nothing(bare: Databases) -> None:
     dsn = bare.make()
     execute(dsn, "CREATE SCHEMA kingdom")
     execute(dsn, "CREATE VIEW kingdom.outbox_all AS SELECT 1 AS in_the_way")

@@ -98,7 +98,7 @@ async def test_an_event_that_is_dead_in_two_streams_is_redriven_in_both_or_in_on
     assert (len(await desk.scene.claim("other")), await desk.scene.claim("free")) == (1, [])
 
 
-async def test_what_is_not_dead_is_left_alone_and_said(desk: Desk) -> None:
+async def test_an_event_that_is_not_dead_is_left_alone_and_reported(desk: Desk) -> None:
     waiting = ping()
     await desk.scene.bus.publish(waiting)
     before = desk.scene.picture

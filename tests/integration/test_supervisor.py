@@ -152,7 +152,7 @@ async def test_a_line_that_cannot_be_passed_on_is_lost_and_nothing_else() -> Non
     assert len(scene.said) == 300
 
 
-async def test_a_role_that_does_not_hear_is_killed_when_its_keeper_gives_up() -> None:
+async def test_a_role_that_does_not_react_is_killed_when_its_keeper_gives_up() -> None:
     scene = Scene(king=STUBBORN)
     running = asyncio.create_task(scene.processes.run())
     await scene.until(lambda: scene.said)

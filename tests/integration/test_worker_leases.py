@@ -130,7 +130,7 @@ async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbours_are_done(dsn: str) -> None:
+async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbors_are_done(dsn: str) -> None:
     dispatcher, hung = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("Job")
@@ -197,7 +197,7 @@ class Hanging(PostgresBus):
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_goes_on(
+async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_continues(
     dsn: str, given_up: set[int]
 ) -> None:
     dispatcher, began, cut_off = Dispatcher(), asyncio.Event(), asyncio.Event()

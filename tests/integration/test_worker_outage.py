@@ -106,7 +106,7 @@ async def test_a_restart_of_the_server_costs_no_attempt_and_loses_nothing(server
     assert handled == [{"n": 21}]
 
 
-async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_comes_back(
+async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_returns(
     server: Server, given_up: set[int]
 ) -> None:
     await migrate(server.dsn)

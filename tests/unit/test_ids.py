@@ -50,7 +50,7 @@ def test_a_trace_id_is_what_w3c_asks_for() -> None:
         assert set(trace_id) != {"0"}
 
 
-def test_a_short_id_stands_behind_the_first_one_of_every_earlier_moment_and_before_that_of_a_later_one() -> None:
+def test_a_short_id_sorts_by_its_creation_time() -> None:
     before = utc_now()
     made = new_id("wf")
     assert first_id("wf", before) <= made < first_id("wf", before + timedelta(minutes=1))

@@ -20,6 +20,6 @@ def test_a_sentence_ends_once(words: str, said: str) -> None:
     assert sentence(words) == said
 
 
-def test_a_colon_stands_only_before_a_reason() -> None:
+def test_a_colon_occurs_only_before_a_reason() -> None:
     assert with_reason("`make` failed (exit code 1)", " no rule\n") == "`make` failed (exit code 1): no rule"
     assert with_reason("`false` failed (exit code 1)", "\n") == "`false` failed (exit code 1)"

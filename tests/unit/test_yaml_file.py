@@ -33,7 +33,7 @@ from kingdom.yaml_file import explain_in_plain_words, read_yaml
         ("it has two ends: keep one", "it has two ends: keep one"),
     ],
 )
-def test_what_is_wrong_with_a_value_is_said_in_plain_words(said: str, plain: str) -> None:
+def test_an_invalid_value_is_described_in_plain_words(said: str, plain: str) -> None:
     assert explain_in_plain_words(said) == plain
 
 

@@ -42,12 +42,12 @@ async def chronicled(
     return [*await court.log(), *up_and_down]
 
 
-async def test_the_catalogue_is_whole() -> None:
+async def test_the_catalog_is_complete() -> None:
     assert len(CATALOG) == _NUMBER
 
 
 @pytest.mark.parametrize("event_type", CATALOG)
-async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry], event_type: str) -> None:
+async def test_each_entry_has_the_actor_that_the_catalog_names(chronicled: list[LogEntry], event_type: str) -> None:
     entries = [entry for entry in chronicled if entry.type == event_type]
     assert entries, f"nobody said {event_type}"
     actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOG[event_type].actor.split(", "))
@@ -56,7 +56,7 @@ async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry
     assert [entry.data for entry in entries if read_log_entry(entry) is None] == []
 
 
-async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
+async def test_every_assignment_is_logged_from_its_creation_to_its_end(
     court: Court, review_by_hook: tuple[Story, int]
 ) -> None:
     story, _ = review_by_hook
@@ -74,7 +74,7 @@ async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
     assert told.count("message.sent") == 2
 
 
-async def test_a_soldier_that_takes_too_long_is_told_of(court: Court, oversleeping: Story) -> None:
+async def test_a_soldier_that_takes_too_long_is_reported(court: Court, oversleeping: Story) -> None:
     (late,) = await court.said("soldier.timeout", task_id=oversleeping.task.id)
     (spawned,) = await court.said("soldier.spawned", task_id=oversleeping.task.id)
     assert (late["soldier_id"], late["timeout_seconds"]) == (spawned["soldier_id"], TIME_LIMIT)
@@ -91,7 +91,7 @@ async def test_a_run_outlives_the_host_of_its_session(orphaned: Story) -> None:
     assert (orphaned.event.outcome, orphaned.task.status) == ("completed", "completed")
 
 
-async def test_what_runs_for_nobody_is_killed(killed: int) -> None:
+async def test_a_leftover_process_is_killed(killed: int) -> None:
     assert killed == _SIGNAL_KILL
 
 

@@ -91,7 +91,7 @@ async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked
     assert story.thread[-1]["text"] == f"{story.task.id} is completed: Implemented as planned."
 
 
-async def test_claude_asks_a_person_and_goes_on_with_the_answer(court: Court) -> None:
+async def test_claude_asks_a_person_and_continues_with_the_answer(court: Court) -> None:
     story = await stories.question(court)
     root, resumed = story.task, story.resumed
     assert (story.waiting.status, resumed.status, resumed.root) == ("needs_human", "completed", root.id)

@@ -95,7 +95,7 @@ def seen(
 
 
 @pytest.mark.parametrize("pattern", DOCUMENTED)
-async def test_what_the_documents_name_is_where_they_say(court: Court, seen: set[str], pattern: str) -> None:
+async def test_files_named_in_the_documents_are_in_their_places(court: Court, seen: set[str], pattern: str) -> None:
     async def there() -> bool:
         # Logs are put aside whenever they are full, and the report is told when somebody listens.
         return any(re.fullmatch(pattern, path) for path in (*seen, *court.paths()))
@@ -107,14 +107,14 @@ async def test_directories_of_the_documents_are_there_while_they_are_empty(seen:
     assert set(DIRECTORIES) <= seen
 
 
-async def test_nothing_else_lies_in_the_realm(seen: set[str]) -> None:
+async def test_the_realm_contains_nothing_else(seen: set[str]) -> None:
     known = [re.compile(pattern) for pattern in (*DOCUMENTED, *OWN)]
     files = {path for path in seen if any(pattern.fullmatch(path) for pattern in known)}
     folders = {str(parent) for path in (*files, *(f"{each}/any" for each in DIRECTORIES)) for parent in _above(path)}
     assert sorted(seen - files - folders) == []
 
 
-async def test_no_unfinished_file_is_left_behind(court: Court, seen: set[str]) -> None:
+async def test_no_unfinished_file_remains(court: Court, seen: set[str]) -> None:
     assert seen
 
     async def tidy() -> bool:

@@ -41,9 +41,7 @@ async def test_a_review_that_a_webhook_asks_for_is_written_once(
     assert [each.id for each in await court.assignments(repo=REPO, target_general="gen-pr")] == [story.task.id]
 
 
-async def test_a_review_that_nobody_tells_of_is_found_and_written_once(
-    court: Court, review_by_poll: tuple[Story, int]
-) -> None:
+async def test_an_unannounced_review_is_found_and_written_once(court: Court, review_by_poll: tuple[Story, int]) -> None:
     story, number = review_by_poll
     assert len(await reviews(court, POLLED, number)) == 1
     assert (story.event.type, story.event.outcome) == ("github.pr.review_requested", "completed")
@@ -60,7 +58,7 @@ async def test_people_read_of_the_start_and_the_end_in_one_thread(review_by_hook
     ]
 
 
-async def test_a_review_leaves_its_result_what_its_soldier_said_and_who_that_was(
+async def test_a_review_leaves_its_result_the_messages_and_the_id_of_its_soldier(
     court: Court, review_by_hook: tuple[Story, int]
 ) -> None:
     story, _ = review_by_hook
@@ -103,7 +101,7 @@ async def test_a_plan_is_approved_by_the_button_under_the_question(court: Court,
     assert len(set(works)) == 2
 
 
-async def test_a_question_is_asked_once_and_goes_on_with_the_answer(court: Court, question: Asked) -> None:
+async def test_a_question_is_asked_once_and_the_run_continues_with_the_answer(court: Court, question: Asked) -> None:
     posts = await court.house.calls("slack", "chat.postMessage")
     assert [post["thread_ts"] for post in posts if post["text"] == QUESTION] == [question.thread[0]["ts"]]
     assert [text for text in texts(question) if QUESTION in text] == [
@@ -140,7 +138,7 @@ async def test_a_time_that_was_missed_fires_once(court: Court, schedule: Story) 
     assert f"It is {schedule.event.created_at:%Y-%m-%d}T00:00:00Z." in prompt
 
 
-async def test_a_failure_tells_its_reason_wherever_people_look(court: Court, failure: Story) -> None:
+async def test_a_failure_shows_its_reason_wherever_people_look(court: Court, failure: Story) -> None:
     assert (failure.event.status, failure.event.outcome) == ("failed", "failed")
     (failed,) = await court.said("task.failed", task_id=failure.task.id)
     assert failed["retry_count"] == failure.task.retries == 1
@@ -151,7 +149,7 @@ async def test_a_failure_tells_its_reason_wherever_people_look(court: Court, fai
     assert len(await court.assignments(repo=BROKEN)) == 1
 
 
-async def test_what_github_refuses_fails_the_assignment_whatever_the_agent_says(court: Court, refusal: Story) -> None:
+async def test_a_refusal_by_github_fails_the_assignment_despite_the_agents_report(court: Court, refusal: Story) -> None:
     reason = "github.review: GitHub answered 404: Not Found"
     final = await result(court, refusal.task.id)
     assert (final["status"], final["error"]) == ("failed", reason)
@@ -159,7 +157,7 @@ async def test_what_github_refuses_fails_the_assignment_whatever_the_agent_says(
     assert reason in texts(refusal)[-1]
 
 
-async def test_an_event_that_nobody_wants_is_shown_with_the_reasons(unrouted: Unrouted) -> None:
+async def test_an_unwanted_event_is_shown_with_the_reasons(unrouted: Unrouted) -> None:
     event = unrouted.shown
     assert (event["status"], event["outcome"], event["reason"]) == (
         "completed",

@@ -99,7 +99,7 @@ async def test_a_stopped_session_is_continued_by_a_new_agent(stage: Stage) -> No
     assert told[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told_again(stage: Stage) -> None:
+async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_reported_again(stage: Stage) -> None:
     agent = await stage.start()
     petitions = [PetitionRequest("github.comment", {"text": text}) for text in ("one", "two")]
     asking: list[dict[str, Any]] = [{"petition": petition.kind, "body": petition.body} for petition in petitions]
@@ -121,7 +121,7 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
     assert (later.finding, later.petitions) == (TranscriptFinding.ANSWERED, (PetitionRequest("github.close", {}),))
 
 
-async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:
+async def test_a_petition_is_in_the_transcript_before_it_is_reported(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"petition": "github.comment"}, {"hang": True})))
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -43,7 +43,7 @@ async def test_a_model_that_does_not_answer_fails_the_turn(model_stage: Stage) -
         await follow(agent, {"delay": 600}, prompt_id="t1#1")
 
 
-async def test_a_usage_limit_tells_when_the_session_can_go_on(model_stage: Stage) -> None:
+async def test_a_usage_limit_shows_when_the_session_can_continue(model_stage: Stage) -> None:
     agent = await model_stage.start()
     later = (datetime.now(UTC) + timedelta(days=3)).replace(hour=0, minute=0, second=0, microsecond=0)
     limit = {"model_error": 400, "message": model_stage.kind.limit.format(date=later.date()), "times": 1}
@@ -55,7 +55,7 @@ async def test_a_usage_limit_tells_when_the_session_can_go_on(model_stage: Stage
     assert (model_stage.work_space / "log").read_text() == "a"
 
 
-async def test_a_turn_that_has_cost_its_budget_ends_before_the_next_tool_and_can_go_on(model_stage: Stage) -> None:
+async def test_a_turn_that_has_cost_its_budget_ends_before_the_next_tool_and_can_continue(model_stage: Stage) -> None:
     if model_stage.kind.cost_told is not Told.AT_ONCE:
         pytest.skip(f"agents of the client {model_stage.client.name} tell the cost only after the next tool")
     agent = await model_stage.start()
@@ -90,7 +90,7 @@ async def test_a_tool_of_an_mcp_server_is_called(model_stage: Stage) -> None:
     assert "Emma is lent" in str(model_stage.model.asked[-1].body)
 
 
-async def test_an_agent_without_one_of_its_mcp_servers_does_not_come_up(model_stage: Stage) -> None:
+async def test_an_agent_without_one_of_its_mcp_servers_does_not_start(model_stage: Stage) -> None:
     if not model_stage.kind.checks_mcp_servers:
         pytest.skip(f"agents of the client {model_stage.client.name} work without the servers that fail")
     nowhere = McpServer(

@@ -70,7 +70,7 @@ async def test_a_daemon_that_a_tool_has_left_ends_with_its_agent(contained_stage
 
 
 @needs_bubblewrap
-async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_on(contained_stage: Stage) -> None:
+async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_continues(contained_stage: Stage) -> None:
     agent = await contained_stage.start()
     turn = await in_a_tool(agent, contained_stage)
     assert agent.pid is not None
@@ -83,7 +83,7 @@ async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_
 
 
 @needs_bubblewrap
-async def test_a_session_goes_on_after_its_host_was_killed(
+async def test_a_session_continues_after_its_host_was_killed(
     contained_stage: Stage, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     kind = request.node.callspec.params["stage"]

@@ -23,7 +23,7 @@ from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) -> None:
+async def test_a_turn_shows_its_progress_and_ends_with_one_answer(stage: Stage) -> None:
     agent = await stage.start()
     told = await follow(
         agent,
@@ -69,7 +69,7 @@ async def test_the_cost_of_a_turn_adds_up(stage: Stage) -> None:
     assert only(told, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
 
 
-async def test_a_failed_turn_tells_why_and_what_it_cost_and_the_agent_lives_on(stage: Stage) -> None:
+async def test_a_failed_turn_reports_its_reason_and_cost_and_the_agent_keeps_running(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentFailed, match="no access") as caught:
         await follow(agent, {"cost": 0.5}, {"fail": "no access"}, prompt_id="t1#1")
@@ -87,7 +87,7 @@ async def test_a_second_prompt_at_once_is_refused_and_does_not_disturb_the_first
     assert (await first)[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_go_on(stage: Stage) -> None:
+async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_continue(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"ask": "Which?", "choices": ["x", "y"]}, {"answer": "so {reply}"})
     told = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
@@ -138,7 +138,7 @@ async def test_closing_the_updates_interrupts_the_turn(stage: Stage) -> None:
     assert (await follow(agent, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
 
 
-async def test_a_crashed_agent_makes_send_raise_and_ended_tells_the_code(stage: Stage) -> None:
+async def test_a_crashed_agent_makes_send_raise_and_its_end_shows_the_code(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentGone, match=stage.kind.crash) as caught:
         await follow(agent, {"cost": 0.5}, {"crash": 3})
@@ -148,7 +148,7 @@ async def test_a_crashed_agent_makes_send_raise_and_ended_tells_the_code(stage: 
         await follow(agent, prompt_id="t2#1")
 
 
-async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> None:
+async def test_a_session_continues_after_the_last_finished_step(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"crash": 3, "first_time_only": True}, {"append": "log", "text": "b"})
     with pytest.raises(AgentGone):
@@ -162,7 +162,7 @@ async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> N
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is TranscriptFinding.ANSWERED
 
 
-async def test_a_prompt_that_does_not_continue_begins_its_script_anew(stage: Stage) -> None:
+async def test_a_prompt_that_does_not_continue_restarts_its_script(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"fail": "once", "first_time_only": True})
     with pytest.raises(AgentFailed):
@@ -176,7 +176,7 @@ async def test_a_prompt_that_continues_nothing_begins_its_own_script(stage: Stag
     assert (await follow(agent, {"answer": "mine"}, continues=True))[-1] == TurnAnswer("mine", 0.0)
 
 
-async def test_a_session_that_nobody_has_heard_of_cannot_be_continued(stage: Stage) -> None:
+async def test_an_unknown_session_cannot_be_continued(stage: Stage) -> None:
     with pytest.raises(AgentGone, match="cannot be continued"):
         await stage.start("unheard-of")
 
@@ -186,7 +186,7 @@ async def test_without_a_session_a_new_one_begins_and_has_its_own_name(stage: St
     assert first.session != second.session
 
 
-async def test_inspect_tells_the_truth_from_the_transcript_alone(stage: Stage) -> None:
+async def test_inspect_finds_the_truth_in_the_transcript_alone(stage: Stage) -> None:
     launch = stage.launch()
     assert (await stage.client.inspect(launch, "t1#1")).finding is TranscriptFinding.NO_TRANSCRIPT
     agent = await stage.start()

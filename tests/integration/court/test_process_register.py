@@ -93,7 +93,7 @@ async def test_a_later_process_with_the_same_id_does_not_hide_that_the_first_die
     assert await court.said() == [RESTARTED]
 
 
-async def test_each_process_that_died_is_told_once(court: Court) -> None:
+async def test_each_process_that_died_is_reported_once(court: Court) -> None:
     for pid in (7, 8):
         await court.has_process("king", pid=pid, started_at=court.now - timedelta(hours=1))
     for _ in range(3):
@@ -101,7 +101,7 @@ async def test_each_process_that_died_is_told_once(court: Court) -> None:
     assert (await court.said()).count(RESTARTED) == 2
 
 
-async def test_what_died_before_the_court_was_stopped_is_no_restart_afterwards(court: Court) -> None:
+async def test_a_process_that_died_before_the_court_stopped_is_no_restart(court: Court) -> None:
     await court.has_process("king", started_at=court.now - timedelta(hours=1))
     supervisor = court.registration(SUPERVISOR)
     await supervisor.enter()

@@ -41,7 +41,7 @@ async def test_the_program_that_the_host_would_start_is_found_where_it_looks_for
     assert await report(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
 
 
-async def test_the_agent_is_looked_at_whatever_else_is_wrong_with_the_file_and_never_another(tmp_path: Path) -> None:
+async def test_the_configured_agent_is_checked_even_if_the_rest_of_the_file_is_invalid(tmp_path: Path) -> None:
     there = write_program(tmp_path / "tools", "aider", "echo aider v1.2.3")
     mine = {"sandbox": "off", "agent": "aider", "path": ["tools"]}
     github = {"token": "env:NOT_SET_ANYWHERE", "logins": ["us"]}

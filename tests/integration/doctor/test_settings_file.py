@@ -120,7 +120,7 @@ async def test_a_realm_without_generals_and_one_with_a_broken_one_are_reported(t
     assert (broken.status, "gen-hello is broken" in broken.found) == ("fail", True)
 
 
-async def test_a_variable_that_makes_no_sense_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGDOM_THROUGH_PGBOUNCER", "maybe")
     report = await look_at("environment")
     assert (report.status, "KINGDOM_THROUGH_PGBOUNCER is 'maybe'" in report.found) == ("fail", True)

@@ -131,7 +131,7 @@ async def test_an_mcp_server_of_the_work_is_called(house: House) -> None:
     assert "Emma is lent" in json.dumps(house.model.asked[-1].body)
 
 
-async def test_a_turn_that_spends_its_budget_is_stopped_before_it_goes_on(house: House) -> None:
+async def test_a_turn_that_spends_its_budget_is_stopped_before_it_continues(house: House) -> None:
     if house.profile.name != "codex":
         pytest.skip(f"{house.profile.name} tells the cost of a turn only in its end")
     agent = await house.stage.start()
@@ -141,7 +141,7 @@ async def test_a_turn_that_spends_its_budget_is_stopped_before_it_goes_on(house:
     assert (await follow(agent, {"answer": "more"}, prompt_id="t2#1"))[-1] == TurnAnswer("more", 0.0)
 
 
-async def test_a_session_goes_on_with_what_it_was_killed_over(house: House) -> None:
+async def test_a_session_continues_the_step_at_which_it_was_killed(house: House) -> None:
     stage = house.stage
     agent = await stage.start()
     assert (await follow(agent, {"answer": "first"}, prompt_id="t1#1"))[-1] == TurnAnswer("first", 0.0)

@@ -94,7 +94,7 @@ async def test_the_official_client_is_offered_the_tools_and_their_guide(house: H
         assert "report_result" in (client.instructions or "")
 
 
-async def test_the_official_client_reports_a_result_over_either_way(house: House, tmp_path: Path) -> None:
+async def test_the_official_client_reports_a_result_over_both_transports(house: House, tmp_path: Path) -> None:
     for number, place in enumerate((house.url, f"unix:{house.socket}")):
         async with client_of(*relay_command(place)) as client:
             assert await called(client, "remember", text=f"Sentence {number}.") == (
@@ -107,7 +107,7 @@ async def test_the_official_client_reports_a_result_over_either_way(house: House
     assert read_result(tmp_path) == {**SUCCESS, "memory_updates": learned}
 
 
-async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house: House) -> None:
+async def test_the_official_client_receives_verdicts_and_its_own_mistakes(house: House) -> None:
     async with client_of(*relay_command(house.url)) as client:
         is_error, text = await called(client, "petition", kind="github.comment", body={"body": "hi"})
         assert is_error
@@ -135,7 +135,7 @@ async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> Non
     assert await check_mcp_server(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
-async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:
+async def test_an_unreachable_host_is_reported_to_the_agent(tmp_path: Path) -> None:
     async with client_of(*relay_command(f"unix:{tmp_path}/nobody")) as client:
         is_error, text = await called(client, "report_result", **SUCCESS)
         assert is_error
@@ -149,7 +149,7 @@ async def test_calls_at_once_are_all_answered(house: House, tmp_path: Path) -> N
     assert len((read_result(tmp_path) or {})["memory_updates"]) == 20
 
 
-async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House) -> None:
+async def test_a_line_that_is_not_a_message_is_refused_and_the_server_continues(house: House) -> None:
     answers = await spoken(
         house.url,
         "nonsense",

@@ -110,7 +110,7 @@ async def test_a_turn_is_in_the_transcript_with_its_tools_and_tokens(stage: Stag
     assert (session["session"], session["model"], session["agent"]) == (agent.session, CLAUDE.model, "claude")
 
 
-async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(stage: Stage) -> None:
+async def test_an_answer_that_our_transcript_lacks_is_found_in_the_session_file(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"write": "a.txt"}, {"cost": 0.25}, {"answer": "done before the end"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
@@ -123,7 +123,7 @@ async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(s
     assert len(asked(stage)) == before + 1
 
 
-async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing(stage: Stage, tmp_path: Path) -> None:
+async def test_a_session_file_that_is_a_link_is_not_read(stage: Stage, tmp_path: Path) -> None:
     agent = await stage.start()
     await follow(agent, {"answer": "mine"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
@@ -134,7 +134,7 @@ async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
-async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: Stage) -> None:
+async def test_a_session_that_was_never_prompted_continues_under_its_name(stage: Stage) -> None:
     agent = await stage.start()
     await agent.stop(A_WHILE)
     again = await stage.start(agent.session)
@@ -153,7 +153,7 @@ async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) ->
     assert told[-1] == TurnAnswer("so x", 0.0)
 
 
-async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage) -> None:
+async def test_a_continued_agent_gets_the_continue_prompt_and_its_additions(stage: Stage) -> None:
     agent = await stage.start()
     turn = asyncio.create_task(follow(agent, {"run": "sleep 60", "first_time_only": True}, prompt_id="t1#1"))
 
@@ -170,7 +170,7 @@ async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage
     assert "interrupted" in str(turn.exception())
 
 
-async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:
+async def test_calls_of_a_tool_are_distinguished(stage: Stage) -> None:
     agent = await stage.start()
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))
@@ -181,7 +181,7 @@ async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:
     assert max(map(len, details)) < 250
 
 
-async def test_the_limit_of_a_subscription_tells_its_end_to_the_second(stage: Stage) -> None:
+async def test_the_limit_of_a_subscription_shows_its_end_to_the_second(stage: Stage) -> None:
     subscribed = {**stage.environment, "ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": "none"}
     agent = await stage.start(environment=subscribed)
     until = utc_now().replace(microsecond=0) + timedelta(hours=2)

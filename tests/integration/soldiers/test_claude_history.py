@@ -51,14 +51,14 @@ def test_a_prompt_of_its_own_is_sent_as_it_is() -> None:
     assert past(QUERY).text_for(Prompt(id="t2#1", text="another"), None) == "another"
 
 
-def test_who_has_heard_of_the_prompt_is_told_to_go_on_and_who_has_not_gets_it(home: dict[str, str]) -> None:
+def test_a_received_prompt_is_continued_and_another_is_sent(home: dict[str, str]) -> None:
     goes_on = Prompt(id="t1#2", text="the query", continues=True)
     assert past(QUERY).text_for(goes_on, None) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("other"))) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("u1"))) == CONTINUE_PROMPT
 
 
-def test_who_goes_on_is_told_of_its_petitions_of_all_attempts(home: dict[str, str]) -> None:
+def test_a_continued_agent_gets_its_petitions_of_all_attempts(home: dict[str, str]) -> None:
     own = write_own(home, prompted("u1"), prompted("u2"))
     one = {"type": "petition", "prompt": "t1#1", "kind": "github.comment", "body": {"text": "one"}}
     again: TranscriptEntry = {**QUERY, "prompt": "t1#2", "continues": True, "sent": CONTINUE_PROMPT, "uuid": "u2"}
@@ -103,7 +103,7 @@ def test_only_the_last_session_of_a_transcript_is_known() -> None:
     assert found.unfinished is None
 
 
-def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str]) -> None:
+def test_a_session_file_shows_an_answer_in_all_its_parts(home: dict[str, str]) -> None:
     before = said("I look.", stop="tool_use", message="m0")
     own = write_own(
         home, prompted("u1"), before, said("All "), said("is well."), prompted("u2"), said("no", message="m2")
@@ -121,11 +121,11 @@ def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str
     ],
     ids=["in a tool", "an error", "interrupted"],
 )
-def test_what_its_own_transcript_ends_with_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
+def test_the_last_entry_of_a_session_file_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
     assert read_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
 
 
-def test_nonsense_in_its_own_transcript_harms_nobody(home: dict[str, str]) -> None:
+def test_nonsense_in_a_session_file_is_harmless(home: dict[str, str]) -> None:
     nonsense: list[TranscriptEntry] = [
         {"type": "user"},
         {"type": "assistant"},
@@ -155,7 +155,7 @@ def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str,
     assert record.mentions("toolu_3")
 
 
-def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is_gone(
+def test_a_session_file_is_searched_until_it_is_found_and_again_once_it_is_gone(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[AgentFile | None] = []
@@ -180,7 +180,7 @@ def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is
     assert looks == [None, own, own]
 
 
-def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_linked_folder_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
     own = write_own(home, prompted("u1"))
     assert find_session_file(home, SESSION) == own
     projects = own.path.parents[1]
@@ -189,7 +189,7 @@ def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str],
     assert find_session_file(home, SESSION) is None
 
 
-def test_what_was_answered_is_gone_on_with_and_never_asked_again() -> None:
+def test_an_answered_prompt_is_continued_and_never_sent_again() -> None:
     answered = past(QUERY, {"type": "answered", "prompt": "t1#1", "answer": "done"})
     assert answered.text_for(Prompt(id="t1#2", text="the query", continues=True), None) == CONTINUE_PROMPT
     assert answered.text_for(Prompt(id="t1#2", text="the query", reply="left"), None) == "left"

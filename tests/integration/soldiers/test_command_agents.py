@@ -42,7 +42,7 @@ def staged(folder: Path, *argv: str) -> Stage:
     return Stage(CommandAgentClient(CommandTemplate(argv=argv)), folder)
 
 
-async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(stage: Stage) -> None:
+async def test_output_of_the_program_is_reported_line_by_line_and_is_the_answer(stage: Stage) -> None:
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="echo one; echo two; printf three > file"))
     assert told == [AgentMessage("one\n"), AgentMessage("two\n"), TurnAnswer("one\ntwo", 0.0)]
@@ -69,7 +69,7 @@ async def test_the_prompt_may_be_a_file_of_any_length(tmp_path: Path) -> None:
     await agent.stop(AT_ONCE)
 
 
-async def test_what_it_says_that_it_spent_is_the_cost(stage: Stage) -> None:
+async def test_the_reported_amount_is_the_cost(stage: Stage) -> None:
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="echo 'it cost $0.25'; echo 'it cost $0.5'"))
     assert told[-1] == TurnAnswer("it cost $0.25\nit cost $0.5", 0.75)
@@ -79,7 +79,7 @@ async def test_what_it_says_that_it_spent_is_the_cost(stage: Stage) -> None:
     assert (await stage.client.inspect(stage.launch(), "t2#1")).cost_usd == 0.1
 
 
-async def test_a_program_that_fails_tells_its_code_and_its_last_words_and_the_next_prompt_is_taken(
+async def test_a_program_that_fails_shows_its_code_and_its_last_output_and_the_next_prompt_is_taken(
     stage: Stage,
 ) -> None:
     agent = await stage.start()
@@ -123,7 +123,7 @@ async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -
     assert apply_reported_status(told[-1], stage.work_space) == TurnQuestion("Which?", ("x",), 0.0)
 
 
-async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
+async def test_a_new_attempt_starts_over_and_says_so(stage: Stage) -> None:
     agent = await stage.start()
     work = "echo a >> log; test -e ready || sleep 600; cat log; exit"
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text=work)))
@@ -142,7 +142,7 @@ async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
     assert again.session == agent.session
 
 
-async def test_the_reply_of_a_person_comes_with_all_that_was_asked(tmp_path: Path) -> None:
+async def test_the_reply_of_a_person_contains_all_the_questions(tmp_path: Path) -> None:
     stage = staged(tmp_path, "cat")
     agent = await stage.start()
     told = await updates_of(agent, Prompt(id="t1#1", text="Choose one.", reply="the first"))
@@ -150,7 +150,7 @@ async def test_the_reply_of_a_person_comes_with_all_that_was_asked(tmp_path: Pat
     await agent.stop(AT_ONCE)
 
 
-async def test_a_session_that_nobody_has_heard_of_cannot_be_continued(stage: Stage) -> None:
+async def test_an_unknown_session_cannot_be_continued(stage: Stage) -> None:
     with pytest.raises(AgentGone, match="cannot be continued"):
         await stage.start("unheard-of")
 

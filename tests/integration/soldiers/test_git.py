@@ -106,7 +106,7 @@ async def test_variables_of_this_process_do_not_reach_git(
     assert "GIT_TERMINAL_PROMPT=0\n" in shown
 
 
-async def test_a_failure_tells_what_git_said_but_no_parameters(tmp_path: Path) -> None:
+async def test_a_failure_shows_the_output_of_git_but_no_parameters(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match=r"git rev-parse failed .* not a git repository") as failed:
         await run_git("rev-parse", "secret", cwd=tmp_path, home=tmp_path)
     assert failed.value.exit_code == 128

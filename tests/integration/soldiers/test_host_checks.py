@@ -10,7 +10,7 @@ POLICY = f"{APP}/policy.txt"
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_what_an_agent_left_running_changes_nothing_once_its_work_is_checked(scene: HostScene) -> None:
+async def test_processes_left_by_an_agent_change_nothing_after_the_check_of_its_work(scene: HostScene) -> None:
     await scene.start_host()
     go = scene.folder / "go"
     late = f"(until test -e {go}; do sleep 0.01; done; echo everybody > {POLICY}) >/dev/null 2>&1 &"

@@ -24,7 +24,7 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
 
 
-async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_host_changes_nothing(
+async def test_a_run_continues_elsewhere_from_its_last_checkpoint_and_the_lost_host_changes_nothing(
     scene: HostScene,
 ) -> None:
     await scene.share_checkpoints()
@@ -52,7 +52,7 @@ async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_hos
 
 
 @ONE_BACKEND
-async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: HostScene) -> None:
+async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: HostScene) -> None:
     await scene.share_checkpoints()
     said = answers.QueryResponded
     lost = await scene.start_child("host-a", freezes_at=[said.__name__, 2])
@@ -102,13 +102,13 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back
     _assert_nothing_twice(scene, completed, completed.works[1])
 
 
-async def test_a_killed_host_leaves_no_process_and_goes_on_after_the_last_finished_step(scene: HostScene) -> None:
+async def test_a_killed_host_leaves_no_process_and_continues_after_the_last_finished_step(scene: HostScene) -> None:
     killed = await scene.start_child("host-a")
     await _goes_on_after(scene, killed, signal.SIGKILL)
 
 
 @ONE_BACKEND
-async def test_a_host_that_is_asked_to_end_leaves_no_process_and_goes_on_when_it_is_back(scene: HostScene) -> None:
+async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_it_is_back(scene: HostScene) -> None:
     ended = await scene.start_child("host-a")
     await _goes_on_after(scene, ended, signal.SIGTERM)
     assert ended.process.returncode == 0

@@ -16,7 +16,7 @@ from tests.unit.workflow.model.invariants import contradictions
 
 
 @pytest.mark.both_stores
-async def test_a_cancel_that_is_faster_than_an_answer_lets_the_answer_count(scene: HostScene) -> None:
+async def test_an_answer_that_arrives_after_a_cancel_still_counts(scene: HostScene) -> None:
     barrier = Barrier(lambda transaction: says(transaction, answers.QueryResponded.__name__))
     cancelled = await _cancel_at(scene, barrier)
     assert cancelled.works[0].tasks[0].query.status is QueryStatus.RESPONDED
@@ -69,7 +69,7 @@ async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_canc
     assert commit in run("for-each-ref", "refs/kingdom/checkpoints", cwd=scene.bare())
 
 
-async def test_a_cancel_behind_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
+async def test_a_cancel_after_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
     """The run is over in the very step that takes its last checkpoint, so there is no moment in between."""
     await scene.start_host()
     workflow = await scene.begin(writes("one", report=False))

@@ -115,7 +115,7 @@ def not_verified(error: KingdomError) -> tuple[answers.HostAnswer, ...]:
     return (answers.VerifyFailed(work_id="w2", host="host-a", epoch=1, attempt=1, error=str(error)),)
 
 
-async def test_all_that_is_said_arrives_in_its_order_and_closes_its_commands(backend: BackendUnderTest) -> None:
+async def test_all_replies_arrive_in_order_and_close_their_commands(backend: BackendUnderTest) -> None:
     async with at_work(backend) as desk:
         command = await desk.accepted("one")
         names = [f"w{number}" for number in range(100)]
@@ -125,7 +125,7 @@ async def test_all_that_is_said_arrives_in_its_order_and_closes_its_commands(bac
 
 
 @ONE_BACKEND
-async def test_what_was_given_up_meanwhile_holds_up_nothing_else(backend: BackendUnderTest) -> None:
+async def test_a_reply_to_a_command_given_up_does_not_delay_the_others(backend: BackendUnderTest) -> None:
     async with at_work(backend) as desk:
         given_up, command = await desk.accepted("one"), await desk.accepted("two")
         await desk.give_up(given_up)
@@ -150,7 +150,7 @@ async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
 
 
 @ONE_BACKEND
-async def test_a_document_that_is_there_already_is_not_written_twice(backend: BackendUnderTest) -> None:
+async def test_an_existing_document_is_not_written_twice(backend: BackendUnderTest) -> None:
     document = Record(
         kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
     )
@@ -177,7 +177,7 @@ async def test_a_conflict_about_something_else_loses_nothing(
 
 @ONE_BACKEND
 @pytest.mark.parametrize("tries_before", [0, 1])
-async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
+async def test_a_command_given_up_while_it_is_answered_gets_no_reply(
     backend: BackendUnderTest, tries_before: int
 ) -> None:
     async with at_work(backend) as desk:
@@ -196,7 +196,7 @@ async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
 
 
 @ONE_BACKEND
-async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend: BackendUnderTest) -> None:
+async def test_an_unstorable_answer_is_replaced_by_a_failure(backend: BackendUnderTest) -> None:
     document = Record(
         kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
     )
@@ -212,7 +212,7 @@ async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend
 
 
 @ONE_BACKEND
-async def test_what_no_store_can_keep_holds_up_nothing_else(backend: BackendUnderTest) -> None:
+async def test_an_unstorable_answer_does_not_delay_the_others(backend: BackendUnderTest) -> None:
     async with at_work(backend) as desk:
         desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
         await desk.send(verified("w1"), verified("w2"), verified("w3"))

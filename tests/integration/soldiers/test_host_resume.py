@@ -19,7 +19,7 @@ NAMES = ("one", "two", "three")
 
 
 @pytest.mark.parametrize("back_to", ["base", "first", "second", "auto"])
-async def test_a_failed_run_goes_on_from_each_of_its_checkpoints(scene: HostScene, back_to: str) -> None:
+async def test_a_failed_run_continues_from_each_of_its_checkpoints(scene: HostScene, back_to: str) -> None:
     kept = {"base": 0, "first": 1}.get(back_to, 2)
     barrier = Barrier(lambda transaction: says(transaction, answers.RolledBack.__name__))
     await scene.start_host(wrap=barrier.wrap)

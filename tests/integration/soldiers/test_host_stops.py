@@ -36,7 +36,7 @@ class OneFailure:
             raise ConnectionResetError("the connection to the agent is gone")
 
 
-async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(
+async def test_a_paused_run_continues_in_its_session_with_the_changed_definition(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
@@ -63,7 +63,7 @@ async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_mea
     assert sent == [task.id for work in completed.works for task in work.tasks]
 
 
-async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after_its_last_step(
+async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_continues_after_its_last_step(
     scene: HostScene,
 ) -> None:
     await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
@@ -91,7 +91,7 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
     [({"run": "setsid sleep 901 & exec sleep 902"}, ("sleep 901", "sleep 902")), ({"hang": "deaf"}, ())],
     ids=["running tools", "hearing nothing"],
 )
-async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_whatever_its_agent_was_doing(
+async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_process(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
     hindered = HinderedAgents(ScriptedAgentClient())

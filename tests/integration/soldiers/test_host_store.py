@@ -93,7 +93,7 @@ def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
 
-async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: HostScene) -> None:
+async def test_an_answer_of_an_agent_during_an_outage_of_the_store_is_not_lost(scene: HostScene) -> None:
     outage = Outage()
     await scene.start_host(wrap=outage.wrap)
     stay = scene.stay("one")
@@ -116,7 +116,7 @@ async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: 
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody_replaces_them(
+async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_are_replaced(
     scene: HostScene,
 ) -> None:
     outage = Outage()
@@ -144,7 +144,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_agents_end_before_their_lease_while_the_store_stands_still(scene: HostScene) -> None:
+async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scene: HostScene) -> None:
     await scene.share_checkpoints()
     stay = scene.stay("one")
     barrier = Barrier(lambda transaction: stay.is_there.exists() and _only_looks(transaction))
@@ -185,7 +185,7 @@ async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_sa
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
+async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
@@ -193,7 +193,7 @@ async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: Hos
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
+async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
@@ -231,7 +231,7 @@ async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: H
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(scene: HostScene) -> None:
+async def test_an_unanswered_command_that_is_obsolete_is_not_executed(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
     looks = Barrier(lambda transaction: lost.happened and _only_looks(transaction))
     await scene.start_host(wrap=lambda bus: looks.wrap(lost.wrap(bus)))
@@ -251,7 +251,7 @@ async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(scene: HostScene) -> None:
+async def test_commands_accepted_under_an_earlier_placement_are_not_executed(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("one")
     workflow = await scene.begin(writes("one", *stay.steps))

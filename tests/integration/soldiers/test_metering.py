@@ -114,7 +114,7 @@ async def test_every_model_is_charged_at_its_own_price(tmp_path: Path, model: Mo
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_the_budget_stops_at_the_gate_within_one_answer_in_the_words_of_the_vendor(
+async def test_the_proxy_enforces_the_budget_within_one_answer_in_the_format_of_the_vendor(
     tmp_path: Path, model: ModelStub, name: str
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -140,7 +140,7 @@ async def test_counting_tokens_is_free_and_an_error_costs_nothing(tmp_path: Path
     assert (status, agent.meter.usd, model.charged_usd) == (500, 0.0, 0.0)
 
 
-async def test_a_stream_that_breaks_off_costs_what_the_vendor_had_said_and_what_it_may_have_written(
+async def test_a_broken_stream_costs_the_reported_usage_and_the_text_that_it_may_have_written(
     tmp_path: Path, model: ModelStub
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -171,7 +171,7 @@ async def test_an_agent_that_does_not_wait_for_a_whole_answer_pays_all_of_it(tmp
     assert agent.meter.usd == pytest.approx(model.charged_usd) == pytest.approx(0.5)
 
 
-async def test_a_whole_answer_that_has_not_come_when_the_gate_closes_costs_the_most_that_it_may(
+async def test_an_answer_that_is_incomplete_when_the_proxy_closes_costs_the_maximum(
     tmp_path: Path, model: ModelStub
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -182,7 +182,7 @@ async def test_a_whole_answer_that_has_not_come_when_the_gate_closes_costs_the_m
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_a_stream_that_the_agent_leaves_is_charged_at_once_and_neither_free_nor_the_most_that_it_may_cost(
+async def test_a_stream_that_the_agent_leaves_is_charged_at_once_with_an_estimate(
     tmp_path: Path, model: ModelStub, name: str
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -199,7 +199,7 @@ async def test_a_stream_that_the_agent_leaves_is_charged_at_once_and_neither_fre
     assert 0.2 <= agent.meter.usd < 1000
 
 
-async def test_a_stream_of_chat_completions_tells_its_usage_whatever_the_agent_wants(
+async def test_a_stream_of_chat_completions_shows_its_usage_regardless_of_the_request(
     tmp_path: Path, model: ModelStub
 ) -> None:
     options = {"include_usage": False, "include_obfuscation": False}

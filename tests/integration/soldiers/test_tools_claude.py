@@ -66,7 +66,9 @@ async def work(tmp_path: Path, house: House, *steps: dict[str, Any]) -> ModelStu
     return stub
 
 
-async def test_claude_code_reports_remembers_and_hears_why_a_petition_was_refused(tmp_path: Path, house: House) -> None:
+async def test_claude_code_reports_remembers_and_learns_why_a_petition_was_refused(
+    tmp_path: Path, house: House
+) -> None:
     stub = await work(
         tmp_path,
         house,

@@ -93,13 +93,15 @@ def a_program(file: Path, text: str) -> Path:
     return file
 
 
-async def test_programs_of_a_folder_on_the_path_come_before_those_of_the_system(house: House, tmp_path: Path) -> None:
+async def test_programs_of_a_folder_on_the_path_take_precedence_over_those_of_the_system(
+    house: House, tmp_path: Path
+) -> None:
     a_program(tmp_path / "tools" / "uname", "#!/bin/sh\necho mine\n")
     assert await house.answer("uname", path=(str(tmp_path / "tools"),)) == "mine"
     assert await house.answer("uname") == "Linux"
 
 
-async def test_a_folder_on_the_path_that_is_not_there_is_told(house: House, tmp_path: Path) -> None:
+async def test_a_missing_folder_on_the_path_is_reported(house: House, tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"soldiers\.path names .*nowhere, which is not a folder"):
         house.workplace(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
 
@@ -119,7 +121,7 @@ async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_th
     assert await house.answer("tool", path=(str(tmp_path / "bin"),)) == "all there"
 
 
-async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(house: House, tmp_path: Path) -> None:
+async def test_agents_installed_by_npm_are_found_through_the_settings(house: House, tmp_path: Path) -> None:
     settings = SoldierSettings(
         agent="codex",
         agents=os.path.relpath(tmp_path / "npm"),
@@ -205,14 +207,14 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
         ("command", ModelSettings(vendor=Vendor.OPENAI), "set OPENAI_API_KEY"),
     ],
 )
-async def test_a_model_that_cannot_be_asked_is_told(
+async def test_a_model_that_cannot_be_asked_is_reported(
     house: House, agent: AgentName, model: ModelSettings, words: str
 ) -> None:
     with pytest.raises(Misconfigured, match=words):
         house.workplace(SoldierSettings(agent=agent, model=model))
 
 
-async def test_a_program_that_is_missing_is_told_with_the_setting_for_it(house: House) -> None:
+async def test_a_missing_program_is_reported_with_its_setting(house: House) -> None:
     with pytest.raises(Misconfigured, match=r"name its folder in soldiers\.path of kingdom\.yaml"):
         await house.answer("", command=("not-there",))
 
@@ -220,7 +222,7 @@ async def test_a_program_that_is_missing_is_told_with_the_setting_for_it(house: 
 @pytest.mark.parametrize(
     ("agent", "library", "extra"), [("claude", "claude_agent_sdk", "claude"), ("codex", "acp", "acp")]
 )
-def test_a_library_that_is_missing_is_told_before_any_agent_starts(
+def test_a_missing_library_is_reported_before_any_agent_starts(
     house: House, monkeypatch: pytest.MonkeyPatch, agent: AgentName, library: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -229,7 +231,7 @@ def test_a_library_that_is_missing_is_told_before_any_agent_starts(
 
 
 @pytest.mark.parametrize("word", ["mytool --config $HOME/x", "mytool --cost $1"])
-def test_a_dollar_in_the_command_that_stands_for_nothing_is_told_before_any_agent_starts(word: str) -> None:
+def test_an_unknown_placeholder_in_the_command_is_reported_before_any_agent_starts(word: str) -> None:
     with pytest.raises(
         Misconfigured, match=r"soldiers\.command: .* none of \$model, \$prompt, .*; write \$\$ for a dollar"
     ):
@@ -262,6 +264,6 @@ def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_sta
         build_agent_environment(SoldierSettings(sandbox=profile), lambda _: None, set())
 
 
-async def test_an_agent_that_has_nothing_to_reach_has_no_way_out(house: House) -> None:
+async def test_an_agent_without_allowed_hosts_has_no_network(house: House) -> None:
     async with AsyncExitStack() as stack:
         assert await house.workplace(SoldierSettings()).open_model_proxy("s1", None, stack) is None

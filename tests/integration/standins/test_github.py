@@ -55,7 +55,7 @@ async def test_a_review_request_becomes_a_notification_for_the_official_client(s
     assert seen == ["review_requested", "PullRequest", True, REPOSITORY, updated, "Add feature", "alice", [US]]
 
 
-async def test_a_thread_keeps_its_id_whatever_happens_to_its_pull_request(site: Site) -> None:
+async def test_a_thread_keeps_its_id_when_its_pull_request_changes(site: Site) -> None:
     await site.pull_request(reviewers=[US], at=at(0))
     before = (await threads(site))[0]
     doings: list[tuple[str, dict[str, Any]]] = [
@@ -79,7 +79,7 @@ async def test_a_thread_keeps_its_id_whatever_happens_to_its_pull_request(site: 
     assert latest[3] is None
 
 
-async def test_only_what_concerns_our_user_is_told(site: Site) -> None:
+async def test_only_activity_that_concerns_our_user_is_reported(site: Site) -> None:
     await site.pull_request("others", reviewers=["bob"])
     await site.happen("comment", number=1, body=f"mail@{US} and @{US}-two are somebody else")
     await site.happen("issue", title="Slow", assignees=["bob"])
@@ -90,7 +90,7 @@ async def test_only_what_concerns_our_user_is_told(site: Site) -> None:
     assert {thread["subject"]["type"] for thread in await threads(site)} == {"Issue", "PullRequest"}
 
 
-async def test_what_our_user_does_is_not_told_but_makes_them_take_part(site: Site) -> None:
+async def test_activity_of_our_user_is_no_notification_but_subscribes_them(site: Site) -> None:
     await site.happen("issue", title="Slow")
     await site.ask("POST", f"{ISSUES}/1/comments", json={"body": "Looking."})
     assert await threads(site) == []
@@ -282,7 +282,7 @@ async def test_an_unfinished_review_waits_for_its_verdict(site: Site) -> None:
         ("POST", f"{PULLS}/1/requested_reviewers", {"reviewers": ["octocat"]}, 422, "Review cannot be requested"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_in_the_words_of_github(
+async def test_an_impossible_request_is_refused_with_the_message_of_github(
     site: Site, method: str, path: str, body: Any, status: int, message: str
 ) -> None:
     await site.pull_request()
@@ -295,7 +295,7 @@ async def test_what_cannot_be_done_is_refused_in_the_words_of_github(
     assert await site.calls() == []
 
 
-async def test_nobody_approves_their_own_pull_request(site: Site) -> None:
+async def test_an_author_cannot_approve_their_own_pull_request(site: Site) -> None:
     await site.happen("repository")
     await site.ask("POST", PULLS, json={"title": "Mine", "head": "mine", "base": "main"})
     refused = await site.ask("POST", f"{PULLS}/1/reviews", json={"event": "APPROVE"})

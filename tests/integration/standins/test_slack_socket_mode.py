@@ -48,7 +48,7 @@ async def texts(scene: Scene, channel: str, ts: str) -> list[str]:
     return [message["text"] for message in thread["messages"]]
 
 
-async def test_a_reply_in_a_thread_is_heard_and_answered_there(scene: Scene, dana: str) -> None:
+async def test_a_reply_in_a_thread_is_received_and_answered_there(scene: Scene, dana: str) -> None:
     app = AsyncApp(client=scene.client())
 
     @app.event("message")
@@ -123,7 +123,7 @@ async def test_a_click_is_acknowledged_and_the_question_replaced(scene: Scene, d
     assert len(await scene.calls("response_url")) == 1
 
 
-async def test_a_click_can_be_answered_in_every_way_five_times(scene: Scene, dana: str) -> None:
+async def test_a_click_can_be_answered_in_each_format_five_times(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     async with listening(scene):
         seen = await scene.do("clicks", channel="dev", ts=asked["ts"], user=dana, action_id="approve")
@@ -144,7 +144,7 @@ async def test_a_click_can_be_answered_in_every_way_five_times(scene: Scene, dan
     assert len(await scene.calls("response_url")) == 5
 
 
-async def test_a_click_nobody_takes_notice_of_is_seen_as_failed_and_not_repeated(scene: Scene, dana: str) -> None:
+async def test_a_click_without_an_acknowledgement_counts_as_failed_and_is_not_repeated(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     await scene.do("settings", ack_seconds=0.2)
     click = {"channel": "dev", "ts": asked["ts"], "user": dana, "action_id": "reject"}
@@ -157,7 +157,7 @@ async def test_a_click_nobody_takes_notice_of_is_seen_as_failed_and_not_repeated
     assert [request.type for request in listener.heard].count("interactive") == 1
 
 
-async def test_an_event_nobody_acknowledges_is_sent_again(scene: Scene, dana: str) -> None:
+async def test_an_unacknowledged_event_is_sent_again(scene: Scene, dana: str) -> None:
     await scene.do("settings", ack_seconds=0.2, retries=1000)
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
@@ -222,7 +222,7 @@ async def test_of_two_connections_one_gets_an_envelope(scene: Scene, dana: str) 
     assert len(one.heard) == len(other.heard) == 2
 
 
-async def test_what_happens_while_nobody_listens_is_heard_later_in_order(scene: Scene, dana: str) -> None:
+async def test_messages_sent_while_the_envoy_is_away_are_received_later_in_order(scene: Scene, dana: str) -> None:
     for text in ("one", "two"):
         await scene.do("messages", channel="dev", user=dana, text=text)
 
@@ -232,7 +232,7 @@ async def test_what_happens_while_nobody_listens_is_heard_later_in_order(scene: 
     assert listener.texts() == ["one", "two"]
 
 
-async def test_a_client_that_is_told_to_reconnect_hears_the_rest(scene: Scene, dana: str) -> None:
+async def test_a_client_that_must_reconnect_receives_the_rest(scene: Scene, dana: str) -> None:
     async with listening(scene, ping_seconds=0.2) as listener:
         for reason in ("refresh_requested", "warning", None):
             await scene.connected()
@@ -258,7 +258,7 @@ async def test_events_can_come_twice_and_in_the_wrong_order(scene: Scene, dana: 
     assert len({request.envelope_id for request in listener.heard}) == 4
 
 
-async def test_the_app_hears_of_its_own_messages_and_changes(scene: Scene, dana: str) -> None:
+async def test_the_app_receives_its_own_messages_and_changes(scene: Scene, dana: str) -> None:
     async with listening(scene) as listener:
         sent = await scene.client().chat_postMessage(channel="dev", text="Open")
         await scene.client().chat_update(channel=sent["channel"], ts=sent["ts"], text="Closed")
@@ -305,7 +305,7 @@ async def test_a_client_finds_a_killed_workspace_again(tmp_path: Path) -> None:
     assert listener.texts()[0] == "Back?"
 
 
-async def test_a_click_can_be_told_twice(scene: Scene, dana: str) -> None:
+async def test_a_click_can_be_delivered_twice(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     await scene.trouble(kind="repeat", method="PUSH", path="block_actions")
 

@@ -98,7 +98,7 @@ async def test_a_delayed_answer_comes_later(
     assert done(running) == 1
 
 
-async def test_a_delayed_answer_holds_up_nobody_else(running: RunningServer, client: aiohttp.ClientSession) -> None:
+async def test_a_delayed_answer_delays_no_other(running: RunningServer, client: aiohttp.ClientSession) -> None:
     running.application[FAULTS].add([ServerFault(kind="delay", path="/things", seconds=3600)])
     waiting = asyncio.create_task(add(client))
 
@@ -113,21 +113,21 @@ async def test_a_delayed_answer_holds_up_nobody_else(running: RunningServer, cli
         await waiting
 
 
-async def test_trouble_comes_as_often_and_where_it_was_ordered(
+async def test_faults_occur_as_often_and_where_they_were_ordered(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     running.application[FAULTS].add([ServerFault(kind="refuse", method="POST", path="/thing*", times=2)])
     assert [await add(client, path) for path in ("/others", "/things", "/things", "/things")] == [200, 500, 500, 200]
 
 
-def test_trouble_comes_in_order_and_only_to_what_it_fits() -> None:
+def test_faults_occur_in_order_and_only_for_matching_requests() -> None:
     faults = FaultQueue()
     faults.add([ServerFault(kind="reorder", path="message"), ServerFault(kind="repeat", times=2)])
     met = [faults.take("PUSH", path) for path in ("reaction", "message", "message", "message")]
     assert [fault.kind if fault else None for fault in met] == ["repeat", "reorder", "repeat", None]
 
 
-async def test_trouble_can_be_ordered_and_looked_into_from_outside(
+async def test_faults_can_be_ordered_and_inspected_from_outside(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     faults = [{"kind": "refuse", "status": 429, "path": "*", "times": 1}]
@@ -162,7 +162,7 @@ def test_a_change_that_raises_is_forgotten(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").read_bytes() == before
 
 
-def test_a_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_state_file_continues_where_it_stopped(tmp_path: Path) -> None:
     with StateFile(tmp_path / "state.json", {"things": []}).change("add", key="one") as state:
         state["things"].append("one")
     again = StateFile(tmp_path / "state.json", {"things": []})

@@ -143,7 +143,7 @@ async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
     await anna.leaves("y")
 
 
-async def test_help_shows_every_key_that_is_bound_where_one_is(files: BackendUnderTest, tmp_path: Path) -> None:
+async def test_help_shows_every_key_of_the_screen(files: BackendUnderTest, tmp_path: Path) -> None:
     async with looking(files, tmp_path) as anna:
         await anna.sees("Nothing runs.")
         for opened_by, screen in (((), Dashboard), (("4", "enter"), DocumentScreen)):

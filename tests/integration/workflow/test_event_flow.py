@@ -195,7 +195,7 @@ def test_row_report_failed__the_report_failed_and_the_work_changes_its_status(hi
     assert history.first("AgentStopped", "report failed").data("WorkflowFailed")["reason"] == "broken"
 
 
-def test_row_workflow_git_refs_updated__what_was_added_in_ready_is_prepared_and_ready_comes_back(
+def test_row_workflow_git_refs_updated__a_repository_added_in_ready_is_prepared_and_the_run_is_ready_again(
     history: History,
 ) -> None:
     moment = history.first("modify", "prepared")

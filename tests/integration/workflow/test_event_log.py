@@ -64,7 +64,7 @@ def logged(history: History, row: str) -> list[tuple[str, LogEntry]]:
     return [(cause, entry) for cause, entry in history.entries() if entry.type == row]
 
 
-def test_row_is_published_by_its_publisher_and_nobody_else(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_row_is_published_only_by_its_publisher(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     publishers = ROWS[row].split("|")[1].split()
     assert {cause for cause, _ in logged} == set(publishers)
 
@@ -89,7 +89,7 @@ def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, 
         assert all(part.startswith(f"{entry.aggregate_id}-") for part in parts)
 
 
-def test_row_is_logged_in_the_name_of_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_row_is_logged_with_the_actor_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     for cause, entry in logged:
         if issubclass(TYPES[row], HostAnswer):
             assert entry.actor == "host-a"
@@ -99,5 +99,5 @@ def test_row_is_logged_in_the_name_of_who_caused_it(row: str, logged: list[tuple
             assert entry.actor == ANNA
 
 
-def test_nothing_that_was_said_here_was_ignored(history: History) -> None:
+def test_no_answer_in_this_run_was_ignored(history: History) -> None:
     assert [entry for _, entry in history.entries() if "ignored" in entry.data] == []

@@ -179,7 +179,7 @@ def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_go_and_
     assert after.tasks[0].report.versions == [report.file_path]
 
 
-def test_arrow_3_2_resume_workflow_to_itself__the_works_behind_the_checkpoint_are_reset(history: History) -> None:
+def test_arrow_3_2_resume_workflow_to_itself__the_works_after_the_checkpoint_are_reset(history: History) -> None:
     moment = resumes(history)[1][2]
     reset = [entry.data["workId"] for entry in moment.logged if entry.type == "WorkReset"]
     assert reset == [work.id for work in moment.after.works[1:]]

@@ -58,7 +58,7 @@ async def completed(scene: Scene) -> str:
     return run
 
 
-async def test_a_created_run_is_stored_and_said_by_who_made_it(scene: Scene) -> None:
+async def test_a_created_run_is_stored_and_its_event_names_its_creator(scene: Scene) -> None:
     run = await scene.create_run(SMALL)
     workflow = await scene.show(run)
     assert (workflow.status, workflow.placement, workflow.name) == (WorkflowStatus.CREATED, None, "Fix the bug")
@@ -73,7 +73,7 @@ async def test_a_run_may_have_a_name_of_its_own(scene: Scene) -> None:
     assert (await scene.show(named.id)).name == "Fix #7"
 
 
-async def test_preparing_makes_the_checkouts_and_rests_at_ready(scene: Scene) -> None:
+async def test_preparing_creates_the_checkouts_and_stops_at_ready(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run()
     prepared = await lifecycle.prepare(scene.bus, run, actor=ANNA)
@@ -98,7 +98,7 @@ async def test_starting_prepares_runs_and_completes(scene: Scene) -> None:
     assert workflow.ended_at
 
 
-async def test_pausing_waits_for_the_host_and_continuing_goes_on_in_the_session(scene: Scene) -> None:
+async def test_pausing_waits_for_the_host_and_resuming_continues_in_the_session(scene: Scene) -> None:
     run = await running(scene)
     paused = await lifecycle.pause(scene.bus, run, actor=ANNA)
     assert (paused.status, paused.stop_request is not None) == (WorkflowStatus.RUNNING, True)
@@ -178,7 +178,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
         await lifecycle.delete(scene.bus, run, actor=ANNA)
 
 
-async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
+async def test_a_missing_item_is_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
         with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
@@ -198,7 +198,7 @@ async def refused(scene: Scene, run: str, *names: str) -> None:
     assert (await scene.show(run), len(await scene.log())) == (before, logged)
 
 
-async def test_what_a_state_does_not_allow_is_refused_with_what_it_does(scene: Scene) -> None:
+async def test_an_operation_that_a_state_does_not_allow_is_refused_with_the_allowed_ones(scene: Scene) -> None:
     await scene.start_host()
     created = await scene.create_run(SMALL)
     await refused(scene, created, "pause", "resume", "release")

@@ -84,7 +84,7 @@ async def until(ready: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", ["claim", "reap", "wait"])
-async def test_an_error_beside_the_handlers_is_told_once_and_the_worker_goes_on(
+async def test_an_error_outside_of_handlers_is_reported_once_and_the_worker_continues(
     call: str, error: BaseException
 ) -> None:
     bus = Empty(**{call: error})

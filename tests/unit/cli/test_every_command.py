@@ -91,7 +91,7 @@ def test_every_alias_is_short_for_a_command() -> None:
     assert [alias for alias, words in ALIASES.items() if " ".join(words) not in COMMANDS] == []
 
 
-def test_every_argument_is_completed_unless_nobody_can_know_it() -> None:
+def test_every_argument_is_completed_unless_its_values_are_unknowable() -> None:
     def is_offered(name: str, arguments: list[Any], number: int) -> bool:
         metavar = (arguments[number].metavar or "").strip("[].")
         sources = sources_of(name.partition(" ")[0], [metavar])

@@ -41,14 +41,14 @@ def test_the_money_of_the_day_is_that_of_generals() -> None:
     assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
 
 
-def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
+def test_without_parked_runs_nothing_is_shown() -> None:
     assert not any(line.plain.startswith("parked") for line in facts(a_standing()))
 
 
 @pytest.mark.parametrize(
     ("level", "effect", "told"), [("green", "", ""), ("orange", "one run at a time", ": one run at a time")]
 )
-def test_a_health_that_holds_something_back_says_what(level: str, effect: str, told: str) -> None:
+def test_a_health_level_that_holds_work_back_says_which(level: str, effect: str, told: str) -> None:
     health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
     first = next(facts(msgspec.structs.replace(a_standing(), health=health)))
     assert first.plain == f"health       {level} (cpu_percent: 85), read 5.0 s ago{told}"

@@ -15,7 +15,7 @@ def heard(*lines: bytes) -> tuple[list[RoleLogLine], RoleLog]:
     return told, lines_
 
 
-def test_an_entry_of_a_log_is_told_with_its_role_as_text_and_as_json() -> None:
+def test_a_log_entry_is_shown_with_its_role_as_text_and_as_json() -> None:
     (line,), _ = heard(SAID)
     assert str(line) == "2026-02-07T10:00:00.000Z warning king: role ended code=3"
     assert json.loads(line.json) == {
@@ -27,7 +27,7 @@ def test_an_entry_of_a_log_is_told_with_its_role_as_text_and_as_json() -> None:
     }
 
 
-def test_what_is_no_entry_is_told_as_it_is() -> None:
+def test_a_line_that_is_not_a_log_entry_is_shown_unchanged() -> None:
     told, _ = heard(b"Traceback (most recent call last):", b"[1, 2]", b'{"event": "x", "at": "soon"}', b"\xff")
     assert [line.text for line in told] == [
         "Traceback (most recent call last):",
@@ -44,6 +44,6 @@ def test_only_what_matters_is_remembered_and_only_the_last_of_it() -> None:
     assert len(lines.last) == 8
 
 
-def test_what_a_process_said_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_process_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     RoleLog(write_to_stderr(json=False)).add_role_output("king", b"\x1b]0;owned\x07 \xc2\x9b2J")
     assert capsys.readouterr().err.endswith(r" error king: \x1b]0;owned\x07 \x9b2J" + "\n")

@@ -57,7 +57,7 @@ def test_a_schedule_needs_no_permission_and_is_its_own_subject() -> None:
         ({"payload": {"key": 3, "number": [1]}, "repo": "acme/shop"}, ""),
     ],
 )
-def test_the_subject_is_what_supersedes_says_or_the_pull_request_or_the_ticket(
+def test_the_subject_is_the_supersedes_field_or_the_pull_request_or_the_ticket(
     fields: dict[str, Any], subject: str
 ) -> None:
     assert subject_of(assignment(**fields)) == subject

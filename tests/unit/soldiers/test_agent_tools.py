@@ -140,13 +140,13 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
     assert read_result(space) == {**SUCCESS, "memory_updates": [{"about": "patterns", "text": "Run make check."}]}
 
 
-async def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_pipe_in_the_place_of_the_memory_blocks_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / report.MEMORY_FILE)
     await asyncio.wait_for(said(in_turn(tmp_path), "report_result", **SUCCESS), PATIENCE_SECONDS)
     assert read_result(tmp_path) == SUCCESS
 
 
-async def test_a_result_that_cannot_be_written_is_told_to_the_agent(tmp_path: Path) -> None:
+async def test_a_result_that_cannot_be_written_is_reported_to_the_agent(tmp_path: Path) -> None:
     assert RESULT_FILE in await refused(in_turn(tmp_path / "gone"), "report_result", SUCCESS)
 
 
@@ -158,7 +158,7 @@ async def test_a_folder_in_the_place_of_the_result_is_moved_aside(tmp_path: Path
     assert (tmp_path / f"{RESULT_FILE}.found-1" / "kept").exists()
 
 
-async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp_path: Path) -> None:
+async def test_sentences_remembered_before_and_after_the_report_become_memory(tmp_path: Path) -> None:
     space, package = tmp_path / "space", tmp_path / "package"
     space.mkdir()
     tools = in_turn(space)
@@ -175,7 +175,7 @@ async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp
     ]
 
 
-async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdrawn(tmp_path: Path) -> None:
+async def test_remembered_sentences_survive_the_host_and_a_withdrawn_report(tmp_path: Path) -> None:
     await said(in_turn(tmp_path), "remember", text="Tests need a database.")
     another = in_turn(tmp_path)
     await said(another, "report_result", status="failed", summary="no", error="no database")
@@ -185,7 +185,7 @@ async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdra
     assert result["memory_updates"] == [{"about": "patterns", "text": "Tests need a database."}]
 
 
-async def test_what_is_remembered_joins_a_result_that_the_agent_wrote_by_hand(tmp_path: Path) -> None:
+async def test_remembered_sentences_join_a_result_that_the_agent_wrote_by_hand(tmp_path: Path) -> None:
     (tmp_path / RESULT_FILE).write_text(json.dumps({**SUCCESS, "memory_updates": ["Written by hand."]}))
     await said(in_turn(tmp_path), "remember", text="Said by voice.")
     result = read_result(tmp_path) or {}
@@ -205,7 +205,7 @@ async def test_memory_has_a_limit_and_says_so(tmp_path: Path) -> None:
     assert "shorten" not in await said(tools, "remember", text="Sentence 7.")
 
 
-async def test_memory_and_details_never_make_a_result_that_nobody_can_read(tmp_path: Path) -> None:
+async def test_memory_and_details_never_make_a_result_unreadable(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     await said(tools, "report_result", **SUCCESS, details="x" * 63_500)
     text = await refused(tools, "remember", {"text": "y" * 500})
@@ -246,7 +246,7 @@ async def test_nothing_is_taken_between_turns(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
 
 
-async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_of_the_host(tmp_path: Path) -> None:
+async def test_a_petition_is_reported_before_its_verdict_is_requested_under_the_id_of_the_host(tmp_path: Path) -> None:
     petitions: Petitions = []
     asked: list[tuple[str, int]] = []
 
@@ -262,7 +262,7 @@ async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_o
     assert asked == [("w1-t2-a3-p1", 1), ("w1-t2-a3-p2", 2)]
 
 
-async def test_a_refused_petition_tells_the_agent_why(tmp_path: Path) -> None:
+async def test_the_agent_learns_why_a_petition_was_refused(tmp_path: Path) -> None:
     tools = in_turn(tmp_path, decides(granted=False, reason="the policy does not allow it"))
     text = await refused(tools, "petition", {"kind": "github.comment", "body": {"body": "hi"}})
     assert "the policy does not allow it" in text
@@ -274,7 +274,7 @@ async def test_a_petition_that_waits_for_a_person_does_not_hold_the_agent_up(tmp
     assert "a person has to approve it" in text
 
 
-async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Path) -> None:
+async def test_a_petition_without_a_decision_in_time_is_logged(tmp_path: Path) -> None:
     async def never(_: str) -> PetitionVerdict:
         await asyncio.Event().wait()
         raise AssertionError
@@ -296,7 +296,7 @@ async def test_petitions_of_a_turn_have_a_limit(tmp_path: Path) -> None:
     assert len(petitions) == 50
 
 
-async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
+async def test_no_secret_leaves_through_a_message(tmp_path: Path) -> None:
     petitions: Petitions = []
     tools = in_turn(tmp_path, petitions=petitions, redaction=Redaction(["open sesame!"]))
     secrets = f"open sesame! and ghp_{'a1' * 20}"
@@ -311,7 +311,7 @@ async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     assert "ghp_" not in everything
 
 
-async def test_what_is_nested_senselessly_deep_harms_nobody(tmp_path: Path) -> None:
+async def test_a_document_nested_too_deeply_is_harmless(tmp_path: Path) -> None:
     body: dict[str, Any] = {}
     for _ in range(5000):
         body = {"deeper": body}
@@ -319,7 +319,7 @@ async def test_what_is_nested_senselessly_deep_harms_nobody(tmp_path: Path) -> N
     assert not reply.is_error
 
 
-def test_the_tools_say_every_kind_of_petition() -> None:
+def test_the_tools_describe_every_kind_of_petition() -> None:
     description = next(tool.description for tool in TOOLS if tool.name == "petition")
     assert [kind for kind in KINDS if f"{kind} {{" not in description] == []
 
@@ -344,7 +344,7 @@ async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: P
     "body",
     [b"", b"{", b"[]", b'{"arguments": {}}', b'{"tool": "remember", "arguments": 7}', b"\xff", b"[" * 100_000],
 )
-async def test_what_is_no_call_is_answered_with_an_error(tmp_path: Path, body: bytes) -> None:
+async def test_a_body_that_is_not_a_call_is_answered_with_an_error(tmp_path: Path, body: bytes) -> None:
     assert json.loads(await answer_tool_call(in_turn(tmp_path), body))["is_error"]
 
 

@@ -24,14 +24,14 @@ async def the_turns(folder: Path, told: list[float], meter: Meter | None = None)
     return MeteredTurns(await InstantAgents().start(launch), launch, LONG, told.append)
 
 
-async def test_turns_that_come_to_their_end_tell_their_cost_themselves(tmp_path: Path) -> None:
+async def test_completed_turns_report_their_cost_themselves(tmp_path: Path) -> None:
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
     end = await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5})), lambda _: None)
     assert (end.cost_usd, told) == (0.5, [])
 
 
-async def test_the_end_of_the_agent_tells_what_all_turns_have_cost(tmp_path: Path) -> None:
+async def test_the_end_of_the_agent_shows_the_cost_of_all_turns(tmp_path: Path) -> None:
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
     await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5})), lambda _: None)
@@ -40,7 +40,7 @@ async def test_the_end_of_the_agent_tells_what_all_turns_have_cost(tmp_path: Pat
     assert told == [0.75]
 
 
-async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> None:
+async def test_the_cost_of_an_ended_turn_is_reported(tmp_path: Path) -> None:
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
     waits = asyncio.Event()
@@ -58,7 +58,7 @@ async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> N
     assert told == [0.5]
 
 
-async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: Path) -> None:
+async def test_the_cost_of_a_turn_is_reported_however_it_was_cut_off(tmp_path: Path) -> None:
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
 
@@ -71,7 +71,7 @@ async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: 
     assert told == [0.5]
 
 
-async def test_nothing_is_told_of_a_turn_that_cost_nothing(tmp_path: Path) -> None:
+async def test_a_turn_without_cost_reports_nothing(tmp_path: Path) -> None:
     told: list[float] = []
     turns = await the_turns(tmp_path, told)
     with pytest.raises(AgentGone):
@@ -79,7 +79,7 @@ async def test_nothing_is_told_of_a_turn_that_cost_nothing(tmp_path: Path) -> No
     assert told == []
 
 
-async def test_what_a_meter_counts_is_the_cost_with_what_came_between_turns(tmp_path: Path) -> None:
+async def test_the_cost_is_the_metered_amount_including_calls_between_turns(tmp_path: Path) -> None:
     told: list[float] = []
     meter = Meter()
     turns = await the_turns(tmp_path, told, meter)
@@ -92,7 +92,7 @@ async def test_what_a_meter_counts_is_the_cost_with_what_came_between_turns(tmp_
     assert noted[-1]["costUsd"] == 0.75
 
 
-async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Path) -> None:
+async def test_a_meter_ends_a_turn_that_reports_no_cost(tmp_path: Path) -> None:
     meter = Meter()
     turns = await the_turns(tmp_path, [], meter)
 
@@ -106,7 +106,7 @@ async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Pa
     assert (caught.value.cost_usd, meter.unclaimed_usd) == (1.25, 0.0)
 
 
-async def test_what_a_cancelled_turn_did_not_tell_stays_to_be_told(tmp_path: Path) -> None:
+async def test_the_unreported_cost_of_a_cancelled_turn_is_reported_later(tmp_path: Path) -> None:
     told: list[float] = []
     meter = Meter()
     turns = await the_turns(tmp_path, told, meter)

@@ -105,7 +105,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
     await agents.end(await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()), AT_ONCE)
 
 
-async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
+async def test_only_an_unexpected_end_is_reported(tmp_path: Path) -> None:
     gone = Gone()
     agents = RunningAgents(InstantAgents(), 2, gone)
     wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
@@ -120,7 +120,7 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
     assert agents.busy == 0
 
 
-async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
+async def test_resources_of_an_agent_are_closed_once_it_is_gone(tmp_path: Path) -> None:
     agents = RunningAgents(InstantAgents(), 1, Gone())
     resources, closed = AsyncExitStack(), asyncio.Event()
     resources.callback(closed.set)

@@ -40,7 +40,7 @@ async def an_agent(folder: Path) -> InstantAgent:
     return await InstantAgents().start(a_launch(folder))
 
 
-async def test_a_turn_tells_what_happens_and_returns_the_answer(tmp_path: Path) -> None:
+async def test_a_turn_shows_its_progress_and_returns_the_answer(tmp_path: Path) -> None:
     told: list[TurnUpdate] = []
     text = scripted({"say": "well"}, {"petition": "comment", "body": {}}, {"cost": 0.5}, {"answer": "done so"})
     ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, told.append)
@@ -87,7 +87,7 @@ async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query
         await take_turn(await an_agent(tmp_path), talking, limit, lambda _: None, idle_limit=LONG)
 
 
-async def test_a_turn_that_took_too_long_tells_what_it_had_cost(tmp_path: Path) -> None:
+async def test_a_turn_that_takes_too_long_reports_its_cost(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"say": "well"}, {"hang": True})
     with pytest.raises(TurnTooLong) as caught:
@@ -142,7 +142,7 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
 
 
 @pytest.mark.parametrize(("limit", "idle_limit"), [(SHORT, LONG), (LONG, SHORT)], ids=["time", "silence"])
-async def test_a_turn_that_took_too_long_is_interrupted_and_heard_to_its_end(
+async def test_a_turn_that_takes_too_long_is_interrupted_and_read_to_its_end(
     limit: timedelta, idle_limit: timedelta
 ) -> None:
     told: list[TurnUpdate] = []
@@ -153,12 +153,12 @@ async def test_a_turn_that_took_too_long_is_interrupted_and_heard_to_its_end(
     assert told == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
 
 
-async def test_an_answer_that_comes_when_the_time_is_over_is_taken() -> None:
+async def test_an_answer_after_the_deadline_is_accepted() -> None:
     answer = TurnAnswer("just in time", 0.75)
     assert await take_turn(LateBiller(answer), Prompt(id="t1#1", text=""), SHORT, lambda _: None) == answer
 
 
-async def test_a_turn_that_has_cost_what_it_may_is_interrupted_and_its_session_goes_on_later(tmp_path: Path) -> None:
+async def test_a_turn_that_reaches_its_budget_is_interrupted_and_its_session_continues_later(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"cost": 0.75}, {"wait_for": "money"}, {"write": "late"}, {"answer": "well"})
     with pytest.raises(BudgetSpent, match=r"has cost \$1.25, and \$1 were left") as caught:
@@ -178,14 +178,14 @@ async def test_a_turn_may_cost_less_than_its_budget(tmp_path: Path) -> None:
     assert ended == TurnAnswer("cheap", 0.5)
 
 
-async def test_an_agent_that_ends_tells_what_its_turn_had_cost(tmp_path: Path) -> None:
+async def test_an_agent_that_ends_reports_the_cost_of_its_turn(tmp_path: Path) -> None:
     text = scripted({"cost": 0.5}, {"crash": 3})
     with pytest.raises(AgentGone) as caught:
         await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, lambda _: None)
     assert caught.value.cost_usd == 0.5
 
 
-async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_it(tmp_path: Path) -> None:
+async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_continues_after_it(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"usage_limit": 3600}, {"answer": "at last"})
     before = datetime.now(UTC)
@@ -216,7 +216,7 @@ def hearing(told: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None
     return hear
 
 
-async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> None:
+async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
     told: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
@@ -227,14 +227,14 @@ async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> Non
     assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: {SAME}\n")
 
 
-async def test_an_agent_that_goes_on_in_circles_fails_its_turn(tmp_path: Path) -> None:
+async def test_an_agent_that_keeps_looping_fails_its_turn(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
         await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.25
 
 
-async def test_what_is_spent_over_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
+async def test_the_cost_of_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
     with pytest.raises(BudgetSpent) as caught:

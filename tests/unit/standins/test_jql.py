@@ -97,7 +97,7 @@ def test_a_query_without_a_condition_is_refused(jql: str) -> None:
         "nonsense ~~ (",
     ],
 )
-def test_what_is_not_supported_is_refused_with_what_is(jql: str) -> None:
+def test_an_unsupported_value_is_refused_with_the_supported_ones(jql: str) -> None:
     with pytest.raises(
         JqlError, match=r"does not support the JQL '.+'\. The stand-in supports: assignee, key, project"
     ):

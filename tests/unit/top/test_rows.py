@@ -79,14 +79,14 @@ def texts(rows: Sequence[PaneRow]) -> list[list[str]]:
     return [[cell.text for cell in row.cells] for row in rows]
 
 
-def test_the_head_tells_the_light_its_reason_the_money_and_the_queues() -> None:
+def test_the_head_shows_the_health_its_reason_the_money_and_the_queues() -> None:
     light = "".join(cell.text for cell in build_headline(a_standing()))
     assert light == "● yellow the disk is nearly full, read 3s ago"
     line = "".join(cell.text for cell in build_summary(TopSnapshot(status=a_standing(), asks=[an_ask()])))
     assert line == ("today $1.50 of $300.00  slots 2/3  asks 1  events 4 undecided, 1000+ waiting  2 in progress")
 
 
-def test_a_run_tells_what_it_waits_for_or_does() -> None:
+def test_a_run_shows_its_current_step_or_what_it_waits_for() -> None:
     question = RunQuestion(task_id="t", text="Both?\nReally?")
     runs = [
         a_run(status=WorkflowStatus.RUNNING),
@@ -122,7 +122,7 @@ def test_a_question_about_a_petition_belongs_to_no_run() -> None:
     assert (row.key, row.run, row.explain_id) == ("pet-1", "", "task-1")
 
 
-def test_queues_tell_how_much_waits_and_why() -> None:
+def test_queues_show_how_much_waits_and_why() -> None:
     stream = StreamStats(
         stream="court.event", pending=10_000, processing=2, dead=1, oldest_pending_seconds=90, paused=None
     )
@@ -133,19 +133,19 @@ def test_queues_tell_how_much_waits_and_why() -> None:
     assert line.plain == "10000 waiting, the oldest for 2m; 2 in progress; 1 dead"
 
 
-def test_a_count_tells_that_there_are_more() -> None:
+def test_a_count_shows_that_there_are_more() -> None:
     rows = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[a_run()]))
     assert (format_count(rows), format_count(rows, is_truncated=True)) == ("1", "1+")
 
 
-def test_health_tells_first_what_needs_a_person() -> None:
+def test_health_shows_first_what_needs_a_person() -> None:
     shown = texts(build_rows(Pane.HEALTH, TopSnapshot(status=a_standing())))
     assert shown[0][2] == "events wait for gen-x, which has no package → kingdom general list"
     assert shown[1] == ["role king", "silent", "last heartbeat 7m ago"]
     assert shown[2][:2] == ["machine box", "LOST"]
 
 
-def test_a_row_is_found_by_all_of_the_words_in_any_order_and_case() -> None:
+def test_a_row_is_found_by_all_of_its_words_in_any_order_and_case() -> None:
     run = a_run(status=WorkflowStatus.FAILED, reason="Disk full")
     (row,) = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[run]))
     assert row.matches("FULL disk failed wf-1")
@@ -173,7 +173,7 @@ def test_a_span_is_shown_in_a_few_letters(seconds: float | None, words: str) -> 
     assert format_span(seconds) == words
 
 
-def test_a_run_can_go_on_in_its_session_only_while_it_has_one() -> None:
+def test_a_run_can_continue_in_its_session_only_while_it_has_one() -> None:
     paused, failed = a_run(status=WorkflowStatus.PAUSED), a_run(status=WorkflowStatus.FAILED)
     assert [how for _, how in list_resume_points(paused)] == [Continue(), FromBase()]
     assert [how for _, how in list_resume_points(failed)] == [FromBase()]

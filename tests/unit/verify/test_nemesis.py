@@ -73,7 +73,7 @@ async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_s
     assert counted == ["server_killed"] * (tries // 2)
 
 
-async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not_counted(history: History) -> None:
+async def test_a_fault_in_progress_at_the_end_is_undone_and_not_counted(history: History) -> None:
     begun, undone = asyncio.Event(), asyncio.Event()
 
     async def strike(_: Nemesis) -> bool:
@@ -90,7 +90,7 @@ async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not
     assert not nemesis.fault_counts
 
 
-async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: History) -> None:
+async def test_a_fault_that_fails_ends_the_verification_with_its_error(history: History) -> None:
     async def strike(_: Nemesis) -> bool:
         raise OSError("the server does not come back")
 

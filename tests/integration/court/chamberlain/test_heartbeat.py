@@ -142,7 +142,7 @@ async def test_the_latest_process_of_a_role_counts(house: House) -> None:
     assert signs == {"king": START + timedelta(minutes=1), "gen-pr": START}
 
 
-async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again(house: House) -> None:
+async def test_a_dead_process_is_forgotten_once_its_role_reports_again(house: House) -> None:
     old, alone = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "envoy")
     await old.beat(START)
     await alone.beat(START)

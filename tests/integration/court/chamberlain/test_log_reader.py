@@ -26,7 +26,7 @@ async def completions(house: House) -> int:
     return sum(sum(day["counts"].get("task.completed", {}).values()) for day in days.values())
 
 
-async def test_what_is_new_in_the_log_is_added_up_once(house: House) -> None:
+async def test_new_log_entries_are_counted_once(house: House) -> None:
     await house.log(completed(START), completed(START), LogEntry(type="WorkStarted", actor="engine"))
     await read(house)
     assert await completions(house) == 2
@@ -50,7 +50,7 @@ async def test_several_chamberlains_count_everything_once(house: House) -> None:
     assert await completions(house) == 100
 
 
-async def test_the_sums_lie_where_people_look_for_them(house: House, backend: BackendUnderTest) -> None:
+async def test_the_sums_are_in_the_documented_place(house: House, backend: BackendUnderTest) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
     await house.log(completed(START))
@@ -71,7 +71,7 @@ async def test_a_log_that_was_split_at_midnight_is_read_as_one(house: House, bac
 
 
 @pytest.mark.both_stores
-async def test_people_are_told_what_is_unusual_once_also_by_several(house: House) -> None:
+async def test_people_are_notified_of_unusual_activity_once_even_by_several_chamberlains(house: House) -> None:
     await house.log(*(failed(START, "gen-pr") for _ in range(3)))
     house.forward(minutes=1)
     await asyncio.gather(*(read(house) for _ in range(3)))
@@ -85,7 +85,7 @@ async def test_people_are_told_what_is_unusual_once_also_by_several(house: House
     )
 
 
-async def test_what_was_seen_before_a_restart_counts_after_it(house: House, backend: BackendUnderTest) -> None:
+async def test_activity_seen_before_a_restart_counts_after_it(house: House, backend: BackendUnderTest) -> None:
     await house.log(failed(START), failed(START))
     house.forward(minutes=1)
     await read(house)
@@ -108,7 +108,7 @@ async def test_many_timeouts_ask_for_a_yellow_health_for_an_hour(house: House) -
     assert (await read(house)).many_timeouts == ""
 
 
-async def test_an_event_that_waits_for_half_an_hour_is_told_of(house: House) -> None:
+async def test_an_event_that_waits_for_half_an_hour_is_reported(house: House) -> None:
     await house.put(event("evt-github-1"))
     await house.log(detected(START, "evt-github-1"))
     house.forward(minutes=29)

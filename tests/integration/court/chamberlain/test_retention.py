@@ -177,7 +177,7 @@ async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest,
 
 
 @pytest.mark.both_stores
-async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Path) -> None:
+async def test_open_records_stay(backend: BackendUnderTest, directory: Path) -> None:
     async with opened(backend, directory) as house:
         await store(house.bus, *OPEN)
     await retained(backend, directory, RetentionSettings(queue_days=1e-9, results_days=1e-9))
@@ -187,7 +187,7 @@ async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Pa
 
 
 @pytest.mark.both_stores
-async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
+async def test_a_seen_event_is_recognized_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
     async with opened(backend, directory) as house, house.bus.transaction() as transaction:
         for key in ("evt-github-young", "evt-github-old"):
             assert await transaction.once(SEEN, key, SEEN_KEPT)
@@ -242,7 +242,7 @@ async def test_an_assignment_that_waits_for_a_person_keeps_its_files(house: Hous
 
 
 @pytest.mark.parametrize(("name", "days"), OF_SOLDIERS)
-async def test_a_session_on_the_books_keeps_its_files(house: House, name: str, days: int) -> None:
+async def test_a_registered_session_keeps_its_files(house: House, name: str, days: int) -> None:
     path = write(house.directory, name, START)
     async with house.bus.transaction() as transaction:
         session = SoldierSession(assignment_id="task-1", general="gen-pr", host="box", started_at=START)
@@ -250,7 +250,7 @@ async def test_a_session_on_the_books_keeps_its_files(house: House, name: str, d
     assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
 
 
-async def test_a_session_that_a_run_may_go_on_with_keeps_its_files(house: House) -> None:
+async def test_a_session_that_a_run_may_continue_keeps_its_files(house: House) -> None:
     path = write(house.directory, "logs/sessions/soldier-1-1.json", START)
     for state, stays in (("AWAITING", True), ("COMPLETED", False)):
         await house.put(run("wf-task-1", state, "soldier-1-1", AgentStatus.STOPPED))
@@ -274,7 +274,7 @@ async def test_the_settings_say_how_long_files_stay(house: House, name: str, set
     assert (await cleaned(house, START + 20 * DAY + SECOND, settings), path.exists()) == (1, False)
 
 
-async def test_what_is_resident_stays(house: House) -> None:
+async def test_resident_files_stay(house: House) -> None:
     paths = [write(house.directory, name, START) for name in RESIDENT]
     assert await cleaned(house, START + 1000 * DAY) == 0
     assert all(path.exists() for path in paths)

@@ -139,7 +139,7 @@ async def test_a_new_day_is_begun_once_by_several_chamberlains(house: House, bac
 
 
 @pytest.mark.both_stores
-async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
+async def test_the_report_is_sent_at_nine_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
     await house.log(created(START), spawned(START), completed(START, seconds=90), created(MIDNIGHT))
     house.now = MIDNIGHT + timedelta(hours=9, seconds=-1)
     async with backend.open(house.bus.topology, EVERY_KIND) as other:
@@ -196,7 +196,7 @@ async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(house: House)
     assert (await house.said())["system.heartbeat_missed"] == 1
 
 
-async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_silent(house: House) -> None:
+async def test_people_are_notified_of_a_silent_king_with_waiting_events(house: House) -> None:
     await house.put(event("evt-github-1"))
     await house.log(detected(START, "evt-github-1"))
     house.forward(minutes=31)
@@ -205,7 +205,7 @@ async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_silent(hous
     assert "The King has no heartbeat: does he run?" in message.content
 
 
-async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house: House) -> None:
+async def test_people_are_notified_of_a_healthy_king_with_waiting_events(house: House) -> None:
     await house.put(event("evt-github-1"))
     await house.log(detected(START, "evt-github-1"))
     house.forward(minutes=31)
@@ -215,7 +215,7 @@ async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house:
     assert "The King runs" in message.content
 
 
-async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
+async def test_a_failing_task_does_not_stop_the_others(house: House) -> None:
     house.sensor.used = None
     await house.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
     await house.put(money("250", "2026-02-07"))
@@ -228,7 +228,7 @@ async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
     assert await house.ids("health") == []
 
 
-async def test_a_log_for_people_that_is_too_large_is_put_aside(house: House) -> None:
+async def test_a_log_for_people_that_is_too_large_is_rotated(house: House) -> None:
     settings = ChamberlainSettings(retention=RetentionSettings(log_max_mb=1))
     logs = house.directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -239,7 +239,7 @@ async def test_a_log_for_people_that_is_too_large_is_put_aside(house: House) -> 
     assert ((logs / "tasks.log").exists(), (logs / "system.log.old").exists()) == (True, True)
 
 
-async def test_threads_that_should_be_forgotten_are_complained_of(house: House) -> None:
+async def test_threads_that_should_be_forgotten_are_complaints(house: House) -> None:
     threads = {
         "task-old": {"channel": "C1", "thread_ts": "1.0", "created_at": "2026-01-31T00:59:59Z"},
         "task-new": {"channel": "C1", "thread_ts": "2.0", "created_at": "2026-01-31T01:00:00Z"},
@@ -309,7 +309,7 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> N
     assert done[:6] == ["read", every] * 3
 
 
-async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House) -> None:
+async def test_the_chamberlain_abandons_a_hanging_task_when_it_must_end_at_once(house: House) -> None:
     class Hanging:
         asked = asyncio.Event()
 
@@ -327,7 +327,7 @@ async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House
     await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
-async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
+async def test_a_role_that_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
     signs = RecordHeartbeatWriter(house.bus, "king")
     chamberlain = house.chamberlain()
     await signs.beat(house.now)

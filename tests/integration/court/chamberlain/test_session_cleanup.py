@@ -109,7 +109,7 @@ async def test_a_session_whose_process_is_gone_is_orphaned(house: House) -> None
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_nobody_wants_is_ended_with_all_it_started(house: House) -> None:
+async def test_an_unwanted_session_is_ended_with_all_its_processes(house: House) -> None:
     await house.put(run("wf-task-1", "CANCELLED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
         processes = await family(process)
@@ -143,7 +143,7 @@ async def test_a_process_that_only_has_the_number_of_an_ended_session_lives_on(h
     assert await house.said() == {"recovery.sessions_cleaned": 1}
 
 
-async def test_a_session_that_ended_leaves_the_books_with_it(house: House) -> None:
+async def test_an_ended_session_is_removed_from_the_registry(house: House) -> None:
     await note(house)
     async with house.bus.transaction() as transaction:
         await remove_session(transaction, SOLDIER)
@@ -151,7 +151,7 @@ async def test_a_session_that_ended_leaves_the_books_with_it(house: House) -> No
     assert await on_the_books(house) == []
 
 
-async def test_the_books_lie_where_people_look_for_them(house: House, backend: BackendUnderTest) -> None:
+async def test_the_registry_files_are_in_the_documented_place(house: House, backend: BackendUnderTest) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
     await note(house)

@@ -57,7 +57,7 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
     assert len(await scene.log("message.human_response")) == 1
 
 
-async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Terminal) -> None:
+async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Terminal) -> None:
     assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
     await scene.ask()
     done = await run(terminal, "answer", "task-20260207-999", "yes")

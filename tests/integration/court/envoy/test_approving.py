@@ -130,7 +130,7 @@ async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     assert (twice.code, "already answered by tester" in twice.err) == (1, True)
 
 
-async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(scene: Scene) -> None:
+async def test_a_reminder_of_a_petition_is_in_the_thread_of_its_assignment(scene: Scene) -> None:
     await scene.assignment()
     async with scene.envoy(hears=False) as envoy:
         await scene.begin()

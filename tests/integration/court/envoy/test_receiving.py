@@ -84,7 +84,7 @@ async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dan
 
 
 @pytest.mark.parametrize("name", ["block_actions", "message"])
-async def test_what_slack_tells_twice_is_one_event(scene: Scene, dana: str, name: str) -> None:
+async def test_an_event_that_slack_delivers_twice_is_one_event(scene: Scene, dana: str, name: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve")
         await scene.slack.trouble(kind="repeat", method="PUSH", path=name)
@@ -120,7 +120,7 @@ async def test_nothing_is_acknowledged_that_was_not_kept(scene: Scene, dana: str
     assert event.payload["text"] == "yes"
 
 
-async def test_a_stranger_is_told_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
+async def test_a_stranger_learns_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
     stranger = await scene.slack.person("sid", in_channel=DEV)
     async with scene.envoy():
         question = await asked(scene, "approve", people=(dana,))
@@ -147,7 +147,7 @@ async def test_a_button_of_an_earlier_question_answers_nothing(scene: Scene, dan
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_the_words_of_an_answer_that_waits_call_nobody(scene: Scene, dana: str) -> None:
+async def test_the_text_of_a_waiting_answer_mentions_no_one(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve")
         typed = PersonAnswer(source="cli", question_id=TASK, text="ask <!channel>", person="root", at="1")
@@ -172,7 +172,7 @@ async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(sce
     assert (await scene.the_ask()).answer == event.payload["text"]
 
 
-async def test_an_answer_that_comes_after_another_counted_is_told_so(scene: Scene, dana: str) -> None:
+async def test_a_second_person_learns_that_another_answer_counted(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         question = await asked(scene, "approve")
         await scene.click(question, dana)
@@ -198,7 +198,7 @@ async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene
     assert [event.outcome for event in await scene.events()] == ["ignored", "ignored"]
 
 
-async def test_an_answer_that_is_told_again_after_it_counted_is_no_second_one(scene: Scene, dana: str) -> None:
+async def test_a_repeated_answer_that_already_counted_is_not_a_second_one(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         question = await asked(scene, "approve")
         said = await scene.reply(question["thread_ts"], dana, "approve", mention=True)
@@ -241,7 +241,7 @@ async def test_a_mention_and_a_direct_message_become_events(scene: Scene, dana: 
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_what_is_said_in_two_channels_at_the_same_moment_is_two_events(scene: Scene) -> None:
+async def test_messages_in_two_channels_at_the_same_moment_are_two_events(scene: Scene) -> None:
     for channel in ("C1", "C2"):
         said = read_message({"type": "app_mention", "channel": channel, "user": "U1", "text": "go", "ts": "1.5"})
         assert said
@@ -253,7 +253,7 @@ async def test_what_is_said_in_two_channels_at_the_same_moment_is_two_events(sce
     assert [event.payload["channel"] for event in await scene.events()] == ["C1", "C2"]
 
 
-async def test_the_envoy_does_not_hear_itself(scene: Scene, dana: str) -> None:
+async def test_the_envoy_ignores_its_own_messages(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
         await scene.is_sent(await scene.update("more words"))
@@ -263,7 +263,7 @@ async def test_the_envoy_does_not_hear_itself(scene: Scene, dana: str) -> None:
         assert len(await scene.hears()) == 1
 
 
-async def test_what_is_said_while_nobody_listens_is_heard_later(scene: Scene, dana: str) -> None:
+async def test_messages_sent_while_no_one_listens_are_received_later(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
     await scene.reply(question["thread_ts"], dana, "yes")

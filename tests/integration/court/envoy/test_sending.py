@@ -13,7 +13,7 @@ from tests.integration.court.envoy.scene import DEV, TASK, Scene, slack_settings
 from tests.integration.running import eventually
 
 
-async def test_an_assignment_has_one_thread_in_which_all_is_said_in_order(scene: Scene) -> None:
+async def test_an_assignment_has_one_thread_with_all_messages_in_order(scene: Scene) -> None:
     first = await scene.begin()
     later = [await scene.update(f"step {number}") for number in range(5)]
     async with scene.envoy(hears=False):
@@ -30,7 +30,7 @@ async def test_an_assignment_has_one_thread_in_which_all_is_said_in_order(scene:
     assert {entry.actor for entry in sent} == {"envoy"}
 
 
-async def test_slack_fetches_no_address_of_anything_that_is_said(scene: Scene, dana: str) -> None:
+async def test_slack_fetches_no_address_in_a_message(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         begin = await scene.begin("See https://example.org/?secret=1")
         await scene.is_sent(begin, await scene.update("And https://example.org/a.png"))
@@ -66,7 +66,7 @@ async def test_the_end_of_an_assignment_ends_its_thread(scene: Scene, status: st
     assert (await scene.the_ask()).status == "expired"
 
 
-async def test_what_cannot_be_said_in_a_thread_is_said_on_its_own(scene: Scene) -> None:
+async def test_a_message_that_cannot_be_sent_to_a_thread_is_sent_outside_of_it(scene: Scene) -> None:
     lost = await scene.tell(MessageType.THREAD_START, "gone", channel="nowhere", task_id=TASK)
     update = await scene.update("still here")
     async with scene.envoy(hears=False):
@@ -79,7 +79,7 @@ async def test_what_cannot_be_said_in_a_thread_is_said_on_its_own(scene: Scene) 
     assert "thread_ts" not in said
 
 
-async def test_what_is_meant_for_another_channel_is_told_there(scene: Scene) -> None:
+async def test_a_message_for_another_channel_is_sent_there(scene: Scene) -> None:
     ops = await scene.slack.do("channels", name="ops")
     async with scene.envoy(hears=False):
         await scene.is_sent(await scene.begin())
@@ -92,7 +92,7 @@ async def test_what_is_meant_for_another_channel_is_told_there(scene: Scene) -> 
     assert (elsewhere["text"], "thread_ts" in elsewhere) == ("for ops", False)
 
 
-async def test_a_person_is_told_in_a_direct_message_and_the_thread_goes_on_there(scene: Scene, dana: str) -> None:
+async def test_a_person_gets_a_direct_message_and_the_thread_continues_there(scene: Scene, dana: str) -> None:
     first = await scene.tell(MessageType.THREAD_START, "psst", channel=dana, task_id=TASK)
     update = await scene.tell(MessageType.THREAD_UPDATE, "more", channel=dana, task_id=TASK)
     async with scene.envoy(hears=False):
@@ -165,7 +165,7 @@ async def test_a_killed_worker_leaves_exactly_one_message(scene: Scene, moment: 
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_what_was_said_is_found_where_it_stands_although_another_channel_is_named_since(scene: Scene) -> None:
+async def test_an_earlier_message_is_found_after_the_channel_was_changed(scene: Scene) -> None:
     await scene.slack.do("channels", name="ops")
     await scene.slack.trouble(kind="lose_answer", path="/api/chat.postMessage")
 
@@ -203,7 +203,9 @@ async def test_a_report_is_sent_once_however_often_it_is_queued(scene: Scene) ->
 
 
 @pytest.mark.both_stores
-async def test_a_question_is_asked_once_however_often_it_is_queued_and_whoever_is_killed(scene: Scene) -> None:
+async def test_a_question_is_asked_once_however_often_it_is_queued_and_whichever_process_is_killed(
+    scene: Scene,
+) -> None:
     asked = await scene.ask("Merge it?", "yes")
     assert await scene.dies("after") == -signal.SIGKILL
     for _ in range(3):
@@ -216,7 +218,7 @@ async def test_a_question_is_asked_once_however_often_it_is_queued_and_whoever_i
     assert awaited["message_ts"] == (await scene.said())[0]["ts"]
 
 
-async def test_what_anybody_wrote_calls_nobody(scene: Scene) -> None:
+async def test_text_of_others_mentions_no_one(scene: Scene) -> None:
     message = await scene.tell(MessageType.NOTIFICATION, "see <!channel> & <@U123>")
     async with scene.envoy(hears=False):
         await scene.is_sent(message)

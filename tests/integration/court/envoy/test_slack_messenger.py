@@ -55,7 +55,7 @@ async def said(place: SlackMessenger, some: OutgoingMessage) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_message_is_found_behind_many_others(place: SlackMessenger, *, in_thread: bool) -> None:
+async def test_a_message_is_found_among_many_others(place: SlackMessenger, *, in_thread: bool) -> None:
     root = await said(place, post("root"))
     thread = MessageThread(channel=root["channel"], thread_ts=root["ts"], created_at=utc_now()) if in_thread else None
     mine = post("mine", thread=thread)
@@ -69,7 +69,7 @@ async def test_a_message_is_found_behind_many_others(place: SlackMessenger, *, i
     assert await place.find(post("never")) == Absent()
 
 
-async def test_what_was_said_to_a_person_is_found(slack: Slack, place: SlackMessenger) -> None:
+async def test_a_message_to_a_person_is_found(slack: Slack, place: SlackMessenger) -> None:
     dana = await slack.person("dana")
     mine = post("mine", channel=dana)
     where = await said(place, mine)
@@ -82,7 +82,7 @@ async def test_a_channel_that_hides_leaves_it_unclear(slack: Slack, place: Slack
     assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
 
 
-async def test_a_slack_that_nobody_reaches_was_told_nothing(slack: Slack, place: SlackMessenger) -> None:
+async def test_an_unreachable_slack_has_received_nothing(slack: Slack, place: SlackMessenger) -> None:
     away = SlackMessenger(slack_settings("http://127.0.0.1:9"))
     await away.open()
     try:
@@ -93,7 +93,7 @@ async def test_a_slack_that_nobody_reaches_was_told_nothing(slack: Slack, place:
     assert await place.find(post("mine")) == Absent()
 
 
-async def test_a_wrong_token_is_said_at_once(slack: Slack) -> None:
+async def test_a_wrong_token_is_reported_at_once(slack: Slack) -> None:
     place = SlackMessenger(SlackSettings(bot_token="xoxb-wrong", base_url=f"{slack.url}/api/"))  # noqa: S106 - it is wrong
     with pytest.raises(Misconfigured, match=r"invalid_auth.*slack\.bot_token"):
         await place.open()

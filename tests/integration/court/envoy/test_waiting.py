@@ -42,7 +42,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
     assert ", the answer is 'no'." in warning["text"]
 
 
-async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_of_once(scene: Scene) -> None:
+async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once(scene: Scene) -> None:
     await scene.ask()
     scene.clock.ahead = timedelta(days=9)
     async with scene.envoy(hears=False) as envoy:
@@ -52,7 +52,7 @@ async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_
     assert said.startswith("No answer for 9 days")
 
 
-async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
+async def test_an_overdue_question_is_left_to_the_king(scene: Scene) -> None:
     await scene.ask(due_at=scene.clock() + timedelta(hours=30))
     scene.clock.ahead = timedelta(hours=31)
     async with scene.envoy(hears=False) as envoy:
@@ -62,7 +62,7 @@ async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "No answer in time")])
-async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
+async def test_a_closed_question_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
     async with scene.envoy(hears=False):
         await scene.begin()
         await scene.is_sent(await scene.ask("Merge it?", "yes", "no"))
@@ -112,7 +112,7 @@ async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene:
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_the_end_of_work_that_took_days_is_told_in_its_thread(scene: Scene) -> None:
+async def test_the_end_of_long_work_is_reported_in_its_thread(scene: Scene) -> None:
     async with scene.envoy(hears=False) as envoy:
         await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)

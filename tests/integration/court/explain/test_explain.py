@@ -43,7 +43,7 @@ async def story(court: CourtScene) -> tuple[str, str]:
     return event_id, waiting.id
 
 
-async def test_one_timeline_tells_everything_from_the_event_to_the_result(court: CourtScene) -> None:
+async def test_one_timeline_shows_everything_from_the_event_to_the_result(court: CourtScene) -> None:
     event_id, assignment_id = await story(court)
     timeline = await told(court, assignment_id)
     kinds = [moment.kind for moment in timeline.moments]
@@ -74,7 +74,7 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
 
 
 @ONE_BACKEND
-async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
+async def test_the_sums_of_time_and_money_are_right(court: CourtScene) -> None:
     _, assignment_id = await story(court)
     timeline = await told(court, assignment_id)
     (strand,) = timeline.strands
@@ -106,7 +106,7 @@ async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(cou
         assert msgspec.structs.replace(other, about=event_id) == whole
 
 
-async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtScene) -> None:
+async def test_an_unwanted_event_is_reported_with_the_reason(court: CourtScene) -> None:
     event_id = await court.happens()
     await court.until_event(event_id, EventStatus.COMPLETED)
     timeline = await told(court, event_id)
@@ -117,7 +117,7 @@ async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtSc
 
 
 @ONE_BACKEND
-async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> None:
+async def test_a_run_that_fails_is_reported_with_its_reasons(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("fail", {"fail": "out of luck"}))
     await court.until_event(await court.happens(), EventStatus.FAILED)
     (task,) = await court.assignments()
@@ -130,6 +130,6 @@ async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> N
 
 @ONE_BACKEND
 @pytest.mark.parametrize("about", ["evt-github-unknown", "task-20200101-999", "wf-nothing"])
-async def test_what_nobody_knows_says_what_to_do(court: CourtScene, about: str) -> None:
+async def test_an_unknown_id_is_reported_with_the_next_step(court: CourtScene, about: str) -> None:
     with pytest.raises(NotFound, match="kingdom event list"):
         await told(court, about)

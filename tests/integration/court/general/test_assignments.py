@@ -39,7 +39,7 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
     await court.until_nothing_is_held()
 
 
-async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: CourtScene) -> None:
+async def test_the_life_of_an_assignment_is_logged_in_order(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
     event_id = await court.happens()
     await court.until_event(event_id, EventStatus.COMPLETED)
@@ -61,7 +61,7 @@ async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: Court
 
 
 @ONE_BACKEND
-async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtScene) -> None:
+async def test_files_next_to_the_records_show_prompts_and_sessions(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("look again", SUCCESS))
     await court.until_event(await court.happens(), EventStatus.COMPLETED)
     (task,) = await court.assignments()
@@ -86,7 +86,7 @@ async def test_the_soldier_host_stores_each_report_of_an_agent_as_it_is_made(cou
     assert (await court.result(f"{task.id}-raw"))["summary"] == (await court.result(task.id))["summary"] != "first"
 
 
-async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: CourtScene) -> None:
+async def test_a_question_waits_for_a_person_and_the_run_continues_with_the_answer(court: CourtScene) -> None:
     court.has(work("look", {"ask": "Left or right?", "choices": ["left", "right"]}, SUCCESS))
     event_id = await court.happens()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -109,7 +109,7 @@ async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: 
 
 
 @ONE_BACKEND
-async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> None:
+async def test_an_approved_gate_lets_the_run_continue(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
     event_id = await court.happens()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -172,7 +172,7 @@ async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then
     await eventually(is_given_up)
 
 
-async def test_a_session_that_is_killed_for_its_time_limit_is_told_of_each_time(court: CourtScene) -> None:
+async def test_a_session_that_is_killed_for_its_time_limit_is_reported_each_time(court: CourtScene) -> None:
     court.has(work("look", {"hang": True}, timeout_seconds=1), retries=1)
     await court.until_event(await court.happens(), EventStatus.FAILED)
     late = [data["soldier_id"] for _, data in await court.logged("soldier.timeout")]
@@ -218,9 +218,7 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
 
 
 @ONE_BACKEND
-async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothing(
-    court: CourtScene, tmp_path: Path
-) -> None:
+async def test_an_answer_to_a_run_that_was_resumed_by_hand_fails_nothing(court: CourtScene, tmp_path: Path) -> None:
     go = tmp_path / "go"
     court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
     event_id = await court.happens()
@@ -302,7 +300,7 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 
 
-async def test_a_general_whose_package_is_being_mended_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
+async def test_a_general_whose_package_is_being_repaired_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
     court.has(work("look", {"wait_for": str(tmp_path / "go")}, {"fail": "out of luck"}), retries=1)
     whole = court.packages["gen-test"]
     event_id = await court.happens()

@@ -55,7 +55,7 @@ async def set_aside(court: CourtScene) -> list[str]:
     return list((await court.held()).get(MONEY, {}).values())
 
 
-async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_days_money(court: CourtScene) -> None:
+async def test_a_run_that_has_cost_its_budget_continues_with_as_much_again_of_the_days_money(court: CourtScene) -> None:
     may_go = court.folder / "may-go"
     court.has(work("look", SUCCESS, {"cost": 1.25}, {"wait_for": str(may_go)}, {"cost": 0.5}), budget_usd=1)
     event_id = await court.happens()
@@ -92,7 +92,7 @@ async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends
     await until_booked(court, "1.25")
 
 
-async def test_a_general_may_want_its_runs_to_stop_and_then_nobody_tries_again(court: CourtScene) -> None:
+async def test_a_general_can_disable_retries_of_its_runs(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, over_budget=OverBudget.STOP, retries=2)
     event_id = await court.happens()
     failed = await court.until_event(event_id, EventStatus.FAILED)
@@ -102,7 +102,7 @@ async def test_a_general_may_want_its_runs_to_stop_and_then_nobody_tries_again(c
     await until_booked(court, "1.25")
 
 
-async def test_a_general_without_a_budget_has_what_the_king_sets_aside(court: CourtScene) -> None:
+async def test_a_general_without_a_budget_has_the_reserve_of_the_king(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"ask": "left?"}))
     await court.happens()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -137,7 +137,9 @@ async def test_the_answer_to_an_agent_takes_only_what_is_left_of_the_budget(cour
     assert (resumed.budget_usd, await set_aside(court)) == (1.0, ["1.0"])
 
 
-async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_goes_on_without_a_person(court: CourtScene) -> None:
+async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_continues_without_a_person(
+    court: CourtScene,
+) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}, {"usage_limit": 1}, {"cost": 0.25}))
     event_id = await court.happens()
 
@@ -168,7 +170,7 @@ async def test_every_attempt_is_booked(court: CourtScene, end: dict[str, Any]) -
     await until_booked(court, str(workflow.cost_usd))
 
 
-async def test_a_run_that_somebody_cancels_is_booked(court: CourtScene) -> None:
+async def test_the_cost_of_a_cancelled_run_is_booked(court: CourtScene) -> None:
     court.has(work("look", {"cost": 0.5}, {"say": "well"}, {"wait_for": "never"}))
     event_id = await court.happens()
     assignment = await court.until_assignment(AssignmentStatus.IN_PROGRESS)
@@ -183,7 +185,7 @@ async def test_a_run_that_somebody_cancels_is_booked(court: CourtScene) -> None:
     await until_booked(court, "0.5")
 
 
-async def test_what_is_known_only_after_the_end_is_booked_too(court: CourtScene) -> None:
+async def test_a_cost_known_only_after_the_end_is_booked_too(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}))
     event_id = await court.happens()
     await court.until_event(event_id, EventStatus.COMPLETED)

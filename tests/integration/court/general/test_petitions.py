@@ -61,7 +61,7 @@ async def the_run_is_over(court: CourtScene) -> None:
     await eventually(has_completed)
 
 
-async def test_an_assignment_waits_for_the_person_who_has_to_approve(court: CourtScene) -> None:
+async def test_an_assignment_waits_for_the_approval_of_a_person(court: CourtScene) -> None:
     court.has(work("look", COMMENT, SUCCESS), petitions=(PetitionRule(kind="github.comment", approval=True),))
     event_id = await court.happens()
     ask = await the_question(court)

@@ -81,7 +81,7 @@ async def test_a_result_of_an_event_by_a_stranger_is_never_shown(court: CourtSce
     assert "Approve everything" not in prompt
 
 
-async def test_a_result_is_quoted_whatever_an_agent_reported(court: CourtScene) -> None:
+async def test_a_result_is_quoted_regardless_of_its_content(court: CourtScene) -> None:
     await reports_about(court, HOSTILE, actor="anna", number=7)
     court.has(reading(), result_people=["anna"])
     prompt = await prompt_of(court, actor="anna", number=7)

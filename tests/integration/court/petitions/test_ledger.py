@@ -80,7 +80,7 @@ async def types(terminal: Terminal, *words: str) -> Done:
     return done
 
 
-async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene, terminal: Terminal) -> None:
+async def test_the_ledger_shows_external_actions_and_who_approved_them(scene: Scene, terminal: Terminal) -> None:
     rules = (PetitionRule(kind="github.comment", approval=True), PetitionRule(kind="github.review"))
     policy = GeneralPolicy(petitions=rules)
     async with scene.performing():
@@ -108,7 +108,7 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
     assert "Merge this at once." in (await types(terminal, "petition", "show", comment.id)).out
 
 
-async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, terminal: Terminal) -> None:
+async def test_without_petitions_the_ledger_is_empty(scene: Scene, terminal: Terminal) -> None:
     assert (await types(terminal, "petition", "list")).out == "There are no petitions.\n"
     unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
@@ -117,7 +117,7 @@ async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, termi
     assert (await scene.petitions()) == []
 
 
-async def test_a_run_that_goes_back_is_told_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
+async def test_a_rolled_back_run_is_warned_of_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
     await store(scene, run)
     await register_host(scene.bus, "host-a", 4, timedelta(minutes=10))
     first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
@@ -131,7 +131,7 @@ async def test_a_run_that_goes_back_is_told_what_git_cannot_undo(scene: Scene, t
     assert f"github.comment is performed, {second['url']}" in resumed.err
 
 
-async def test_what_a_run_went_back_behind_stays_marked_until_it_is_asked_for_again(
+async def test_events_after_a_rollback_stay_marked_until_they_are_requested_again(
     scene: Scene, terminal: Terminal, run: Run
 ) -> None:
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))

@@ -88,7 +88,7 @@ async def test_a_comment_is_found_among_many_in_a_ticket(ticket: RunningServer) 
         assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
 
 
-async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: RunningServer) -> None:
+async def test_a_step_counts_as_taken_if_another_process_continued_from_it(ticket: RunningServer) -> None:
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
     async with at_hand(jira_effect(ticket.url)) as effect:
         assert await effect.reconcile(wanted) == Absent()
@@ -153,7 +153,7 @@ async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: byte
     await strange.stop()
 
 
-async def test_an_answer_that_is_no_list_proves_nothing(pull_request: RunningServer) -> None:
+async def test_an_answer_that_is_not_a_list_proves_nothing(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="refuse", status=200)])
     async with at_hand(github_effect(pull_request.url)) as effect:
         with pytest.raises(Transient, match="a check of an earlier call"):

@@ -74,7 +74,7 @@ async def test_a_review_requested_twice_with_comments_between_is_noticed_as_it_h
 
 @pytest.mark.usefixtures("receiver")
 @pytest.mark.parametrize("kind", ["repeat", "reorder"])
-async def test_webhooks_that_come_twice_or_in_another_order_change_nothing(site: Site, watch: Watch, kind: str) -> None:
+async def test_duplicate_or_reordered_webhooks_change_nothing(site: Site, watch: Watch, kind: str) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await delivered(site)
     await site.faults({"kind": kind, "method": "PUSH"})
@@ -111,7 +111,7 @@ async def test_a_redelivery_hours_later_brings_nothing_new(site: Site, watch: Wa
 
 
 @pytest.mark.usefixtures("receiver")
-async def test_what_we_do_ourselves_never_comes_back(site: Site, watch: Watch) -> None:
+async def test_our_own_activity_never_creates_an_event(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await delivered(site)
     await site.ask("POST", "/repos/acme/rocket/issues/1/comments", json={"body": "@kingdom-bot here"})

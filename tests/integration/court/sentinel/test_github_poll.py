@@ -24,7 +24,7 @@ def earlier(minutes: float) -> str:
     return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
 
 
-async def test_a_review_request_is_received_once_and_the_king_is_told(site: Site, watch: Watch) -> None:
+async def test_a_review_request_is_received_once_and_the_king_is_notified(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     first, second = await watch.look_at_github(site.url), await watch.look_at_github(site.url)
     assert (first.received, second.received) == (1, 0)
@@ -57,7 +57,7 @@ async def test_every_page_is_read(site: Site, watch: Watch) -> None:
     assert (await watch.look_at_github(site.url)).received == 110
 
 
-async def test_what_has_not_changed_is_not_sent_again(site: Site, watch: Watch) -> None:
+async def test_unchanged_content_is_not_sent_again(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     statuses = []
     trace = aiohttp.TraceConfig()
@@ -129,7 +129,7 @@ async def test_events_and_how_far_was_read_are_stored_together_or_not_at_all(sit
     assert (await broken.look_at_github(site.url)).received == 1
 
 
-async def test_a_wrong_token_is_told_as_such(site: Site, watch: Watch) -> None:
+async def test_a_wrong_token_is_reported_as_such(site: Site, watch: Watch) -> None:
     with pytest.raises(Misconfigured, match="401"):
         await watch.look_at_github(site.url, token="wrong")  # noqa: S106 - it opens nothing
 
@@ -166,7 +166,7 @@ async def test_two_that_look_at_once_receive_everything_once(
     assert len(await watch.events()) == await watch.announced() == await watch.detected() == 20
 
 
-async def test_what_another_of_our_names_said_or_reviewed_does_not_come_back(site: Site, watch: Watch) -> None:
+async def test_activity_of_our_other_accounts_creates_no_event(site: Site, watch: Watch) -> None:
     ours: dict[str, Any] = {"logins": ("kingdom-bot", "kingdom[bot]")}
     await site.pull_request(reviewers=["kingdom-bot"], at=earlier(9))
     assert (await watch.look_at_github(site.url, **ours)).received == 1
@@ -247,7 +247,7 @@ async def test_only_watched_repositories_reasons_and_people_become_events(site: 
     assert await watch.types() == ["github.issue.assigned", "github.pr.review_requested"]
 
 
-async def test_one_notification_that_makes_no_sense_hides_no_other(site: Site, watch: Watch) -> None:
+async def test_one_invalid_notification_hides_no_other(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     real = await site.read("/notifications")
 
@@ -269,7 +269,7 @@ async def test_one_notification_that_makes_no_sense_hides_no_other(site: Site, w
 
 
 @pytest.mark.parametrize("body", ["{}", "[", "null", "[" * 100_000])
-async def test_an_answer_that_is_no_list_changes_nothing(watch: Watch, body: str) -> None:
+async def test_an_answer_that_is_not_a_list_changes_nothing(watch: Watch, body: str) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=body, content_type="application/json")
 

@@ -56,7 +56,7 @@ async def test_a_ticket_is_assigned_once_then_updated_then_commented(tracker: ji
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_what_we_do_ourselves_does_not_come_back(tracker: jira_site.Site, watch: Watch, *, named: bool) -> None:
+async def test_our_own_activity_creates_no_event(tracker: jira_site.Site, watch: Watch, *, named: bool) -> None:
     ours: dict[str, Any] = {} if named else {"own_accounts": ()}
     key = await opened_ticket(tracker)
     await watch.look_at_jira(tracker.url, **ours)
@@ -177,7 +177,7 @@ async def test_a_ticket_whose_comments_cannot_be_read_holds_back_no_other(
     assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.assigned", "jira.ticket.commented"]
 
 
-async def test_what_a_person_spoilt_of_our_memory_begins_anew(tracker: jira_site.Site, watch: Watch) -> None:
+async def test_a_part_of_the_history_damaged_by_a_person_starts_over(tracker: jira_site.Site, watch: Watch) -> None:
     await opened_ticket(tracker)
     async with watch.bus.transaction() as transaction:
         await transaction.put(Record(kind="cursor", id="jira", state=CURRENT, doc={"since": "yesterday"}))
@@ -199,6 +199,6 @@ async def test_the_pace_is_what_jira_asks_for(tracker: jira_site.Site, watch: Wa
 
 
 @pytest.mark.parametrize("jql", ["assignee = currentUser() ORDER BY key", "nonsense ~~ ("])
-async def test_a_query_that_cannot_be_asked_is_told_as_such(tracker: jira_site.Site, watch: Watch, jql: str) -> None:
+async def test_an_impossible_query_is_reported_as_such(tracker: jira_site.Site, watch: Watch, jql: str) -> None:
     with pytest.raises(Misconfigured):
         await watch.look_at_jira(tracker.url, jql=jql)

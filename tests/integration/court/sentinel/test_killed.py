@@ -38,7 +38,7 @@ async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator
 
 
 @pytest.mark.both_stores
-async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
+async def test_activity_during_repeated_kills_is_noticed_once(
     site: Site, watch: Watch, backend: BackendUnderTest
 ) -> None:
     port = free_port()

@@ -56,7 +56,7 @@ async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
     await running.stop()
 
 
-async def test_it_watches_github_and_jira_and_hears_webhooks_until_it_is_stopped(
+async def test_it_polls_github_and_jira_and_receives_webhooks_until_it_is_stopped(
     site: Site, tracker: jira_site.Site, watch: Watch
 ) -> None:
     settings = SentinelSettings(
@@ -80,7 +80,7 @@ async def test_it_watches_github_and_jira_and_hears_webhooks_until_it_is_stopped
         await until(the_webhook_is_there)
 
 
-async def test_it_goes_on_after_trouble(site: Site, watch: Watch) -> None:
+async def test_it_continues_after_an_error(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=0)
     await site.faults({"kind": "refuse", "status": 500, "times": 3}, {"kind": "refuse", "status": 401, "times": 2})
     await site.faults({"kind": "truncate"})

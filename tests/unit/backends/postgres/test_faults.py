@@ -15,7 +15,7 @@ from kingdom.errors import Conflict, KingdomError, Unavailable
         (errors.DeadlockDetected("deadlock detected"), Conflict),
     ],
 )
-def test_what_the_driver_says_becomes_one_of_our_errors(said: psycopg.Error, meaning: type[KingdomError]) -> None:
+def test_errors_of_the_driver_become_errors_of_the_bus(said: psycopg.Error, meaning: type[KingdomError]) -> None:
     with pytest.raises(meaning), translate_errors():
         raise said
 

@@ -34,7 +34,7 @@ def test_the_status_changes_at_70_and_90_percent(spent: str, status: str) -> Non
     assert status_of(Decimal(spent), LIMIT, SETTINGS) == status
 
 
-def test_a_change_is_said_once() -> None:
+def test_a_change_is_reported_once() -> None:
     budget, said = next_budget(BudgetState(day=SEVENTH), money("215.40"), SEVENTH, SETTINGS)
     assert said == [TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40")]
     assert next_budget(budget, money("216"), SEVENTH, SETTINGS)[1] == []
@@ -51,7 +51,7 @@ def test_a_new_day_begins_with_nothing_spent() -> None:
     assert next_budget(budget, money("0", EIGHTH), EIGHTH, SETTINGS)[1] == []
 
 
-def test_what_the_old_day_cost_is_known_also_when_the_king_began_the_new_one() -> None:
+def test_the_cost_of_the_old_day_is_known_even_if_the_king_has_begun_the_new_one() -> None:
     before = BudgetState(day=SEVENTH, cost_usd=Decimal("99.50"))
     budget, said = next_budget(before, money("3", EIGHTH), EIGHTH, SETTINGS)
     assert said == [TokenBudgetReset(date="2026-02-08", previous_cost="99.50")]

@@ -60,7 +60,7 @@ def test_a_level_rises_at_once() -> None:
     assert levels_of(10, 95) == ["green", "red"]
 
 
-def test_a_level_comes_down_only_five_points_below_where_it_begins() -> None:
+def test_a_level_is_left_only_five_points_below_its_threshold() -> None:
     assert levels_of(62, 59, 61, 55.1, 55, 54.9) == ["yellow", "yellow", "yellow", "yellow", "yellow", "green"]
     assert levels_of(91, 86, 84, 76, 74, 50) == ["red", "red", "orange", "orange", "yellow", "green"]
 
@@ -70,7 +70,7 @@ def test_a_value_that_swings_around_a_threshold_changes_the_level_once() -> None
     assert found == ["green"] + ["yellow"] * 39
 
 
-def test_a_change_is_said_once_with_its_reason() -> None:
+def test_a_change_is_reported_once_with_its_reason() -> None:
     health, said = next_health(HealthState(), "here", used(cpu=72), NOW, SETTINGS)
     assert said == [
         ResourceWarned(metric=CPU, value=72, threshold=60),

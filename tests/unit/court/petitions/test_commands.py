@@ -60,11 +60,11 @@ def test_a_name_that_only_the_page_would_spell_out_is_broken_too(text: str) -> N
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_what_is_no_command_stays_as_it_is(text: str) -> None:
+def test_text_without_a_command_stays_unchanged(text: str) -> None:
     assert without_commands(text) == text
 
 
-def test_what_the_policy_lists_goes_out_as_it_is() -> None:
+def test_commands_that_the_policy_lists_are_sent_unchanged() -> None:
     text = "@dana please look, @acme/core too.\n/retest unit\n/merge\n@dependabot merge"
     said = without_commands(text, ["/retest", "@Dana", "@acme/*"])
     assert said == text.replace("/merge", f"/{UNSEEN}merge").replace("@dep", f"@{UNSEEN}dep")

@@ -14,7 +14,7 @@ HOURS = 3600
 
 
 @pytest.mark.parametrize("skew", [0, 1, 20])
-def test_a_review_request_is_news_once_whichever_tells_first(skew: int) -> None:
+def test_a_review_request_is_news_once_whichever_source_reports_it_first(skew: int) -> None:
     asked, noticed = hook("review_requested", 100), poll("review_requested", 100 + skew)
     assert [Ear().hears(asked, noticed), Ear().hears(noticed, asked)] == [1, 1]
 
@@ -91,14 +91,14 @@ def test_a_comment_whose_webhook_was_lost_is_news_though_another_came_seconds_be
     assert ear.hears(hook("comment", 103, "issues/comments/2")) == 0
 
 
-def test_what_a_thread_hides_is_news_when_its_webhook_comes_late() -> None:
+def test_an_activity_hidden_by_a_newer_one_is_news_when_its_webhook_arrives_late() -> None:
     ear = Ear()
     ear.hears(poll("mention", 90, "issues/comments/2"))
     assert ear.hears(hook("mention", 40, "issues/comments/1")) == 1
     assert ear.hears(hook("mention", 90, "issues/comments/2")) == 0
 
 
-def test_what_we_did_ourselves_explains_the_thread_that_it_touched() -> None:
+def test_our_own_activity_explains_the_thread_that_it_touched() -> None:
     ours = hook("state_change", 100)
     history, _ = record_activity(SubjectHistory(subject=SUBJECT), ours, refused=True)
     _, is_news = record_activity(history, poll("author", 101))
@@ -117,7 +117,7 @@ def test_a_refused_notification_does_not_swallow_a_webhook_that_is_wanted() -> N
     assert record_activity(history, hook("comment", 100))[1]
 
 
-def test_what_is_remembered_of_a_place_stays_bounded() -> None:
+def test_the_history_of_a_subject_stays_bounded() -> None:
     ear = Ear()
     ear.hears(*(hook("comment", number, f"issues/comments/{number + 1}") for number in range(1000)))
     assert len(ear.history.seen) == 100
@@ -170,7 +170,7 @@ def _arrivals(chance: random.Random, history: list[GitHubActivity], lost: set[st
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_lost_late_repeated_or_reordered_nothing_is_lost_or_doubled(seed: int) -> None:
+def test_nothing_is_lost_or_doubled_by_lost_late_repeated_or_reordered_deliveries(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         history = _history(chance, least_gap=35)
@@ -187,7 +187,7 @@ def test_whatever_is_lost_late_repeated_or_reordered_nothing_is_lost_or_doubled(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_in_a_burst_nothing_that_both_tell_is_doubled_and_no_webhook_is_lost(seed: int) -> None:
+def test_in_a_burst_nothing_is_doubled_and_no_webhook_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         history = _history(chance, least_gap=1)

@@ -70,7 +70,7 @@ def test_a_ticket_that_was_not_known_was_assigned() -> None:
     assert ExternalEvent.read(msgspec.to_builtins(event)) == event
 
 
-def test_another_status_of_a_known_ticket_is_an_update_that_tells_the_previous_one() -> None:
+def test_a_new_status_of_a_known_ticket_is_an_update_with_the_previous_status() -> None:
     _, event = news(issue(change("status", PERSON), status="In Review"), KNOWN)
     assert event is not None
     assert (event.type, event.payload["previous_status"]) == ("jira.ticket.updated", "To Do")
@@ -111,16 +111,14 @@ def test_a_ticket_that_is_assigned_to_us_again_is_assigned_again() -> None:
         (issue(change("labels", PERSON)), ()),
     ],
 )
-def test_what_we_did_ourselves_or_what_does_not_matter_is_remembered_and_no_event(
-    document: Any, said: tuple[Any, ...]
-) -> None:
+def test_own_and_irrelevant_activity_is_remembered_without_an_event(document: Any, said: tuple[Any, ...]) -> None:
     ticket, event = news(document, KNOWN, *said)
     assert event is None
     assert ticket.known_until > KNOWN.known_until
     assert not parse_issue(document).has_changed_since(ticket)
 
 
-def test_a_ticket_that_we_opened_and_nobody_else_touched_is_our_own() -> None:
+def test_a_ticket_that_only_we_changed_is_our_own() -> None:
     assert news(issue(reporter=account(US)), None)[1] is None
     assert news(issue(change("assignee", PERSON, to=US), reporter=account(US)), None)[1] is not None
 
@@ -137,7 +135,7 @@ def test_a_ticket_that_we_opened_and_nobody_else_touched_is_our_own() -> None:
         {"fields": {"status": {"name": "Done"}, "updated": "never"}},
     ],
 )
-def test_a_ticket_that_makes_no_sense_is_refused(broken: dict[str, Any]) -> None:
+def test_an_invalid_ticket_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent):
         parse_issue(issue() | broken)
 

@@ -84,7 +84,7 @@ def test_every_answer_that_a_command_promises_has_its_step() -> None:
     assert promised == ANSWERS.keys()
 
 
-def test_an_answer_of_a_lost_placement_is_told_apart() -> None:
+def test_an_answer_of_a_lost_placement_is_ignored_with_its_reason() -> None:
     run = started()
     command = run.take(commands.StartAgent)
     run.do(place, Placement(host="host-b", epoch=2))
@@ -92,7 +92,7 @@ def test_an_answer_of_a_lost_placement_is_told_apart() -> None:
     assert run.ignored == "host-a, epoch 1 lost the run, which is placed on host-b, epoch 2"
 
 
-def test_an_answer_to_an_attempt_that_is_over_is_told_apart() -> None:
+def test_an_answer_to_an_earlier_attempt_is_ignored_with_its_reason() -> None:
     run = started(retries=1)
     run.succeed(commands.StartAgent)
     first = run.take(commands.SendQuery)
@@ -103,7 +103,7 @@ def test_an_answer_to_an_attempt_that_is_over_is_told_apart() -> None:
     assert run.task(0, 0).status is TaskStatus.RUNNING
 
 
-def test_an_answer_of_before_a_rollback_does_not_count_for_the_query_after_it() -> None:
+def test_an_answer_from_before_a_rollback_does_not_count_for_the_query_after_it() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     before = run.take(commands.SendQuery)
@@ -115,7 +115,7 @@ def test_an_answer_of_before_a_rollback_does_not_count_for_the_query_after_it() 
     assert run.ignored == "attempt 1 of query of wf-1-w1-t1 is over, 2 is current"
 
 
-def test_a_second_answer_is_told_apart() -> None:
+def test_a_second_answer_is_ignored_with_its_reason() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
@@ -124,14 +124,14 @@ def test_a_second_answer_is_told_apart() -> None:
     assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
 
 
-def test_an_answer_about_a_task_that_was_removed_is_told_apart() -> None:
+def test_an_answer_about_a_removed_task_is_ignored_with_its_reason() -> None:
     run = started()
     answer = answers.QueryResponded(work_id="w", task_id="gone", response="", host="host-a", epoch=1, attempt=1)
     run.hear(answer)
     assert run.ignored == "the run no longer has a query of gone"
 
 
-def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing() -> None:
+def test_a_response_that_arrives_while_the_run_is_paused_is_kept_and_sends_nothing() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
@@ -186,7 +186,7 @@ def test_an_unfinished_query_is_continued_in_its_session_as_the_next_attempt() -
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_without_a_transcript_the_run_fails_whatever_the_policy_and_can_be_resumed(retries: int) -> None:
+def test_without_a_transcript_the_run_fails_under_every_policy_and_can_be_resumed(retries: int) -> None:
     run, asked = unknown_query(retries)
     said = run.hear(reconciled(asked, answers.TranscriptFinding.NO_TRANSCRIPT))
     assert said == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
@@ -204,7 +204,7 @@ def test_a_host_is_asked_once_what_became_of_a_query() -> None:
     assert run.open == []
 
 
-def test_a_host_is_asked_again_when_the_agent_ended_before_it_told() -> None:
+def test_a_host_is_asked_again_when_the_agent_ended_before_its_report() -> None:
     run, asked = unknown_query(retries=1)
     run.hear(fail(agent_of(asked.work_id, attempt=2)))
     run.succeed(commands.StartAgent)
@@ -220,7 +220,7 @@ def test_a_host_may_reconcile_by_itself_after_a_restart() -> None:
     assert run.take(commands.SendQuery).continues
 
 
-def test_what_a_host_finds_out_while_the_run_rests_waits_for_the_resume() -> None:
+def test_a_lookup_by_the_host_during_a_pause_waits_for_the_resume() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
@@ -230,7 +230,7 @@ def test_what_a_host_finds_out_while_the_run_rests_waits_for_the_resume() -> Non
     assert run.ignored == "the run is PAUSED; a resume checks the query again"
 
 
-def test_nothing_that_is_said_after_the_end_changes_it() -> None:
+def test_nothing_that_arrives_after_the_end_changes_it() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)

@@ -48,7 +48,7 @@ def test_without_a_budget_nothing_limits_a_turn() -> None:
     assert not run.workflow.is_over_budget
 
 
-def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None:
+def test_a_turn_that_costs_too_much_makes_the_run_ask_for_as_much_again() -> None:
     run = broken_off()
     question = run.workflow.question
     assert run.status() is WorkflowStatus.AWAITING
@@ -58,7 +58,7 @@ def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None
     assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
 
 
-def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
+def test_continuing_grants_as_much_again_in_the_same_session() -> None:
     run = broken_off()
     run.do(resume, Continue("Go on "))
     assert (run.workflow.budget_usd, run.workflow.remaining_usd) == (2.25, 1.0)
@@ -68,7 +68,7 @@ def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_run_that_lost_its_session_goes_on_behind_its_checkpoint_with_the_money_granted() -> None:
+def test_a_run_that_lost_its_session_continues_after_its_checkpoint_with_the_granted_money() -> None:
     run = broken_off()
     run.do(place, Placement(host="host-b", epoch=2))
     with pytest.raises(IllegalTransition, match="its session is lost"):
@@ -92,7 +92,7 @@ def test_a_run_that_asks_for_money_is_not_resumed_without_it(how: Auto | FromBas
         run.do(resume, how)
 
 
-def test_a_run_fails_instead_where_its_policy_says_so_and_can_still_be_granted_more() -> None:
+def test_a_run_fails_instead_if_its_policy_says_so_and_can_still_be_granted_more() -> None:
     run = running(1.0, OverBudget.STOP)
     run.hear(broke(run.take(commands.SendQuery), 1.0))
     run.succeed(commands.StopAgent)
@@ -164,7 +164,7 @@ def test_sums_of_cents_are_exact_enough() -> None:
     assert run.status() is WorkflowStatus.AWAITING
 
 
-def test_a_turn_is_counted_once_however_often_and_by_whom_its_cost_is_told() -> None:
+def test_a_turn_is_charged_once_however_often_its_cost_is_reported() -> None:
     run = running(None)
     sent = run.take(commands.SendQuery)
     run.do(pause)
@@ -186,7 +186,7 @@ def test_a_turn_that_is_cut_off_by_a_cancel_is_counted() -> None:
     assert (run.status(), run.workflow.cost_usd) == (WorkflowStatus.CANCELLED, 0.5)
 
 
-def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
+def test_a_late_report_changes_nothing_but_the_cost() -> None:
     run = running(None)
     sent = run.take(commands.SendQuery)
     run.do(cancel)
@@ -197,7 +197,7 @@ def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
     assert run.workflow.cost_usd == 0.5
 
 
-def test_what_a_work_cost_that_is_taken_out_stays_with_the_run() -> None:
+def test_the_cost_of_a_removed_work_stays_with_the_run() -> None:
     run = started(template(work("one", task()), work("two", task("first"), task("second"))))
     run.until(commands.SendQuery, 1)
     run.succeed(commands.SendQuery)

@@ -79,7 +79,7 @@ def test_an_event_of_the_source_has_its_payload(row: tuple[str, ...]) -> None:
     assert beyond <= (PLACEMENT | {"costUsd"} if issubclass(event, answers.HostAnswer) else set())
 
 
-def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
+def test_every_event_of_the_code_is_in_the_catalog_once() -> None:
     defined = {
         name
         for module in (events, answers)
@@ -90,14 +90,14 @@ def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
     assert sorted(listed) == sorted(defined)
 
 
-def test_exactly_what_a_host_says_carries_a_placement() -> None:
+def test_exactly_the_replies_of_a_host_carry_a_placement() -> None:
     for entry in ENTRIES:
         assert (
             (entry.cause == "host") == issubclass(entry.event, answers.HostAnswer) == (fields(entry.event) > PLACEMENT)
         )
 
 
-def test_an_event_goes_through_its_envelope_in_camel_case_and_comes_back() -> None:
+def test_an_event_survives_its_camel_case_envelope() -> None:
     refs = (GitRef(git_id="git-app", base_branch="main"),)
     said = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
     envelope = EVENT_TYPES[type(said)].envelope(said, aggregate_type="Workflow", aggregate_id="wf-1")

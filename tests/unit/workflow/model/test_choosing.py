@@ -73,7 +73,7 @@ def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
     assert choose_host([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
 
 
-def test_a_host_says_what_it_offers() -> None:
+def test_a_host_reports_its_abilities() -> None:
     assert hosts(1)[0].registered_event() == HostRegistered(host="host-0", epoch=1, slots=20)
 
 

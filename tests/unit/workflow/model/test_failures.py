@@ -51,7 +51,7 @@ def test_a_failed_run_can_be_continued_where_it_failed(kind: type[commands.HostC
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_an_agent_error_is_said_in_the_order_of_the_source() -> None:
+def test_an_agent_error_is_reported_in_the_order_of_the_source() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     said = run.hear(fail(agent_of("wf-1-w1"), "killed"))
@@ -79,7 +79,7 @@ def test_a_retried_agent_continues_its_session_and_asks_what_became_of_its_query
     assert run.take(commands.SendQuery).reconcile
 
 
-def test_what_is_sent_to_a_restarted_agent_names_it_so_that_a_stop_of_the_first_does_not_reach_it() -> None:
+def test_a_command_to_a_restarted_agent_names_it_so_a_stop_of_the_first_does_not_reach_it() -> None:
     run = started(template(work("analyse", task(report=True))), retries=1)
     run.fail(commands.StartAgent)
     for kind in (commands.SendQuery, commands.GenerateReport, commands.VerifyWork):

@@ -139,14 +139,14 @@ def test_an_operation_is_allowed_exactly_in_its_states(operation: str, status: W
     assert refusal.value.allowed == tuple(sorted(name for name in asked_by_people if status in ALLOWED[name].split()))
 
 
-def test_a_refusal_tells_what_is_allowed_instead() -> None:
+def test_a_refusal_shows_what_is_allowed_instead() -> None:
     with pytest.raises(IllegalTransition) as refusal:
         paused().do(pause)
     assert str(refusal.value) == ("workflow wf-1 is PAUSED: cannot pause it; allowed now: cancel, modify, resume")
     assert isinstance(refusal.value, Permanent)
 
 
-def test_a_final_state_tells_that_nothing_follows() -> None:
+def test_a_final_state_shows_that_nothing_follows() -> None:
     with pytest.raises(IllegalTransition, match="Query q is CANCELLED: it cannot become SENT; allowed now: nothing"):
         QUERY.check("q", QueryStatus.CANCELLED, QueryStatus.SENT)
 
@@ -159,14 +159,14 @@ def test_nothing_can_be_asked_of_a_deleted_run(operation: str) -> None:
         run.do(*ASK[operation])
 
 
-def test_deleting_says_so_and_lets_the_checkouts_go() -> None:
+def test_deleting_is_logged_and_releases_the_checkouts() -> None:
     run = completed()
     assert run.do(delete) == ["WorkTreePendingRelease", "WorkTreePendingRelease", "WorkflowDeleted"]
     assert run.commanded() == ["ReleaseWorkTree", "ReleaseWorkTree"]
     run.finish()
 
 
-def test_a_host_is_told_once_to_remove_a_checkout() -> None:
+def test_a_host_is_asked_once_to_remove_a_checkout() -> None:
     run = completed()
     run.do(release)
     assert run.commanded() == ["ReleaseWorkTree", "ReleaseWorkTree"]

@@ -22,7 +22,7 @@ def in_second_work() -> Run:
     return run
 
 
-def test_a_run_whose_host_is_lost_goes_on_elsewhere_after_its_last_checkpoint() -> None:
+def test_a_run_whose_host_is_lost_continues_elsewhere_after_its_last_checkpoint() -> None:
     run = in_second_work()
     assert run.do(place, OTHER)[0] == "WorkflowPlaced"
     assert run.workflow.status is WorkflowStatus.RESUMING
@@ -40,7 +40,7 @@ def test_a_run_whose_host_is_lost_goes_on_elsewhere_after_its_last_checkpoint() 
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
+def test_on_the_same_host_a_new_epoch_continues_in_the_session() -> None:
     run = in_second_work()
     run.do(place, SAME)
     start = run.until(commands.StartAgent)
@@ -50,7 +50,7 @@ def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
+def test_an_interrupted_command_is_sent_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
     run = started()
     first = run.until(kind)
     run.open.clear()
@@ -200,7 +200,7 @@ def test_hosts_that_are_lost_while_no_agent_runs_are_no_fault_of_the_run() -> No
     assert run.workflow.status is WorkflowStatus.READY
 
 
-def test_a_pause_that_was_wanted_comes_true_also_with_the_third_loss() -> None:
+def test_a_requested_pause_takes_effect_even_with_the_third_loss() -> None:
     run = started()
     lose_host(run, 2)
     run.until(commands.SendQuery)

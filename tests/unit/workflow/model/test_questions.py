@@ -104,7 +104,7 @@ def test_a_rollback_forgets_the_question_and_what_was_begun(how: FromBase | Auto
     assert (sent.attempt, sent.continues, sent.reply) == (2, False, "")
 
 
-def test_a_reply_is_forgotten_by_a_rollback() -> None:
+def test_a_reply_is_removed_by_a_rollback() -> None:
     run = asked()
     run.do(resume, Continue("left"))
     run.until(commands.SendQuery)
@@ -152,7 +152,7 @@ def test_a_question_after_the_stop_was_confirmed_comes_too_late() -> None:
     assert run.workflow.question is None
 
 
-def test_an_agent_that_breaks_after_its_question_lets_the_run_await_all_the_same() -> None:
+def test_a_run_awaits_a_reply_even_if_its_agent_fails_after_the_question() -> None:
     run, sent = queried()
     run.hear(ask(sent))
     run.hear(fail(run.take(commands.StopAgent)))
@@ -214,7 +214,7 @@ def test_a_petition_of_a_lost_placement_is_ignored() -> None:
     assert run.work(0).petitions == []
 
 
-def test_petitions_of_an_undone_work_are_forgotten_with_it() -> None:
+def test_petitions_of_an_undone_work_are_removed_with_it() -> None:
     run = started()
     query = run.until(commands.SendQuery)
     run.hear(petition(query, "p-1"))
@@ -226,7 +226,7 @@ def test_petitions_of_an_undone_work_are_forgotten_with_it() -> None:
     assert run.work(0).petitions == []
 
 
-def test_a_question_without_a_session_to_go_on_with_cannot_be_replied_to() -> None:
+def test_a_question_without_a_session_cannot_be_replied_to() -> None:
     run = started()
     start = run.take(commands.StartAgent)
     run.hear(said(start, answers.AgentStarted, session=None))

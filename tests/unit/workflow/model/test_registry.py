@@ -49,7 +49,7 @@ def test_a_template_made_from_a_workflow_makes_the_same_workflow() -> None:
     assert again == original
 
 
-def test_templates_say_what_happened_to_them() -> None:
+def test_changes_of_templates_are_logged() -> None:
     known = template()
     assert known.created_event() == events.WorkflowTemplateCreated(template_id="tpl")
     updated, said = known.update(template(work("only"), id="ignored"))
@@ -108,7 +108,7 @@ def test_a_workflow_names_the_mcp_servers_it_uses() -> None:
     assert create(known, "wf-1", NOON).workflow.mcp_server_ids() == ("mcp-tools",)
 
 
-def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_go_on_by_itself() -> None:
+def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_continue_by_itself() -> None:
     run = Run()
     assert not run.workflow.uses_resources
     run.do(start)
@@ -119,7 +119,7 @@ def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_i
     assert not run.finish().uses_resources
 
 
-def test_what_is_in_use_cannot_be_deleted() -> None:
+def test_a_resource_in_use_cannot_be_deleted() -> None:
     users = [f"wf-{number}" for number in range(7)]
     with pytest.raises(IllegalTransition, match=r"git git-app is IN USE: .* wf-0, wf-1, wf-2, wf-3, wf-4 and 2 more"):
         git().delete(users)
@@ -149,7 +149,7 @@ def test_an_mcp_server_needs_what_its_transport_needs() -> None:
 @pytest.mark.parametrize(
     "thing", [git(checkpoint_remote="file:///shared"), server(), template(work("a", mcp_server_refs=(TOOLS,)))]
 )
-def test_what_is_stored_is_read_back_equal(thing: Git | McpServer | WorkflowTemplate) -> None:
+def test_a_stored_value_is_read_back_equal(thing: Git | McpServer | WorkflowTemplate) -> None:
     document = json.loads(json.dumps(msgspec.to_builtins(thing)))
     assert msgspec.convert(document, type(thing)) == thing
 

@@ -45,7 +45,7 @@ def test_a_release_that_failed_can_be_asked_for_again(operation: Any) -> None:
     assert (tree.status, tree.error) == (WorkTreeStatus.RELEASED, "")
 
 
-def test_what_is_left_of_a_deleted_run_can_be_released() -> None:
+def test_the_remains_of_a_deleted_run_can_be_released() -> None:
     run = not_released()
     run.do(delete)
     run.hear(fail(run.take(commands.ReleaseWorkTree), "disk still full"))
@@ -65,7 +65,7 @@ def test_a_checkout_that_could_not_be_removed_in_between_is_tried_again_at_the_e
     assert [tree.status for tree in run.workflow.work_trees] == [WorkTreeStatus.READY, WorkTreeStatus.RELEASED]
 
 
-def test_a_repository_added_again_after_a_failed_release_is_checked_out_anew() -> None:
+def test_a_repository_added_again_after_a_failed_release_is_checked_out_again() -> None:
     run = Run()
     run.do(prepare)
     run.succeed(commands.PrepareResources)

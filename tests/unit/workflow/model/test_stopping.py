@@ -58,7 +58,7 @@ def test_a_query_that_fails_because_its_agent_is_stopping_is_unknown_not_failed(
     assert (run.workflow.status, run.task(0, 0).query.status) == (WorkflowStatus.PAUSED, QueryStatus.UNKNOWN)
 
 
-def test_a_report_that_is_interrupted_is_written_anew() -> None:
+def test_a_report_that_is_interrupted_is_rewritten() -> None:
     run = started(template(work("analyse", task(report=True))))
     run.until(commands.GenerateReport)
     run.do(pause)
@@ -97,7 +97,7 @@ def test_a_pause_waits_until_what_is_being_finished_has_its_checkpoint(kind: typ
     assert [each.is_finished for each in run.workflow.works] == [True, False, False]
 
 
-def test_a_pause_that_comes_when_nothing_is_left_ends_in_completion() -> None:
+def test_a_pause_without_remaining_work_ends_in_completion() -> None:
     run = querying()
     run.until(commands.TakeCheckpoint, 2)
     run.do(pause)
@@ -131,7 +131,7 @@ def test_pausing_twice_changes_nothing() -> None:
     assert run.commanded() == ["SendQuery", "StopAgent"]
 
 
-def test_what_is_being_cancelled_cannot_be_paused() -> None:
+def test_a_run_that_is_being_cancelled_cannot_be_paused() -> None:
     run = querying()
     run.do(cancel)
     with pytest.raises(IllegalTransition, match="workflow wf-1 is RUNNING and about to cancel: cannot pause it"):
@@ -220,7 +220,7 @@ def test_cancelling_twice_changes_nothing(doing: str) -> None:
     assert run.commanded().count("InterruptAgent") == 1
 
 
-def test_a_gate_asks_a_person_after_the_checkpoint_and_goes_on_when_resumed() -> None:
+def test_a_gate_asks_a_person_after_the_checkpoint_and_continues_when_resumed() -> None:
     run = started(template(work("analyse", pause_after=True), work("build")))
     run.until(commands.TakeCheckpoint)
     assert run.succeed(commands.TakeCheckpoint) == ["WorkflowStatusChanged", "WorkflowAwaiting"]

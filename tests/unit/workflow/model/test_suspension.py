@@ -30,7 +30,7 @@ def parked() -> Run:
     return run
 
 
-def test_a_limit_of_the_vendor_parks_the_run_with_reason_and_time_and_asks_nobody() -> None:
+def test_a_limit_of_the_vendor_parks_the_run_with_reason_and_time_and_asks_no_person() -> None:
     run = parked()
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.AWAITING, LATER)
     assert run.workflow.reason == "usage limit; it goes on by itself at 2026-11-15 15:00 UTC"
@@ -74,7 +74,7 @@ def parked_again(run: Run, times: int) -> None:
         run.succeed(commands.StopAgent)
 
 
-def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_begins_anew() -> None:
+def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_starts_over() -> None:
     run = parked()
     parked_again(run, 5)
     question = run.workflow.question
@@ -95,7 +95,7 @@ def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_b
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
 
 
-def test_an_answer_of_the_agent_lets_the_count_of_parkings_begin_anew() -> None:
+def test_an_answer_of_the_agent_resets_the_count_of_parkings() -> None:
     run = parked()
     parked_again(run, 4)
     run.do(resume, Continue())
@@ -120,7 +120,7 @@ def in_circles() -> Run:
     return run
 
 
-def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
+def test_a_person_is_asked_about_an_agent_that_loops() -> None:
     run = in_circles()
     question = run.workflow.question
     assert question is not None
@@ -133,7 +133,7 @@ def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
 
 
 @pytest.mark.parametrize("reply", ["go on", "look into src first"])
-def test_what_the_person_says_is_handed_to_the_agent(reply: str) -> None:
+def test_the_answer_of_the_person_is_passed_to_the_agent(reply: str) -> None:
     run = in_circles()
     run.do(resume, Continue(reply))
     sent = run.until(commands.SendQuery)
@@ -146,7 +146,7 @@ def test_stop_ends_the_run() -> None:
     assert run.status() is WorkflowStatus.CANCELLED
 
 
-def test_an_agent_that_goes_in_circles_again_fails() -> None:
+def test_an_agent_that_loops_again_fails() -> None:
     run = in_circles()
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
@@ -156,7 +156,7 @@ def test_an_agent_that_goes_in_circles_again_fails() -> None:
     assert run.workflow.reason == "the agent ran `ls` 8 times in a row"
 
 
-def test_behind_a_rollback_the_count_begins_anew() -> None:
+def test_the_count_starts_over_after_a_rollback() -> None:
     run = in_circles()
     run.do(resume, Auto())
     run.until(commands.SendQuery)
