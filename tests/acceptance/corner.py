@@ -11,7 +11,7 @@ import psutil
 
 
 class Corner:
-    """A home, a working directory and a place for temporary files of its own; whoever runs there can be found."""
+    """A separate home, working directory and temporary directory, by which the processes of a test can be found."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -43,8 +43,8 @@ class Shaped:
         return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
-class Desk:
-    """Where somebody sits who asks for JSON only."""
+class JsonCommands:
+    """Runs commands with --json and checks the shape of their output."""
 
     def __init__(self) -> None:
         self.shaped = Shaped(every_shape())
@@ -53,10 +53,10 @@ class Desk:
     def ask(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
         """Run a command that prints one document, and return that."""
         assert self.shaped.is_one(name)
-        (document,) = self.hear(name, *words, text=text, code=code)
+        (document,) = self.run_json(name, *words, text=text, code=code)
         return document
 
-    def hear(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
+    def run_json(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
         """Run a command and return the documents that it prints."""
         out, result = _run(name, [*words, "--json"], text)
         assert result == code, f"{name} ended with {result}: {out}"

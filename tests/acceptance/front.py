@@ -76,8 +76,8 @@ class Typist:
         finally:
             # This process goes on after the command.
             os.umask(mask)
-        said = self._capsys.readouterr()
-        return Done(code or 0, said.out, said.err)
+        captured = self._capsys.readouterr()
+        return Done(code or 0, captured.out, captured.err)
 
 
 def furnish(realm: Path) -> Front:
@@ -128,12 +128,12 @@ async def _papers(bus: Bus) -> None:
         await save_petition(
             transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
         )
-        told = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
-        await receive_event(transaction, told, "tester")
+        reported = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
+        await receive_event(transaction, reported, "tester")
 
 
 def ask_more(realm: Path) -> None:
-    """Let somebody else ask, too."""
+    """Let another person ask, too."""
 
     async def ask() -> None:
         application = declare_application(Realm())

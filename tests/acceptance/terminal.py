@@ -52,7 +52,7 @@ class Running:
         self._out = out
         self._err = err
 
-    def said(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         # The last line may still be in the making.
         return self._out.read_text().split("\n")[:-1]
 
@@ -62,8 +62,8 @@ class Running:
     def lines_about(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.logged() if line["event"] == event]
 
-    def says(self, lines: int) -> list[str]:
-        return self._eventually(lambda: len(self.said()) >= lines and self.said())
+    def wait_for_lines(self, lines: int) -> list[str]:
+        return self._eventually(lambda: len(self.printed_lines()) >= lines and self.printed_lines())
 
     def logs(self, event: str, times: int = 1) -> list[dict[str, Any]]:
         return self._eventually(lambda: len(self.lines_about(event)) >= times and self.lines_about(event))
@@ -150,13 +150,13 @@ class Terminal:
         """Start a command that goes on, if need be with another limit than its own."""
         name = f"{words[1]}-{time.monotonic_ns()}"
         out, err = self._directory / f"{name}.out", self._directory / f"{name}.err"
-        with out.open("wb") as said, err.open("wb") as logged:
+        with out.open("wb") as output, err.open("wb") as logged:
             process = subprocess.Popen(
                 self._command(words, **limit),
                 cwd=ROOT,
                 env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=logged,
             )
         try:

@@ -14,7 +14,7 @@ UNKNOWN = "01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01"
 
 @pytest.fixture
 def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dsn: str) -> Typist:
-    """Somebody in front of a database, in this process."""
+    """A terminal with a database, in this process."""
     for name in ("KINGDOM_SCHEMA", "KINGDOM_APP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", dsn)

@@ -87,13 +87,13 @@ def client_of(attached: Path) -> tuple[int, ...] | bool:
     """Return the pid of a tmux server, that of the client that is attached to it, and whether that may only look."""
     for socket in attached.glob("*.sock"):
         words = ["tmux", "-S", str(socket), "list-clients", "-F", "#{pid} #{client_pid} #{client_readonly}"]
-        if told := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
-            return tuple(map(int, told))
+        if result := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
+            return tuple(map(int, result))
     return False
 
 
 def runs_still(pid: int) -> bool:
-    """Tell whether a process is more than a zombie that nobody has asked about."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

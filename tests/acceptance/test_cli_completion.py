@@ -1,4 +1,4 @@
-"""What a shell offers when somebody presses Tab, in front of a store and without one."""
+"""What a shell completes after Tab, with a store and without one."""
 
 import asyncio
 import os

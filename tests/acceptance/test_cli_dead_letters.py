@@ -23,7 +23,7 @@ HOSTILE = "no such [red]thing[/red] \x1b[2J\x07"
 
 
 def dead(dsn: str, *envelopes: Envelope, streams: Sequence[str] = ("orders",)) -> list[str]:
-    """Publish events that nobody can handle, and return their ids."""
+    """Publish events that no handler accepts, and return their ids."""
 
     async def publish_and_kill() -> None:
         async with PostgresBus(dsn, TOPOLOGY) as bus:

@@ -33,7 +33,7 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
             assert time.monotonic() < deadline, corner.story()[-3000:]
             time.sleep(0.05)
         demo.send_signal(number)
-        # Somebody who cannot wait must not keep it from clearing away.
+        # A second interrupt must not prevent the cleanup.
         demo.send_signal(number)
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
         assert (demo.returncode, out) == (128 + number, ""), corner.story()[-3000:]

@@ -102,5 +102,5 @@ def test_inside_of_a_realm_its_directory_is_named(
     (tmp_path / "kingdom.yaml").touch()
     (tmp_path / "deep" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "inside")
-    told = types("ps")
-    assert (told.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in told.err) == (1, True)
+    result = types("ps")
+    assert (result.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in result.err) == (1, True)

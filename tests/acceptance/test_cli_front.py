@@ -94,9 +94,9 @@ def test_the_help_has_every_command_and_what_aliases_are_short_for(types: Typist
     assert set(WORDS) <= {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
     for alias, words in ALIASES.items():
         assert f"(= {' '.join(words)})" in " ".join(page.split())
-        told = types(alias, "--help").out
-        assert told.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
-        assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in told
+        result = types(alias, "--help").out
+        assert result.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
+        assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in result
     assert types("help", "workflow", "show").out == types("workflow", "show", "-h").out
 
 
@@ -236,12 +236,12 @@ def test_watching_shows_changes_and_ends_with_ctrl_c(
     shutil.copytree(front.realm, tmp_path / "realm")
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
     with terminal.start("inbox", "--watch", "--json") as watching:
-        assert [each["task_id"] for each in json.loads(watching.says(1)[0])] == [TASK]
+        assert [each["task_id"] for each in json.loads(watching.wait_for_lines(1)[0])] == [TASK]
         ask_more(tmp_path / "realm")
-        assert [each["task_id"] for each in json.loads(watching.says(2)[1])] == [TASK, AGAIN]
+        assert [each["task_id"] for each in json.loads(watching.wait_for_lines(2)[1])] == [TASK, AGAIN]
         watching.process.send_signal(2)
         assert watching.ends() == 130
-        assert len(watching.said()) == 2
+        assert len(watching.printed_lines()) == 2
     done = terminal.converse("ps", "--watch", until="More:", answer=CTRL_C)
     assert (done.code, "Traceback" in done.out) == (130, False)
     # The newest stands last, and is what a low screen must show.

@@ -131,8 +131,8 @@ def test_cancel_last_gives_up_the_run_that_was_made_last(front: Front, types: Ty
     made = types("workflow", "create", "greet", "--json").document["id"]
     assert types("cancel", "last", "--json").document["id"] == made
     assert [each["id"] for each in types("workflow", "list", "--json").document] == [made, f"wf-{TASK}", front.run]
-    told = types("explain", "last", "--html", "story.html").out
-    assert told == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
+    result = types("explain", "last", "--html", "story.html").out
+    assert result == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
 
 
 @pytest.mark.parametrize("task", [TASK, AGAIN])

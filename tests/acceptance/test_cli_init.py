@@ -47,7 +47,7 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def next_steps(done: Done) -> list[str]:
-    """Return what a person is told to type."""
+    """Return the commands that a person should type."""
     _, found, steps = done.out.partition("Next:\n")
     assert found, done.out
     return [line.strip() for line in steps.splitlines() if line.strip()]
@@ -75,13 +75,13 @@ async def follow(directory: Path, steps: list[str], environment: Mapping[str, st
     )
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            said, _ = await process.communicate(text.encode())
+            output, _ = await process.communicate(text.encode())
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
 def test_a_realm_of_files_passes_its_own_check(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
     other = tmp_path / "other"
     screen = terminal.converse("init", str(other), until="stored?", answer="file:store\nour-bot\nacme/shop\n")
     assert (screen.code, screen.out.count("?")) == (0, 3)
-    said = yaml.safe_load((other / "kingdom.yaml").read_text())
-    assert (said["database_url"], said["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
-    assert said["sentinel"]["github"]["repos"] == ["acme/shop"]
+    output = yaml.safe_load((other / "kingdom.yaml").read_text())
+    assert (output["database_url"], output["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
+    assert output["sentinel"]["github"]["repos"] == ["acme/shop"]
     assert (other / "store" / "generals" / "gen-pr").is_dir()
 
     asked_nothing = terminal.converse("init", str(tmp_path / "third"), "--yes", until="Next", answer="")
@@ -230,8 +230,8 @@ def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) 
 
 
 def test_a_database_of_another_application_is_reported_or_refused(tmp_path: Path) -> None:
-    told = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
-    assert (told.code, "DATABASE_URL is set" in told.err, "--store files" in told.err) == (0, True, True)
+    result = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
+    assert (result.code, "DATABASE_URL is set" in result.err, "--store files" in result.err) == (0, True, True)
     refused = kingdom(tmp_path, "init", "other", "--yes", DATABASE_URL="mysql://db/shop")
     assert (refused.code, "is not a PostgreSQL database" in refused.err) == (2, True)
 
@@ -241,10 +241,10 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
     done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
     settings = tmp_path / "my realm" / "kingdom.yaml"
     settings.write_text(settings.read_text() + CALM)
-    said = await follow(tmp_path, next_steps(done), plain())
-    assert "ended: completed" in said
-    assert "Everything works." in said or "could be better" in said
-    assert "Nothing needs a person." in said
+    updates = await follow(tmp_path, next_steps(done), plain())
+    assert "ended: completed" in updates
+    assert "Everything works." in updates or "could be better" in updates
+    assert "Nothing needs a person." in updates
 
 
 @pytest.mark.installed
@@ -254,10 +254,10 @@ async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(
         done = await asyncio.to_thread(kingdom, tmp_path, "init", "home", "--yes", **environment)
         settings = tmp_path / "home" / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(tmp_path, next_steps(done), plain(**environment))
+        updates = await follow(tmp_path, next_steps(done), plain(**environment))
         cluster.drop_database("init")
-    assert "Applied 0001_create_bus" in said
-    assert "ended: completed" in said
+    assert "Applied 0001_create_bus" in updates
+    assert "ended: completed" in updates
 
 
 @pytest.mark.installed
@@ -267,10 +267,10 @@ async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they
         assert not any("migrate" in step for step in next_steps(done))
         settings = room / "home" / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(room, next_steps(done), plain())
+        updates = await follow(room, next_steps(done), plain())
         await until_nothing_is_left(room / "home" / "realm" / "postgres", soon=True)
-    assert "ended: completed" in said
-    assert "Nothing needs a person." in said
+    assert "ended: completed" in updates
+    assert "Nothing needs a person." in updates
 
 
 @pytest.mark.installed
@@ -291,6 +291,6 @@ async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_pr
         assert f"kingdom git create acme.shop {source} --repo acme/shop" in steps
         settings = home / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(home, steps, plain(), text=f"{TOKEN}\n")
-    assert "kingdom-bot, scopes notifications, repo" in said
-    assert "Nothing needs a person." in said
+        updates = await follow(home, steps, plain(), text=f"{TOKEN}\n")
+    assert "kingdom-bot, scopes notifications, repo" in updates
+    assert "Nothing needs a person." in updates

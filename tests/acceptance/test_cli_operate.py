@@ -73,9 +73,9 @@ async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal
 
 async def test_watched_stats_continue_until_interrupted(terminal: Terminal, dsn: str) -> None:
     with terminal.start("bus", "stats", "--watch", "--interval", "100ms", "--json") as watching:
-        assert watching.says(1) == ["[]"]
+        assert watching.wait_for_lines(1) == ["[]"]
         await publish(dsn, Envelope(type="OrderPlaced"))
-        assert '"pending":1' in watching.says(2)[1]
+        assert '"pending":1' in watching.wait_for_lines(2)[1]
         watching.process.send_signal(signal.SIGINT)
         assert watching.ends() == 130
 
@@ -181,9 +181,9 @@ async def test_the_log_is_read_from_a_cursor_and_followed(terminal: Terminal, ds
         assert terminal.run("bus", "tail", "--from", "now").out == ""
         assert "counted by me: number=2" in terminal.run("bus", "tail").out.splitlines()[-1]
         with terminal.start("bus", "tail", "-f", "--from", second["cursor"], "--json") as tail:
-            tail.says(1)
+            tail.wait_for_lines(1)
             await operations.pause("orders", reason="watching", actor="me")
-            assert '"type":"stream.paused"' in tail.says(2)[1]
+            assert '"type":"stream.paused"' in tail.wait_for_lines(2)[1]
 
 
 async def test_an_application_is_found_by_the_environment_too(terminal: Terminal) -> None:

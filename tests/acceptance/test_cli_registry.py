@@ -85,10 +85,10 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
 
 
 def test_a_repository_is_checked_from_a_host(laptop: Terminal, repository: Path, tmp_path: Path, realm: Path) -> None:
-    house = "https://private.example.invalid/"
-    mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {house}\n'
+    private_host = "https://private.example.invalid/"
+    mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {private_host}\n'
     (tmp_path / ".gitconfig").write_text(mine)
-    create = ("git", "create", "app", f"{house}app.git")
+    create = ("git", "create", "app", f"{private_host}app.git")
     refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
     assert refused.code == 1
     assert f"a host reads credentials from {realm}/.gitconfig" in refused.err

@@ -24,10 +24,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: Runs) -> None:
-    told = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
+    prompt_script = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
     runs.template(
         "Greet",
-        {"name": "greet", "tasks": [{"query": told, **REPORT}], "verify": ["test -f app/a.txt"]},
+        {"name": "greet", "tasks": [{"query": prompt_script, **REPORT}], "verify": ["test -f app/a.txt"]},
         {"name": "part", "tasks": [script(write("b.txt", "bye"))]},
     )
     done = runs.run("create", "greet", "--name", "Say hello", "--start", "--wait")
@@ -110,7 +110,7 @@ def test_a_paused_run_continues_in_its_session_and_detaching_does_not_disturb_it
     workflow_id = runs.ask("create", "rest")["id"]
     assert runs.run("prepare", workflow_id, "--wait").out.splitlines()[-2] == f"{workflow_id} is READY"
     with runs.terminal.start("workflow", "start", workflow_id, "--wait") as looking:
-        eventually(lambda: any("QuerySent" in line for line in looking.said()) and "sent")
+        eventually(lambda: any("QuerySent" in line for line in looking.printed_lines()) and "sent")
         looking.process.send_signal(signal.SIGINT)
         assert looking.ends() == 128 + signal.SIGINT
 

@@ -28,8 +28,8 @@ PLACE = "01-evt"
 
 
 def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str, Any]:
-    told = json.loads(done.stdout.splitlines()[-1])
-    return {figure["name"]: figure for figure in told["backends"][backend]["figures"]}
+    report = json.loads(done.stdout.splitlines()[-1])
+    return {figure["name"]: figure for figure in report["backends"][backend]["figures"]}
 
 
 @pytest.mark.benches
@@ -40,7 +40,7 @@ def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() ->
     assert {name for name, figure in figures.items() if "bound" in figure} == BURST
     medians = [figures[f"{step}, p50 ms"]["value"] for step in STEPS]
     assert medians[0] > 0
-    # Whoever asked may hear of the answer when the King has done his part already.
+    # The requester may receive the answer after the King has handled it.
     assert medians[1:] == sorted(medians[1:])
     assert figures["burst, webhooks a second"]["value"] > 0
 

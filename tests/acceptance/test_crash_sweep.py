@@ -1,4 +1,4 @@
-"""A run goes on after a crash at any step of engine or host, and the sweep that shows it finds what is wrong."""
+"""A run continues after a crash at any step of engine or host, and the sweep that shows it finds broken variants."""
 
 import fcntl
 import json

@@ -24,7 +24,7 @@ from tests.acceptance.terminal import ROOT, Terminal, eventually
 from tests.patience import PATIENCE_SECONDS
 
 EXAMPLES = ROOT / "examples"
-# Which test runs what; whatever else lies there would be a promise that nobody keeps.
+# Which test runs which example. Every example must be listed here.
 RUN_HERE = {
     "bank.py": "test_an_order_is_remembered_and_charged_for_once",
     "gen-triage": "test_a_general_and_two_templates_work_as_described",
@@ -98,7 +98,7 @@ async def test_a_member_gets_one_letter(tmp_path: Path, monkeypatch: pytest.Monk
             async with bus.transaction() as transaction:
                 await transaction.publish(Envelope(type="MemberJoined", payload={"name": name}))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while await operations_of(bus).stats():  # noqa: ASYNC110 - nobody tells of an idle store
+            while await operations_of(bus).stats():  # noqa: ASYNC110 - an idle store sends no notification
                 await asyncio.sleep(0.05)
         worker.stop()
         await running
@@ -125,7 +125,7 @@ def test_an_order_is_remembered_and_charged_for_once(tmp_path: Path, bank: Bank)
     order = json.dumps({"id": "order-1", "amount": 42})
     publish = ("bus", "publish", "--app", app, "--type")
     terminal.ask(*publish, "OrderPlaced", "--key", "order-1", "--payload", order)
-    # Somebody else asks for the same payment.
+    # Another caller requests the same payment.
     terminal.ask(*publish, "PaymentDue", "--payload", order)
     with terminal.worker(app=app, environment=address):
         eventually(lambda: not waiting(store) and "idle")

@@ -101,11 +101,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
 
 
 def test_the_wheel_has_its_metadata(built: Built) -> None:
-    said = built.metadata
-    assert (said["Name"], said["Version"], said["License-Expression"]) == ("kingdom", PROJECT["version"], "Apache-2.0")
-    assert said.get_all("License-File") == ["LICENSE"]
-    assert said["Requires-Python"] == PROJECT["requires-python"]
-    assert {each for each in said.get_all("Requires-Dist", []) if "extra ==" not in each} == set(
+    metadata = built.metadata
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
+        "kingdom",
+        PROJECT["version"],
+        "Apache-2.0",
+    )
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert {each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each} == set(
         PROJECT["dependencies"]
     )
     assert (ROOT / "LICENSE").read_bytes() in contents(built.wheel).values()

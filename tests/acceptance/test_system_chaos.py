@@ -105,10 +105,10 @@ def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.Ca
 @pytest.mark.benches
 def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "60", "--variant", "leak_slots"])
-    told = capfd.readouterr()
-    assert (code, json.loads(told.out.splitlines()[-1])["ok"]) == (1, False)
+    captured = capfd.readouterr()
+    assert (code, json.loads(captured.out.splitlines()[-1])["ok"]) == (1, False)
     # Nothing else: a court that is only slow would have its run still open.
-    complaints = [line for line in told.err.splitlines() if line.startswith("files: ")]
+    complaints = [line for line in captured.err.splitlines() if line.startswith("files: ")]
     assert [words for words in complaints if "still" in words and "is still held by" not in words] == []
     assert any("is still held by" in words for words in complaints)
 

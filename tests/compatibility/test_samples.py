@@ -79,7 +79,7 @@ async def test_the_backlog_is_handled_in_its_order_and_dead_letters_once_they_ar
         assert [each.stream for each in await scene.operations.stats() if each.paused] == ["other"]
         handled = await finish(scene, sample.payments)
         scene.check()
-        # Somebody cancelled it while it ran.
+        # It was cancelled while it ran.
         assert await dead(scene) == {"host.lost": None}
     assert numbers(handled, "blocked") == numbers(handled, "retrying") == [0, 1, 2]
     assert (numbers(handled, "waiting"), numbers(handled, "later")) == ([1, 2, 3], [0])
@@ -163,7 +163,7 @@ async def test_a_petition_is_approved_and_performed_once(
 
 async def test_the_memory_of_a_general_is_shown_to_its_next_agent(sample: Sample) -> None:
     async with sample.court() as (court, _):
-        event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
+        event = await court.until_event(await court.send_event(), EventStatus.COMPLETED)
         run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     instructions = run.works[0].definition.instructions
     assert "Reviews are short here." in instructions

@@ -31,7 +31,7 @@ from kingdom.bus import (
     find_ledger,
 )
 from kingdom.errors import Conflict
-from tests.contract.ageing import time_passing
+from tests.contract.aging import time_passing
 from tests.contract.outside import Payment, calls
 from tests.contract.scene import KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping
 from tests.contract.test_effects import bill, book, ledger_state, nothing_open, paying

@@ -11,7 +11,7 @@ from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
-from tests.contract.ageing import time_passing
+from tests.contract.aging import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
@@ -144,7 +144,7 @@ async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(
 async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
     async with child(scene, "pay_late", str(book)) as zombie:
-        assert (await zombie.told())["paying"]
+        assert (await zombie.read_facts())["paying"]
         await zombie.stop_unlocked()
         await scene.until_nothing_is_held()
         async with paying(scene, Payment(book)):

@@ -125,8 +125,8 @@ async def test_the_first_user_creates_the_server_and_the_last_one_stops_it(room:
 
 async def test_two_concurrent_starts_share_one_server_which_ends_when_both_are_killed(place: Path) -> None:
     async with user_process(f"embedded:{place}") as one, user_process(f"embedded:{place}") as another:
-        await one.says("uses it")
-        await another.says("uses it")
+        await one.wait_for_line("uses it")
+        await another.wait_for_line("uses it")
         keeper, server = await keeper_and_server(place)
         assert stat.S_IMODE(place.stat().st_mode) == (0o711 if IS_ROOT else 0o700)
         await one.end()
@@ -150,7 +150,7 @@ async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_their_remain
 
 async def test_all_users_may_be_killed_at_once_and_another_process_may_get_the_pid_of_the_server(place: Path) -> None:
     async with user_process(f"embedded:{place}") as user:
-        await user.says("uses it")
+        await user.wait_for_line("uses it")
         processes = await keeper_and_server(place)
         # Stopped first, so that none notices the death of another and cleans up.
         for process in processes:
@@ -190,7 +190,7 @@ async def test_a_link_in_the_place_of_the_socket_is_not_followed(place: Path, tm
     for file in files:
         file.touch()
     async with user_process(f"embedded:{place}") as user:
-        await user.says("uses it")
+        await user.wait_for_line("uses it")
         for process in await keeper_and_server(place):
             process.kill()
         await user.end()

@@ -315,9 +315,9 @@ async def test_damaged_and_foreign_lines_of_the_log_are_skipped(realm: Path) -> 
         await append(bus, "four")
         (kept,) = (realm / "logs").glob("events-*.log")
         one, two, three = kept.read_text().splitlines(keepends=True)
-        spoilt = two.replace('"actor":"tester",', "")
-        assert spoilt != two
-        kept.write_text(f"# looked at by Ann\n{one}{spoilt}what is this?\n{three}")
+        damaged = two.replace('"actor":"tester",', "")
+        assert damaged != two
+        kept.write_text(f"# looked at by Ann\n{one}{damaged}what is this?\n{three}")
         assert await types(bus) == ["one", "three", "four"]
         assert await types(bus, first.cursor) == ["three", "four"]
         path.write_text(f"# and by Bob\n{path.read_text()}")

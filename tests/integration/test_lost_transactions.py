@@ -182,8 +182,8 @@ async def test_tokens_continue_above_all_that_a_process_has_seen(dsn: str, stand
         assert again.token > seen
         assert again.attempt == 1
         entries = await PatientOperations(bus).read_log(LogCursor(), 10)
-        told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
-        assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
+        logged = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
+        assert logged == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)
 
 

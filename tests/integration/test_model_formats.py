@@ -213,15 +213,15 @@ async def test_a_stream_that_hangs_sends_its_words_and_then_nothing(
     session: ClientSession, stub: ModelStub, path: str
 ) -> None:
     body = body_for(path.partition("?")[0], scripted({"say": "Hello."}, {"hang": True}), stream=True)
-    heard = bytearray()
+    received = bytearray()
     async with asyncio.timeout(PATIENCE_SECONDS), session.post(path, json=body) as response:
         await stub.silent.wait()
         stub.hangs_up.set()
         with suppress(ClientPayloadError):
             while more := await response.content.readany():
-                heard += more
-    assert b"Hello." in heard
-    assert not any(end in heard for end in (b"message_stop", b"response.completed", b"[DONE]", b"STOP"))
+                received += more
+    assert b"Hello." in received
+    assert not any(end in received for end in (b"message_stop", b"response.completed", b"[DONE]", b"STOP"))
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], STREAM_GENERATE])

@@ -34,7 +34,7 @@ class Ran:
         return next(line for line in self.lines if line["type"] == "result")
 
     @property
-    def said(self) -> list[str]:
+    def texts(self) -> list[str]:
         messages = [line["message"]["content"] for line in self.lines if line["type"] == "assistant"]
         return [block["text"] for content in messages for block in content if block["type"] == "text"]
 
@@ -104,7 +104,7 @@ async def test_claude_does_what_the_script_says_and_ends_with_its_answer(termina
         )
     )
     assert (ran.code, ran.result["is_error"], ran.result["result"]) == (0, False, "all is well")
-    assert ran.said == ["I begin.", "all is well"]
+    assert ran.texts == ["I begin.", "all is well"]
     assert (terminal.work_space / "notes" / "a.txt").read_text() == "it's ab"
     assert (terminal.work_space / "where").read_text() == f"{terminal.work_space}\n"
 

@@ -42,7 +42,7 @@ def second_dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]
 
 
 @pytest.fixture(params=HOUSES, ids=lambda name: f"from-{name}")
-def old_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+def old_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
     kind = HOUSES[request.param]
     backend = kind(str(request.getfixturevalue(kind.place_fixture)))
     yield backend
@@ -50,7 +50,7 @@ def old_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
 
 
 @pytest.fixture(params=HOUSES, ids=lambda name: f"to-{name}")
-def new_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+def new_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
     kind = HOUSES[request.param]
     backend = kind(str(request.getfixturevalue(f"second_{kind.place_fixture}")))
     yield backend
@@ -58,14 +58,14 @@ def new_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
 
 
 @pytest.fixture
-async def old(old_house: BackendUnderTest) -> AsyncIterator[Scene]:
-    async with _scene(old_house) as scene:
+async def old(old_backend: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(old_backend) as scene:
         yield scene
 
 
 @pytest.fixture
-async def new(new_house: BackendUnderTest) -> AsyncIterator[Scene]:
-    async with _scene(new_house) as scene:
+async def new(new_backend: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(new_backend) as scene:
         yield scene
         scene.check()
 
@@ -284,16 +284,19 @@ async def test_a_publish_during_the_move_waits_for_its_end(old: Scene, new: Scen
 
 
 async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happened(dsn: str) -> None:
-    told = LogEntryItem(
+    logged = LogEntryItem(
         type="t", actor="a", data={}, at=LONG_AGO, trace_id="", aggregate_type="", aggregate_id="", logged_at=utc_now()
     )
-    untold = msgspec.structs.replace(told, logged_at=None)
+    untold = msgspec.structs.replace(logged, logged_at=None)
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         store = PostgresTransfer(bus)
         manifest = Manifest(census=ItemCounts(log_entries=2), last_position=0, last_token=0)
-        await store.import_items(each([told, untold]), manifest)
+        await store.import_items(each([logged, untold]), manifest)
         async with store.snapshot() as snapshot:
-            assert [item async for item in snapshot.items] == [told, msgspec.structs.replace(told, logged_at=LONG_AGO)]
+            assert [item async for item in snapshot.items] == [
+                logged,
+                msgspec.structs.replace(logged, logged_at=LONG_AGO),
+            ]
 
 
 async def test_a_snapshot_of_postgresql_does_not_see_what_is_written_while_it_is_read(dsn: str) -> None:

@@ -202,7 +202,7 @@ async def test_polling_alone_finds_the_work(pooled: str, dsn: str) -> None:
 
 
 async def test_a_direct_connection_to_the_server_brings_wake_ups(pooled: str, dsn: str) -> None:
-    async def heard() -> bool:
+    async def is_listening() -> bool:
         return await listening(dsn) == 1
 
     async with (
@@ -210,7 +210,7 @@ async def test_a_direct_connection_to_the_server_brings_wake_ups(pooled: str, ds
         through(pooled) as elsewhere,
         at_work(bus, recording(), poll=NEVER),
     ):
-        await eventually(heard)
+        await eventually(is_listening)
         await elsewhere.publish(Envelope(type="Job", payload={"n": 1}))
         await until_all(elsewhere, "DONE", 1)
 

@@ -57,7 +57,7 @@ async def test_a_handler_that_blocks_its_process_for_two_leases_keeps_its_event(
     ):
         envelope, ends = Envelope(type="Call", payload={"n": 1}), set[datetime]()
         await bus.publish(envelope)
-        await blocked.says("began 1")
+        await blocked.wait_for_line("began 1")
 
         async def renewed_twice() -> bool:
             ends.add((await event(bus, envelope))["locked_until"])
@@ -85,7 +85,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     ):
         envelope = Envelope(type="Job", payload={"n": 1})
         await bus.publish(envelope)
-        await stuck.says("began 1")
+        await stuck.wait_for_line("began 1")
         await eventually(lambda: _reaped(bus))
         async with at_work(bus, dispatcher):
             await until_all(bus, "DONE", 1)

@@ -71,12 +71,12 @@ def test_the_password_of_the_store_is_a_secret(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "password"),
+    ("spelled", "password"),
     [("swordfish", "swordfish"), (r"'sword\'s fish'", "sword's fish"), ("'sword fish'", "sword fish")],
 )
 @pytest.mark.parametrize("equals", ["=", " = "])
-def test_the_password_in_a_connection_string_is_a_secret_too(equals: str, said: str, password: str) -> None:
-    realm = Realm(database_url=f"host=db password{equals}{said} user=anna")
+def test_the_password_in_a_connection_string_is_a_secret_too(equals: str, spelled: str, password: str) -> None:
+    realm = Realm(database_url=f"host=db password{equals}{spelled} user=anna")
     assert secrets_of(realm) == {password}
     assert mask_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
 
@@ -189,11 +189,11 @@ def test_the_store_of_a_file_is_known_without_its_other_secrets(tmp_path: Path) 
     ids=["misspelt", "list", "number", "broken", "empty"],
 )
 def test_a_command_that_needs_only_the_store_reports_an_invalid_file_in_the_same_way(tmp_path: Path, text: str) -> None:
-    told = complaint(tmp_path, text)
+    reported = complaint(tmp_path, text)
     with pytest.raises(Misconfigured) as caught:
         store(tmp_path / "kingdom.yaml")
-    assert str(caught.value).removeprefix(f"{tmp_path}/") == told
-    assert told.startswith("kingdom.yaml:")
+    assert str(caught.value).removeprefix(f"{tmp_path}/") == reported
+    assert reported.startswith("kingdom.yaml:")
 
 
 def test_a_file_that_names_no_store_may_have_any_other_field(tmp_path: Path) -> None:

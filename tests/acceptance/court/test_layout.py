@@ -97,7 +97,7 @@ def seen(
 @pytest.mark.parametrize("pattern", DOCUMENTED)
 async def test_files_named_in_the_documents_are_in_their_places(court: Court, seen: set[str], pattern: str) -> None:
     async def there() -> bool:
-        # Logs are put aside whenever they are full, and the report is told when somebody listens.
+        # Logs are rotated when they are full, and the report is written when it is sent.
         return any(re.fullmatch(pattern, path) for path in (*seen, *court.paths()))
 
     await wait(there, pattern)
@@ -118,7 +118,7 @@ async def test_no_unfinished_file_remains(court: Court, seen: set[str]) -> None:
     assert seen
 
     async def tidy() -> bool:
-        realm = court.house.realm
+        realm = court.processes.realm
         found = [path for path in court.paths() if _is_unfinished(Path(path).name) and (realm / path).is_file()]
         return not found and not any((realm / "bus" / "tmp").iterdir())
 
@@ -127,7 +127,7 @@ async def test_no_unfinished_file_remains(court: Court, seen: set[str]) -> None:
 
 async def test_seen_events_are_empty_files(court: Court, seen: set[str]) -> None:
     keys = [path for path in seen if path.startswith("state/sentinel/seen/")]
-    assert {(court.house.realm / key).stat().st_size for key in keys} == {0}
+    assert {(court.processes.realm / key).stat().st_size for key in keys} == {0}
 
 
 def _is_unfinished(name: str) -> bool:

@@ -44,8 +44,8 @@ async def go_on(stage: Stage, session: str) -> None:
     assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(session)
     assert again.session == session
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
     assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is TranscriptFinding.ANSWERED
     assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)

@@ -17,7 +17,7 @@ from kingdom.soldiers.agents.port import (
     TurnQuestion,
 )
 from kingdom.workflow.model.messages.answers import TranscriptFinding
-from tests.contract.agents.clients import Told
+from tests.contract.agents.clients import CostTiming
 from tests.contract.agents.stage import Stage, follow, only, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
@@ -25,7 +25,7 @@ from tests.patience import PATIENCE_SECONDS
 
 async def test_a_turn_shows_its_progress_and_ends_with_one_answer(stage: Stage) -> None:
     agent = await stage.start()
-    told = await follow(
+    updates = await follow(
         agent,
         {"say": "I begin."},
         {"write": "a.txt", "text": "a"},
@@ -33,7 +33,7 @@ async def test_a_turn_shows_its_progress_and_ends_with_one_answer(stage: Stage) 
         {"cost": 0.25},
         {"answer": "all is well"},
     )
-    used = next(update for update in told if isinstance(update, ToolUse))
+    used = next(update for update in updates if isinstance(update, ToolUse))
     awaited = [
         AgentMessage("I begin."),
         used,
@@ -41,11 +41,11 @@ async def test_a_turn_shows_its_progress_and_ends_with_one_answer(stage: Stage) 
         CostUpdate(0.25),
         TurnAnswer("all is well", 0.25),
     ]
-    found = [update for update in told if update in awaited]
+    found = [update for update in updates if update in awaited]
     assert found == awaited if stage.kind.in_order else sorted(found, key=repr) == sorted(awaited, key=repr)
     assert (used.tool, used.detail.partition(" ")[0]) == (stage.kind.write_tool, stage.kind.written)
-    assert told[-1] == awaited[-1]
-    assert len(only(told, TurnAnswer)) == 1
+    assert updates[-1] == awaited[-1]
+    assert len(only(updates, TurnAnswer)) == 1
     assert (stage.work_space / "a.txt").read_text() == "a"
 
 
@@ -64,9 +64,11 @@ async def test_one_agent_takes_prompt_after_prompt_in_one_session(stage: Stage) 
 
 async def test_the_cost_of_a_turn_adds_up(stage: Stage) -> None:
     agent = await stage.start()
-    told = await follow(agent, {"cost": 0.1}, {"write": "a.txt"}, {"cost": 0.2})
-    spent = [CostUpdate(0.3)] if stage.kind.cost_told is Told.AFTER_THE_TURN else [CostUpdate(0.1), CostUpdate(0.3)]
-    assert only(told, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
+    updates = await follow(agent, {"cost": 0.1}, {"write": "a.txt"}, {"cost": 0.2})
+    spent = (
+        [CostUpdate(0.3)] if stage.kind.cost_timing is CostTiming.AFTER_THE_TURN else [CostUpdate(0.1), CostUpdate(0.3)]
+    )
+    assert only(updates, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
 
 
 async def test_a_failed_turn_reports_its_reason_and_cost_and_the_agent_keeps_running(stage: Stage) -> None:
@@ -90,18 +92,18 @@ async def test_a_second_prompt_at_once_is_refused_and_does_not_disturb_the_first
 async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_continue(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"ask": "Which?", "choices": ["x", "y"]}, {"answer": "so {reply}"})
-    told = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
-    assert told[-1] == TurnQuestion("Which?", ("x", "y"), 1.0)
-    told = await updates_of(agent, Prompt(id="t1#2", text="The reply", reply="y"))
-    assert only(told, TurnAnswer, TurnQuestion) == [TurnAnswer("so y", 0.0)]
+    updates = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
+    assert updates[-1] == TurnQuestion("Which?", ("x", "y"), 1.0)
+    updates = await updates_of(agent, Prompt(id="t1#2", text="The reply", reply="y"))
+    assert only(updates, TurnAnswer, TurnQuestion) == [TurnAnswer("so y", 0.0)]
     assert (stage.work_space / "log").read_text() == "a"
 
 
 async def test_a_question_without_a_reply_is_asked_again(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"ask": "Which?"}, prompt_id="t1#1")
-    told = await updates_of(agent, Prompt(id="t1#2", text="go on", continues=True))
-    assert told == [TurnQuestion("Which?", (), 0.0)]
+    updates = await updates_of(agent, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates == [TurnQuestion("Which?", (), 0.0)]
 
 
 async def test_an_interrupt_ends_the_turn_and_the_agent_takes_the_next_prompt(stage: Stage) -> None:
@@ -142,7 +144,7 @@ async def test_a_crashed_agent_makes_send_raise_and_its_end_shows_the_code(stage
     agent = await stage.start()
     with pytest.raises(AgentGone, match=stage.kind.crash) as caught:
         await follow(agent, {"cost": 0.5}, {"crash": 3})
-    assert caught.value.cost_usd == (0.5 if stage.kind.cost_told is Told.AT_ONCE else 0.0)
+    assert caught.value.cost_usd == (0.5 if stage.kind.cost_timing is CostTiming.AT_ONCE else 0.0)
     assert stage.kind.crash in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match=stage.kind.crash):
         await follow(agent, prompt_id="t2#1")
@@ -156,8 +158,8 @@ async def test_a_session_continues_after_the_last_finished_step(stage: Stage) ->
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(agent.session)
     assert again.session == agent.session
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is TranscriptFinding.ANSWERED
 

@@ -38,7 +38,7 @@ class Progress:
     failure: str | None = None
     finished: bool = False
     later: int = 0
-    said: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
 
     @property
     def answer(self) -> str:
@@ -58,8 +58,8 @@ class Progress:
         self.failure = None
 
     def spoke(self, text: str) -> None:
-        """Take in what the model said: with its last text the script is at its end."""
-        self.said.add(text)
+        """Apply a message of the model. Its last text ends the script."""
+        self.texts.add(text)
         self.finished = self.finished or text.strip().endswith(self.answer.strip())
 
     def returned(self, entry: Returned) -> None:
@@ -75,7 +75,7 @@ class Progress:
             self.failure = f"{step['run']!r} failed: {entry.text}"
         else:
             self.done = number
-            self.said.clear()
+            self.texts.clear()
             self.waiting = "ask" in step
 
 

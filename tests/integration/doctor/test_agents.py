@@ -69,7 +69,7 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("soldiers", "told"),
+    ("soldiers", "reported"),
     [
         ({"agent": "codex", "path": ["tools"]}, "there is no program 'codex-acp'"),
         ({"agent": "aider", "path": ["tools"]}, "there is no program 'aider'"),
@@ -80,12 +80,12 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
     ],
 )
 async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
-    tmp_path: Path, soldiers: dict[str, Any], told: str
+    tmp_path: Path, soldiers: dict[str, Any], reported: str
 ) -> None:
     # What people call it is not what the host starts.
     write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
     status, found = await report(tmp_path, **soldiers)
-    assert (status, told in found) == ("fail", True), found
+    assert (status, reported in found) == ("fail", True), found
 
 
 async def test_a_missing_key_extra_or_sandbox_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

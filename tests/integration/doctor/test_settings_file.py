@@ -73,7 +73,7 @@ async def test_a_secret_in_the_file_itself_is_reported_and_not_shown(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ({"soldiers": {"model": {"key": "very_secret"}}}, "soldiers.model.key is written in"),
         ({"database_url": "postgresql://anna:very_secret@127.0.0.1:9/x"}, "contains a password"),
@@ -81,10 +81,10 @@ async def test_a_secret_in_the_file_itself_is_reported_and_not_shown(tmp_path: P
     ],
 )
 async def test_a_key_and_a_password_in_the_file_itself_are_reported_too(
-    tmp_path: Path, document: dict[str, Any], told: str
+    tmp_path: Path, document: dict[str, Any], reported: str
 ) -> None:
     report = await look_at("secrets", config=write_settings(tmp_path, **document))
-    assert (report.status, told in report.found) == ("warn", True)
+    assert (report.status, reported in report.found) == ("warn", True)
     assert "very_secret" not in report.found + report.fix
 
 

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 BeforeCommit = Callable[[Transaction], Awaitable[None]]
 
 
-def says(transaction: Transaction, event_type: str) -> bool:
+def publishes(transaction: Transaction, event_type: str) -> bool:
     """Return whether a transaction publishes an event of a type."""
     return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
 

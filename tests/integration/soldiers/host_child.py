@@ -23,7 +23,7 @@ from kingdom.workflow.reactions import engine
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.file_accesses import note_accesses
-from tests.integration.soldiers.host_barriers import BarredBus, says
+from tests.integration.soldiers.host_barriers import BarredBus, publishes
 from tests.integration.soldiers.processes import MARK
 
 # A host that was stopped soon learns what became of it, although its lease is long.
@@ -65,7 +65,7 @@ def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:
     seen = itertools.count(1)
 
     async def freeze(transaction: Transaction) -> None:
-        if says(transaction, event_type) and next(seen) == number:
+        if publishes(transaction, event_type) and next(seen) == number:
             say("frozen")
             os.kill(os.getpid(), signal.SIGSTOP)
 

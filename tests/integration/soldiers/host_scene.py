@@ -199,7 +199,7 @@ class HostScene:
         return host.epoch if host else 0
 
     async def until_registered(self, name: str, epoch: int, running: asyncio.Task[None] | None = None) -> None:
-        """Wait until a host is up under this epoch or a later one, and the engine has heard of it.
+        """Wait until a host is up under this epoch or a later one, and the engine knows it.
 
         A run that is placed on it before that is placed there once more, since its host seems to have begun anew.
         """
@@ -210,12 +210,12 @@ class HostScene:
             host = await self.host(name)
             return host is not None and host.epoch >= epoch and host.status is HostStatus.UP
 
-        async def heard() -> bool:
+        async def is_known() -> bool:
             stats = await self.operations.stats()
             return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY_STREAM.name)
 
         await eventually(registered)
-        await eventually(heard)
+        await eventually(is_known)
 
     async def shorten_lease(self, name: str) -> None:
         """Let a host that stands still be lost at once, as if no time at all was the last that it asked for."""

@@ -6,7 +6,7 @@ import sys
 
 
 def serve(manner: str, *words: str) -> None:
-    """Serve until somebody ends it."""
+    """Serve until the process is ended."""
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it takes long, and who misbehaves does so at once
 
     server = MCPServer("shelf")

@@ -26,7 +26,7 @@ from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
 from tests.integration.running import eventually
-from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
+from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, message_update, steps, take, tool, used
 from tests.integration.soldiers.sources import processes_in
 from tests.patience import PATIENCE_SECONDS
 
@@ -56,18 +56,18 @@ async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_o
 
 async def test_the_answer_is_the_text_after_the_last_tool(scene: Scene) -> None:
     agent = await scene.start()
-    told = await take(
+    reported = await take(
         agent,
-        said("I be", "m1"),
-        said("gin.", "m1"),
+        message_update("I be", "m1"),
+        message_update("gin.", "m1"),
         tool("pending", title="bash"),
         tool("in_progress", title="make all", rawInput={"command": "make all", "cwd": "/"}),
         tool("completed", content=[{"type": "content", "content": {"type": "text", "text": "it is made"}}]),
-        said("It is ", "m2"),
-        said("done.", "m2"),
+        message_update("It is ", "m2"),
+        message_update("done.", "m2"),
         end(),
     )
-    assert [update for update in told if not isinstance(update, CostUpdate)] == [
+    assert [update for update in reported if not isinstance(update, CostUpdate)] == [
         *(
             AgentMessage("I be"),
             AgentMessage("gin."),
@@ -83,8 +83,8 @@ async def test_the_answer_is_the_text_after_the_last_tool(scene: Scene) -> None:
 
 async def test_an_update_that_is_not_a_message_is_skipped(scene: Scene) -> None:
     agent = await scene.start()
-    told = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
-    assert told[-1] == TurnAnswer("done", 0.0)
+    reported = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
+    assert reported[-1] == TurnAnswer("done", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ async def test_permission_is_given_once_and_never_for_ever(
     scene: Scene, kinds: list[str], outcome: dict[str, str]
 ) -> None:
     agent = await scene.start()
-    told = await take(agent, {"permission": kinds}, end())
-    assert json.loads(told[-1].text if isinstance(told[-1], TurnAnswer) else "") == outcome
-    assert only(told, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
+    reported = await take(agent, {"permission": kinds}, end())
+    assert json.loads(reported[-1].text if isinstance(reported[-1], TurnAnswer) else "") == outcome
+    assert only(reported, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
 
 
 async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
@@ -108,9 +108,9 @@ async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: S
     agent = await scene.start(profile)
     broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
     with pytest.raises(AgentFailed, match="the model is away"):
-        await take(agent, said("half of it", "m1"), broken, said("the model is away\n\n"), end())
-    told = await take(agent, said("a warning"), said("fine", "m2"), end(), prompt_id="t2#1")
-    assert only(told, AgentMessage, TurnAnswer) == [AgentMessage("fine"), TurnAnswer("fine", 0.0)]
+        await take(agent, message_update("half of it", "m1"), broken, message_update("the model is away\n\n"), end())
+    reported = await take(agent, message_update("a warning"), message_update("fine", "m2"), end(), prompt_id="t2#1")
+    assert only(reported, AgentMessage, TurnAnswer) == [AgentMessage("fine"), TurnAnswer("fine", 0.0)]
 
 
 async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
@@ -124,7 +124,7 @@ async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
 async def test_a_turn_that_the_agent_refuses_has_failed(scene: Scene) -> None:
     agent = await scene.start()
     with pytest.raises(AgentFailed, match="refusal"):
-        await take(agent, said("no"), {"end": {"stopReason": "refusal"}})
+        await take(agent, message_update("no"), {"end": {"stopReason": "refusal"}})
 
 
 async def test_a_limit_of_the_vendor_shows_its_end(scene: Scene) -> None:
@@ -139,9 +139,9 @@ async def test_a_limit_of_the_vendor_shows_its_end(scene: Scene) -> None:
 async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
     agent = await scene.start()
     usage = {"totalTokens": 0, "inputTokens": 30_000, "cachedReadTokens": 10_000, "outputTokens": 1_000}
-    told = await take(agent, used(10_000), used(20_000), end(usage=usage))
-    assert only(told, CostUpdate) == [CostUpdate(0.1), CostUpdate(0.3), CostUpdate(0.31)]
-    assert told[-1] == TurnAnswer("", 0.31)
+    reported = await take(agent, used(10_000), used(20_000), end(usage=usage))
+    assert only(reported, CostUpdate) == [CostUpdate(0.1), CostUpdate(0.3), CostUpdate(0.31)]
+    assert reported[-1] == TurnAnswer("", 0.31)
     assert scene.entries("answered")[-1]["cacheReadTokens"] == 10_000
 
 
@@ -188,7 +188,7 @@ async def test_a_turn_that_spends_its_budget_is_cancelled(scene: Scene) -> None:
 
 async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
     agent = await scene.start()
-    turn = asyncio.create_task(take(agent, said("I wait"), {"until_cancelled": 1}))
+    turn = asyncio.create_task(take(agent, message_update("I wait"), {"until_cancelled": 1}))
 
     async def prompted() -> bool:
         return bool(scene.requests("session/prompt"))
@@ -255,9 +255,9 @@ async def test_a_started_prompt_is_continued_and_an_unsent_one_is_sent_completel
     silent = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):
         await updates_of(silent, Prompt(id="t1#2", text="", continues=True))
-    heard = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
-    assert heard.startswith("Continue what you were asked")
-    assert steps({"exit": 3}) in heard
+    received = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
+    assert received.startswith("Continue what you were asked")
+    assert steps({"exit": 3}) in received
     again = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):
         await take(again, tool("in_progress", title="x"), {"exit": 3}, prompt_id="t2#1")

@@ -60,10 +60,10 @@ def leaked(host: Path, tree: CheckoutSpec) -> bool:
     for place in (bare(host, tree), git_directory_of(tree.path)):
         listed = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", cwd=place)
         blobs = [line.split()[0] for line in listed.splitlines() if line.endswith(" blob")]
-        told = subprocess.run(
+        result = subprocess.run(
             ["git", "cat-file", "--batch"], input="\n".join(blobs).encode(), cwd=place, capture_output=True, check=True
         )
-        if KEY.encode() in told.stdout:
+        if KEY.encode() in result.stdout:
             return True
     return False
 
@@ -230,16 +230,16 @@ TRAPS = {
 }
 
 
-@pytest.mark.parametrize(("lay", "told"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("lay", "reported"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
 async def test_a_git_command_that_would_wait_fails_at_once_with_the_name(
-    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], told: str
+    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], reported: str
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     lay(tree.path)
-    with pytest.raises(ProgramFailed, match=told):
+    with pytest.raises(ProgramFailed, match=reported):
         await trees.commit([tree], "work")
-    with pytest.raises(ProgramFailed, match=told):
+    with pytest.raises(ProgramFailed, match=reported):
         await trees.diff(tree, await trees.base_commit(tree))
 
 

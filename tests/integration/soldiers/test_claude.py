@@ -80,17 +80,17 @@ async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> No
         calls = [{"call": f"mcp__{name}__lend", "args": {"title": name}} for name in ("web", "stream")]
         assert (await follow(agent, *calls))[-1] == TurnAnswer("done", 0.0)
         await agent.stop(A_WHILE)
-    said = str(asked(stage)[-1].body)
-    assert "web is lent" in said
-    assert "stream is lent" in said
+    body = str(asked(stage)[-1].body)
+    assert "web is lent" in body
+    assert "stream is lent" in body
 
 
 async def test_a_prompt_is_taken_as_it_is_written(stage: Stage) -> None:
     (stage.work_space / "secret.txt").write_text("do not read this by yourself")
     agent = await stage.start()
     for number, text in enumerate(("/clear", "/model haiku", "see @secret.txt")):
-        told = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
-        assert told[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
+        updates = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
+        assert updates[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
     assert "do not read this" not in str(asked(stage)[-1].body)
 
 
@@ -147,10 +147,10 @@ async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) ->
     await follow(agent, {"ask": "Which?", "choices": ["x"]}, {"answer": "so {reply}"}, prompt_id="t1#1")
     before = len(asked(stage))
     again = await stage.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
-    assert (told, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
-    told = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
-    assert told[-1] == TurnAnswer("so x", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
+    assert (updates, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
+    updates = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
+    assert updates[-1] == TurnAnswer("so x", 0.0)
 
 
 async def test_a_continued_agent_gets_the_continue_prompt_and_its_additions(stage: Stage) -> None:
@@ -174,8 +174,8 @@ async def test_calls_of_a_tool_are_distinguished(stage: Stage) -> None:
     agent = await stage.start()
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))
-    told = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
-    details = [update.detail for update in told if isinstance(update, ToolUse)]
+    updates = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
+    details = [update.detail for update in updates if isinstance(update, ToolUse)]
     assert [detail.partition(" ")[0] for detail in details] == ["a.txt"] * 3 + ["true"] * 3
     assert len(set(details)) == 5
     assert max(map(len, details)) < 250

@@ -57,8 +57,8 @@ def test_mcp_servers_of_every_transport_are_configured_but_none_under_our_own_na
 
 
 def test_an_agent_with_tools_gets_the_server_of_kingdom() -> None:
-    spoken = build_arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
-    (configuration,) = [word.partition("=")[2] for word in spoken if word.startswith("--mcp-config=")]
+    answer_envelope = build_arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
+    (configuration,) = [word.partition("=")[2] for word in answer_envelope if word.startswith("--mcp-config=")]
     assert json.loads(configuration)["mcpServers"]["kingdom"]["type"] == "sdk"
     assert not any(word.startswith("--mcp-config") for word in build_arguments(launch(), "s1", resumes=False))
 

@@ -19,10 +19,10 @@ SESSION = "5e5510a0-0000-4000-8000-000000000000"
 QUERY: TranscriptEntry = {"type": "prompt", "prompt": "t1#1", "text": "the query", "uuid": "u1"}
 
 
-def said(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> TranscriptEntry:
+def assistant_entry(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> TranscriptEntry:
     content = [{"type": "text", "text": text}]
-    spoken = {"id": message, "model": "claude", "role": "assistant", "stop_reason": stop, "content": content}
-    return {"type": "assistant", "uuid": "x", "message": spoken, **fields}
+    answer_envelope = {"id": message, "model": "claude", "role": "assistant", "stop_reason": stop, "content": content}
+    return {"type": "assistant", "uuid": "x", "message": answer_envelope, **fields}
 
 
 def prompted(uuid: str) -> TranscriptEntry:
@@ -66,8 +66,10 @@ def test_a_continued_agent_gets_its_petitions_of_all_attempts(home: dict[str, st
     text = past(QUERY, one, again, two).text_for(Prompt(id="t1#3", text="the query", continues=True), own)
     assert text.startswith(CONTINUE_PROMPT)
     assert text.endswith('\n- github.comment {"text": "one"}\n- github.close {}')
-    anew: TranscriptEntry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
-    assert past(QUERY, one, anew).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == CONTINUE_PROMPT
+    retried: TranscriptEntry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
+    assert (
+        past(QUERY, one, retried).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == CONTINUE_PROMPT
+    )
 
 
 def test_a_prompt_that_was_answered_is_not_gone_on_with() -> None:
@@ -104,9 +106,15 @@ def test_only_the_last_session_of_a_transcript_is_known() -> None:
 
 
 def test_a_session_file_shows_an_answer_in_all_its_parts(home: dict[str, str]) -> None:
-    before = said("I look.", stop="tool_use", message="m0")
+    before = assistant_entry("I look.", stop="tool_use", message="m0")
     own = write_own(
-        home, prompted("u1"), before, said("All "), said("is well."), prompted("u2"), said("no", message="m2")
+        home,
+        prompted("u1"),
+        before,
+        assistant_entry("All "),
+        assistant_entry("is well."),
+        prompted("u2"),
+        assistant_entry("no", message="m2"),
     )
     assert read_answer(own, "u1") == "All is well."
     assert read_answer(own, "u3") is None
@@ -115,14 +123,17 @@ def test_a_session_file_shows_an_answer_in_all_its_parts(home: dict[str, str]) -
 @pytest.mark.parametrize(
     "last",
     [
-        said("I look.", stop="tool_use"),
-        said("API Error", isApiErrorMessage=True),
+        assistant_entry("I look.", stop="tool_use"),
+        assistant_entry("API Error", isApiErrorMessage=True),
         {"type": "user", "uuid": "x", "message": {"role": "user", "content": "[Request interrupted by user]"}},
     ],
     ids=["in a tool", "an error", "interrupted"],
 )
 def test_the_last_entry_of_a_session_file_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
-    assert read_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
+    assert (
+        read_answer(write_own(home, prompted("u1"), assistant_entry("half", message="m0", stop="tool_use"), last), "u1")
+        is None
+    )
 
 
 def test_nonsense_in_a_session_file_is_harmless(home: dict[str, str]) -> None:
@@ -131,14 +142,19 @@ def test_nonsense_in_a_session_file_is_harmless(home: dict[str, str]) -> None:
         {"type": "assistant"},
         {"type": "assistant", "message": {"id": "m1"}},
     ]
-    blocks = said("", stop="tool_use")
+    blocks = assistant_entry("", stop="tool_use")
     blocks["message"]["content"] = [1, {"type": "text"}, {"type": "text", "text": 5}]
-    own = write_own(home, prompted("u1"), *nonsense, blocks, said("all the same"))
+    own = write_own(home, prompted("u1"), *nonsense, blocks, assistant_entry("all the same"))
     assert read_answer(own, "u1") == "all the same"
 
 
 def test_a_subagent_does_not_answer_for_the_agent(home: dict[str, str]) -> None:
-    own = write_own(home, prompted("u1"), said("I send for it.", stop="tool_use"), said("mine", isSidechain=True))
+    own = write_own(
+        home,
+        prompted("u1"),
+        assistant_entry("I send for it.", stop="tool_use"),
+        assistant_entry("mine", isSidechain=True),
+    )
     assert read_answer(own, "u1") is None
 
 

@@ -194,7 +194,7 @@ async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
 ) -> None:
     async with way.proxy() as proxy:
         assert "UNRECOGNIZED_NAME" in (await way.ask(proxy, server_name=OTHER)).upper().replace(" ", "_")
-        assert web.heard == []
+        assert web.received == []
         monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
         assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
     reason = f"its TLS names another host than its CONNECT request: {OTHER}"
@@ -231,11 +231,11 @@ async def test_a_request_that_is_none_is_refused(way: Way, request_: bytes, answ
         with suppress(OSError):
             writer.write(request_)
             writer.write_eof()
-            said = b""
-            said = await reader.read()
+            response = b""
+            response = await reader.read()
         writer.close()
-    assert said.startswith(answer)
-    assert bool(said) is bool(answer)
+    assert response.startswith(answer)
+    assert bool(response) is bool(answer)
 
 
 async def test_a_host_that_cannot_be_reached_is_reported_as_such(tmp_path: Path, certificate: Path, web: Web) -> None:
@@ -321,7 +321,7 @@ async def test_a_silent_client_is_not_waited_for(tmp_path: Path, certificate: Pa
         with suppress(OSError):
             await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
-    assert web.heard == []
+    assert web.received == []
 
 
 async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, certificate: Path, web: Web) -> None:

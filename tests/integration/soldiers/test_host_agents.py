@@ -13,8 +13,8 @@ from kingdom.workflow.model.status import TaskStatus, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.records import DOCUMENTS
 from kingdom.workflow.registry import delete_git
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 from tests.integration.soldiers.sources import run
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -51,7 +51,7 @@ async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
-    agents = HinderedAgents(ScriptedAgentClient())
+    agents = InterceptedAgents(ScriptedAgentClient())
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)

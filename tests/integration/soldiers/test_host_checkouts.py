@@ -26,8 +26,8 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import release_tree
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
 from tests.integration.running import eventually
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 from tests.integration.soldiers.sources import run
 from tests.patience import PATIENCE_SECONDS
 
@@ -64,7 +64,7 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_continue(sc
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
     reluctance = Reluctance()
-    await scene.start_host(client=HinderedAgents(ScriptedAgentClient(), before_stop=reluctance))
+    await scene.start_host(client=InterceptedAgents(ScriptedAgentClient(), before_stop=reluctance))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)

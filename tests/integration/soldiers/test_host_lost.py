@@ -54,10 +54,10 @@ async def test_a_run_continues_elsewhere_from_its_last_checkpoint_and_the_lost_h
 @ONE_BACKEND
 async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: HostScene) -> None:
     await scene.share_checkpoints()
-    said = answers.QueryResponded
-    lost = await scene.start_child("host-a", freezes_at=[said.__name__, 2])
+    reply = answers.QueryResponded
+    lost = await scene.start_child("host-a", freezes_at=[reply.__name__, 2])
     workflow = await scene.begin(writes("one"), writes("two"))
-    await lost.says("frozen")
+    await lost.wait_for_line("frozen")
     await scene.start_host("host-b")
     await scene.shorten_lease("host-a")
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -68,7 +68,7 @@ async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: Ho
     late: list[LogEntry] = []
 
     async def is_logged() -> bool:
-        late[:] = [entry for entry in await scene.logged(workflow, said) if entry.data.get("ignored")]
+        late[:] = [entry for entry in await scene.logged(workflow, reply) if entry.data.get("ignored")]
         return bool(late)
 
     await eventually(is_logged)

@@ -26,8 +26,8 @@ from kingdom.workflow.model.status import WorkflowStatus
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import HostScene, work
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
@@ -40,8 +40,8 @@ SHELL = CommandTemplate(
 
 
 def question(cost: float, model: str = "dear") -> str:
-    said = [{"role": "user", "content": scripted({"cost": cost}, {"answer": "so"})}]
-    return json.dumps({"model": model, "messages": said, "stream": cost > 0.1})
+    reply = [{"role": "user", "content": scripted({"cost": cost}, {"answer": "so"})}]
+    return json.dumps({"model": model, "messages": reply, "stream": cost > 0.1})
 
 
 def asks(cost: float, model: str = "dear") -> str:
@@ -139,7 +139,7 @@ async def test_model_calls_after_the_last_turn_are_charged_when_the_agent_ends(s
             ):
                 assert answer.status == 200
 
-    await shells.start_host(HinderedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
+    await shells.start_host(InterceptedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
     workflow = await shells.begin(asks(0.25))
     completed = await shells.scene.until(workflow, WorkflowStatus.COMPLETED)
     shells.assert_paid(completed, 0.32)

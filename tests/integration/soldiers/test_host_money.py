@@ -20,7 +20,7 @@ from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
-DEAR: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
+COSTLY: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
 
 
 def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
@@ -36,7 +36,13 @@ def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
 async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_continues_with_more(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("dear")
-    steps = (*DEAR, *stay.steps, {"write": "app/done.txt", "text": "{reply}"}, {"cost": 0.25}, {"answer": "done"})
+    steps = (
+        *COSTLY,
+        *stay.steps,
+        {"write": "app/done.txt", "text": "{reply}"},
+        {"cost": 0.25},
+        {"answer": "done"},
+    )
     workflow = await scene.begin(work("dear", task(*steps)), policy=RunPolicy(budget_usd=1.0))
     awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
     assert awaiting.question is not None
@@ -58,7 +64,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_continues_wi
 async def test_a_run_that_hits_its_budget_fails_if_its_policy_says_so(scene: HostScene) -> None:
     await scene.start_host()
     policy = RunPolicy(budget_usd=1.0, over_budget=OverBudget.STOP)
-    workflow = await scene.begin(work("dear", task(*DEAR, {"hang": True})), policy=policy)
+    workflow = await scene.begin(work("dear", task(*COSTLY, {"hang": True})), policy=policy)
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"
 
@@ -119,8 +125,8 @@ async def test_the_cost_of_a_turn_is_reported_before_the_end_of_its_agent(
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, {"crash": 3})))
     assert (await scene.until(workflow, WorkflowStatus.FAILED)).cost_usd == 0.5
-    told = [entry.type for entry in await scene.logged(workflow, answers.AgentSpent, answers.AgentError)]
-    assert told == [answers.AgentSpent.__name__, answers.AgentError.__name__]
+    logged = [entry.type for entry in await scene.logged(workflow, answers.AgentSpent, answers.AgentError)]
+    assert logged == [answers.AgentSpent.__name__, answers.AgentError.__name__]
 
 
 async def test_reports_are_paid_for(scene: HostScene) -> None:

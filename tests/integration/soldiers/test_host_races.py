@@ -9,7 +9,7 @@ from kingdom.workflow import lifecycle
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatus
-from tests.integration.soldiers.host_barriers import Barrier, accepts, says
+from tests.integration.soldiers.host_barriers import Barrier, accepts, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import run
 from tests.unit.workflow.model.invariants import contradictions
@@ -17,7 +17,7 @@ from tests.unit.workflow.model.invariants import contradictions
 
 @pytest.mark.both_stores
 async def test_an_answer_that_arrives_after_a_cancel_still_counts(scene: HostScene) -> None:
-    barrier = Barrier(lambda transaction: says(transaction, answers.QueryResponded.__name__))
+    barrier = Barrier(lambda transaction: publishes(transaction, answers.QueryResponded.__name__))
     cancelled = await _cancel_at(scene, barrier)
     assert cancelled.works[0].tasks[0].query.status is QueryStatus.RESPONDED
 
@@ -53,7 +53,7 @@ async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_canc
 ) -> None:
     barrier = Barrier(
         lambda transaction: (
-            says(transaction, answers.CheckpointCreated.__name__)
+            publishes(transaction, answers.CheckpointCreated.__name__)
             if held == "the answer"
             else accepts(transaction, commands.TakeCheckpoint)
         )

@@ -87,11 +87,11 @@ async def test_an_agent_that_reports_to_need_a_person_waits_for_one(scene: HostS
 
 
 async def test_the_requester_of_a_run_gets_its_events_in_order(scene: HostScene) -> None:
-    heard: list[str] = []
+    delivered: list[str] = []
     dispatcher = Dispatcher()
 
     async def hear(received: Event[dict[str, Any]], _: Transaction) -> None:
-        heard.append(received.envelope.type)
+        delivered.append(received.envelope.type)
 
     for kind in REQUESTER_EVENTS:
         dispatcher.reaction(kind.__name__)(hear)
@@ -102,10 +102,17 @@ async def test_the_requester_of_a_run_gets_its_events_in_order(scene: HostScene)
         await scene.until(run, WorkflowStatus.FAILED)
 
         async def all_heard() -> bool:
-            return WorkflowFailed.__name__ in heard
+            return WorkflowFailed.__name__ in delivered
 
         await eventually(all_heard)
-    assert heard == ["WorkStarted", "AgentPetitioned", "WorkCompleted", "WorkStarted", "QueryFailed", "WorkflowFailed"]
+    assert delivered == [
+        "WorkStarted",
+        "AgentPetitioned",
+        "WorkCompleted",
+        "WorkStarted",
+        "QueryFailed",
+        "WorkflowFailed",
+    ]
 
 
 @ONE_BACKEND

@@ -19,7 +19,7 @@ from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import eventually
-from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
+from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -43,7 +43,7 @@ class Outage:
 
     async def _refuse(self, transaction: Transaction) -> None:
         if self.is_on:
-            self.refused += says(transaction, self._answer.__name__)
+            self.refused += publishes(transaction, self._answer.__name__)
             raise Unavailable("the store is away")
 
 
@@ -73,7 +73,7 @@ class LostAnswer:
         return BarredBus(bus, self._lose)
 
     async def _lose(self, transaction: Transaction) -> None:
-        if not self.happened and says(transaction, answers.QueryResponded.__name__):
+        if not self.happened and publishes(transaction, answers.QueryResponded.__name__):
             self.happened = True
             transaction.changes.copies.clear()
             transaction.changes.puts.clear()

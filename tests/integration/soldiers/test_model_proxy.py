@@ -131,7 +131,7 @@ async def test_requests_to_a_model_are_forwarded_with_the_key(
 async def test_anything_else_is_refused_and_logged_without_secrets(
     tmp_path: Path, model: Model, method: str, path: str
 ) -> None:
-    with heard() as logs:
+    with captured_logs() as logs:
         async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
             assert b" 403 " in await raw(proxy, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
             assert proxy.refused == 1
@@ -142,7 +142,7 @@ async def test_anything_else_is_refused_and_logged_without_secrets(
 
 
 @contextmanager
-def heard() -> Iterator[list[EventDict]]:
+def captured_logs() -> Iterator[list[EventDict]]:
     configure_logs(json=True, level=logging.WARNING)
     try:
         with capture_logs() as logs:
@@ -310,7 +310,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path, model: Model) -> None:
 
 async def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     gone = Model(url="http://127.0.0.1:1")
-    with heard() as logs:
+    with captured_logs() as logs:
         async with through(tmp_path, gone) as client, client.post("/v1/messages", json={}) as answer:
             assert answer.status == 502
     assert [line["url"] for line in logs if line["event"] == "the model cannot be reached"] == [gone.url]
@@ -325,8 +325,8 @@ async def test_a_vendor_without_a_key_is_not_asked(tmp_path: Path, model: Model)
 
 
 async def test_the_tools_receive_posted_calls(tmp_path: Path, model: Model) -> None:
-    async def voice(said: bytes) -> bytes:
-        return said.upper()
+    async def voice(body: bytes) -> bytes:
+        return body.upper()
 
     async with through(tmp_path, model, voice=voice) as client, client.post("/voice", data=b'"hear"') as answer:
         assert await answer.text() == '"HEAR"'
@@ -380,8 +380,8 @@ async def test_a_long_conversation_is_forwarded(tmp_path: Path, model: Model) ->
 
 
 async def test_input_to_the_tools_has_a_limit(tmp_path: Path, model: Model) -> None:
-    async def voice(said: bytes) -> bytes:
-        return said
+    async def voice(body: bytes) -> bytes:
+        return body
 
     async with (
         through(tmp_path, model, voice=voice) as client,

@@ -166,8 +166,8 @@ async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_pat
 
 
 async def test_traffic_goes_to_the_proxy_and_the_exit_code_is_that_of_the_program(work: Path, tmp_path: Path) -> None:
-    async def voice(said: bytes) -> bytes:
-        return b'{"heard": ' + said + b"}"
+    async def voice(body: bytes) -> bytes:
+        return b'{"heard": ' + body + b"}"
 
     async with ModelProxy(tmp_path / "gate", [], on_tool_call=voice) as gate:
         sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)

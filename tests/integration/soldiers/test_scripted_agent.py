@@ -109,8 +109,8 @@ async def test_a_stream_of_text_arrives_word_by_word_with_pauses(
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     turn = a_turn(tmp_path, ENVIRONMENT, {"stream": "one two  three", "every": 60})
-    told = [update async for update in turn.execute()]
-    assert told == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
+    reported = [update async for update in turn.execute()]
+    assert reported == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
     assert pauses == [60, 60, 60]
 
 

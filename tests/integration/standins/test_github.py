@@ -35,14 +35,14 @@ async def test_a_review_request_becomes_a_notification_for_the_official_client(s
     await site.pull_request(by="alice", reviewers=[US], at=at(0))
 
     def look(client: Github) -> list[Any]:
-        (told,) = client.get_user().get_notifications()
-        pull = told.get_pull_request()
-        repository, updated = told.repository.full_name, told.updated_at.isoformat()
+        (reported,) = client.get_user().get_notifications()
+        pull = reported.get_pull_request()
+        repository, updated = reported.repository.full_name, reported.updated_at.isoformat()
         reviewers = [each.login for each in pull.requested_reviewers]
         return [
-            told.reason,
-            told.subject.type,
-            told.unread,
+            reported.reason,
+            reported.subject.type,
+            reported.unread,
             repository,
             updated,
             pull.title,
@@ -253,7 +253,7 @@ async def test_the_official_client_marks_notifications_as_read(site: Site) -> No
         user = client.get_user()
         user.get_notifications()[0].mark_as_read()
         user.mark_notifications_as_read(datetime.fromisoformat(at(1)))
-        return [told.subject.title for told in user.get_notifications()]
+        return [reported.subject.title for reported in user.get_notifications()]
 
     assert await site.official(mark) == ["Issue 2"]
     assert await site.calls() == ["PATCH notification thread", "PUT notifications"]
@@ -289,9 +289,9 @@ async def test_an_impossible_request_is_refused_with_the_message_of_github(
     await site.happen("issue", title="Second")
     refused = await site.ask(method, path, json=body)
     assert refused.status == status
-    said = await refused.json()
-    assert said["message"].startswith(message)
-    assert said["status"] == str(status)
+    body = await refused.json()
+    assert body["message"].startswith(message)
+    assert body["status"] == str(status)
     assert await site.calls() == []
 
 

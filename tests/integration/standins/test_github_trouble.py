@@ -172,8 +172,8 @@ async def program(
     )
     assert process.stdout is not None
     try:
-        said = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
-        yield Site(json.loads(said)["url"], session), process
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
+        yield Site(json.loads(line)["url"], session), process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)

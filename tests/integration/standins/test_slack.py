@@ -45,8 +45,8 @@ async def test_a_reply_in_a_thread_is_found_again_by_its_metadata(scene: Scene) 
     assert second["metadata"] == {"event_type": "ask", "event_payload": {"ask_id": "ask-1"}}
     assert (second["thread_ts"], reply["ts"] > parent["ts"]) == (parent["ts"], True)
     assert "metadata" not in without["messages"][1]
-    told = (await scene.calls("chat.postMessage"))[1]
-    assert (told["text"], told["thread_ts"], told["metadata"]) == (
+    reported = (await scene.calls("chat.postMessage"))[1]
+    assert (reported["text"], reported["thread_ts"], reported["metadata"]) == (
         "Still waiting",
         parent["ts"],
         second["metadata"],

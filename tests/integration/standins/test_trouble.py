@@ -184,7 +184,7 @@ async def changing(path: Path, where: str) -> AsyncIterator[asyncio.subprocess.P
         await process.wait()
 
 
-async def heard(process: asyncio.subprocess.Process) -> Any:
+async def read_json_line(process: asyncio.subprocess.Process) -> Any:
     assert process.stdout is not None
     return json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS))
 
@@ -194,22 +194,22 @@ async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path:
     with StateFile(path, {"entries": []}).change("add") as state:
         state["entries"].append("before")
     async with changing(path, "inside") as process:
-        assert await heard(process) == 2
+        assert await read_json_line(process) == 2
     assert StateFile(path, {}).state == {"entries": ["before"]}
 
 
 async def test_a_state_file_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    told = 0
+    reported = 0
     for _ in range(3):
         async with changing(path, "on and on") as process:
             for _ in range(20):
-                told = await heard(process)
+                reported = await read_json_line(process)
             process.kill()
             assert process.stdout is not None
-            # What it said until it died; a last line may be cut.
+            # Its output until it died. The last line may be incomplete.
             rest = await asyncio.wait_for(process.stdout.read(), PATIENCE_SECONDS)
-            told = max([told, *map(int, rest.decode().split("\n")[:-1])])
+            reported = max([reported, *map(int, rest.decode().split("\n")[:-1])])
         state_file = StateFile(path, {})
         assert len(state_file.state["entries"]) == state_file.count("add")
-        assert state_file.count("add") - told in (0, 1)
+        assert state_file.count("add") - reported in (0, 1)

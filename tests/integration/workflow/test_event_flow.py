@@ -25,7 +25,7 @@ def tree_of(workflow: Workflow, git_id: str) -> WorkTree:
 
 
 def only_informs(kind: type[events.DomainEvent]) -> bool:
-    """Tell whether no stream of the engine gets an event, so that it is there for whoever watches the log."""
+    """Return whether an event is only in the log, because no stream subscribes to it."""
     handled = kind in REACTIONS or kind in ANSWERS
     return not handled and not set(TOPOLOGY.route(Envelope(type=kind.__name__))) & set(ENGINE_STREAMS)
 
@@ -115,10 +115,10 @@ def test_row_workflow_failed__usage_is_released_and_pending_checkouts_are_remove
 
 def test_row_work_tree_pending_release__the_status_of_its_git_is_pending_release(history: History) -> None:
     moment = history.first("modify", "completed")
-    said = moment.data("WorkTreePendingRelease")
-    assert said["gitId"] == LIB.git_id
+    data = moment.data("WorkTreePendingRelease")
+    assert data["gitId"] == LIB.git_id
     tree = tree_of(moment.after, LIB.git_id)
-    assert (tree.id, tree.status) == (said["workTreeId"], WorkTreeStatus.PENDING_RELEASE)
+    assert (tree.id, tree.status) == (data["workTreeId"], WorkTreeStatus.PENDING_RELEASE)
     # The Work in progress has it before it, so it is kept until the end.
     assert moment.sent == ()
 

@@ -76,8 +76,8 @@ def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> No
         assert entry.data.keys() >= set(fields)
         # Only a run of which nothing but the end was left has no Work to go on from, and there is none here.
         assert all(entry.data[field] or field in {"addedRefs", "removedRefs"} for field in fields), entry
-        said = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
-        assert type(said) is TYPES[row]
+        decoded = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
+        assert type(decoded) is TYPES[row]
 
 
 def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, LogEntry]]) -> None:

@@ -1,4 +1,4 @@
-"""A run at the limit of its vendor waits in the store and goes on when its time has come, whoever looks."""
+"""A run at the limit of its vendor waits in the store and continues when its time has come."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ async def parked(scene: Scene, wait: timedelta) -> str:
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
     await scene.until(run, commands.SendQuery)
-    await scene.say(run, throttled(scene.pick(run, commands.SendQuery), utc_now() + wait))
+    await scene.publish_answers(run, throttled(scene.pick(run, commands.SendQuery), utc_now() + wait))
     await scene.succeed(run, commands.StopAgent)
     assert (await scene.show(run)).status is WorkflowStatus.AWAITING
     return run

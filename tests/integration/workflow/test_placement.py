@@ -58,8 +58,8 @@ async def test_a_host_that_registers_is_up_and_its_epoch_only_grows(scene: Scene
     again = await register_host(scene.bus, "host-a", 8, LEASE)
     assert (first.epoch, again.epoch, again.slots) == (1, 2, 8)
     assert await hosts(scene) == {"host-a": again}
-    said = [entry for entry in await scene.log() if entry.type == "HostRegistered"]
-    assert [(entry.actor, entry.data["epoch"]) for entry in said] == [("host-a", 1), ("host-a", 2)]
+    logged = [entry for entry in await scene.log() if entry.type == "HostRegistered"]
+    assert [(entry.actor, entry.data["epoch"]) for entry in logged] == [("host-a", 1), ("host-a", 2)]
 
 
 async def test_a_renewal_reports_how_busy_a_host_is_and_keeps_it_up(scene: Scene) -> None:
@@ -89,8 +89,8 @@ async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: 
         found = [host.id for lost in await asyncio.gather(*looks) for host in lost]
         await scene.settle()
         assert sorted(found) == [f"host-{number}" for number in range(5)]
-        said = [entry.data["host"] for entry in await scene.log() if entry.type == "HostLost"]
-        assert sorted(said) == sorted(found)
+        logged = [entry.data["host"] for entry in await scene.log() if entry.type == "HostLost"]
+        assert sorted(logged) == sorted(found)
 
 
 async def test_the_run_of_a_lost_host_continues_elsewhere_from_its_last_checkpoint(scene: Scene) -> None:
@@ -149,7 +149,7 @@ async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_only_their_
     old = scene.pick(run, commands.SendQuery)
     await scene.start_host("host-a")
     before = await scene.show(run)
-    await scene.say(run, *succeed(old))
+    await scene.publish_answers(run, *succeed(old))
     after = await scene.show(run)
     assert without_costs(after) == without_costs(before)
     assert after.cost_usd == before.cost_usd + 0.25
@@ -163,8 +163,8 @@ async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_only_their_
 
 async def test_an_answer_about_a_missing_run_is_logged_as_ignored(scene: Scene) -> None:
     await scene.start_host("host-a")
-    said = answers.AgentStopped(work_id="wf-none-w1", host="host-a", epoch=1, attempt=1)
-    await scene.say("wf-none", said)
+    reply = answers.AgentStopped(work_id="wf-none-w1", host="host-a", epoch=1, attempt=1)
+    await scene.publish_answers("wf-none", reply)
     [entry] = await scene.logged("wf-none")
     assert entry.data["ignored"].startswith("there is no workflow 'wf-none'")
 
@@ -240,7 +240,7 @@ async def test_a_running_run_of_a_lost_host_cannot_be_started_again(scene: Scene
     run = await in_second_work(scene, SAFE)
     await lose(scene, lost)
     before = await scene.show(run)
-    # A host that is up, and the engine has not heard of it yet.
+    # A host that is up, but not known to the engine yet.
     unheard = Record(
         kind=HOSTS.name, id="host-b", state="UP", doc=msgspec.to_builtins(Host(id="host-b", epoch=1, slots=4))
     )
@@ -263,7 +263,7 @@ async def test_a_release_that_a_host_did_not_confirm_is_repeated_when_it_restart
     await scene.start_host("host-a")
     again = scene.pick(run, commands.ReleaseWorkTree)
     assert (first.epoch, again.epoch, again.work_tree_id) == (1, 2, first.work_tree_id)
-    await scene.say(run, *succeed(again))
+    await scene.publish_answers(run, *succeed(again))
     workflow = await scene.show(run)
     assert [tree.status for tree in workflow.work_trees] == [WorkTreeStatus.READY, WorkTreeStatus.RELEASED]
 

@@ -53,8 +53,8 @@ async def test_a_git_is_stored_as_written_and_its_event_names_its_creator(scene:
     made = await registry.create_git(scene.bus, git("docs", default_branch="trunk"), actor="bob")
     assert await registry.show_git(scene.bus, "docs") == (made, registry.ResourceUsers(workflows=(), templates=()))
     assert [known.id for known in await registry.list_gits(scene.bus)] == ["docs", "git-app", "git-lib"]
-    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
-    assert (said.type, said.actor, said.aggregate_type) == ("GitCreated", "bob", "Git")
+    (entry,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
+    assert (entry.type, entry.actor, entry.aggregate_type) == ("GitCreated", "bob", "Git")
 
 
 async def test_an_mcp_server_is_stored_as_written_and_its_event_names_its_creator(scene: Scene) -> None:
@@ -64,8 +64,8 @@ async def test_an_mcp_server_is_stored_as_written_and_its_event_names_its_creato
         registry.ResourceUsers(workflows=(), templates=()),
     )
     assert await registry.list_mcp_servers(scene.bus) == [made]
-    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
-    assert (said.type, said.actor, said.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
+    (entry,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
+    assert (entry.type, entry.actor, entry.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
 
 
 @pytest.mark.parametrize("kind", REGISTER)

@@ -105,8 +105,8 @@ def test_arrow_3_1_checkpoint_service_to_itself__a_checkpoint_per_work(history: 
     assert history.first("WorkVerified", DONE).command(commands.TakeCheckpoint).work_id.endswith("-w1")
     moment = history.first("CheckpointCreated", DONE)
     [checkpoint] = moment.after.checkpoints
-    said = moment.data("CheckpointCreated")
-    assert (checkpoint.id, checkpoint.commits) == (said["checkpointId"], said["commits"])
+    data = moment.data("CheckpointCreated")
+    assert (checkpoint.id, checkpoint.commits) == (data["checkpointId"], data["commits"])
     assert moment.after.valid_checkpoints() == [checkpoint]
 
 

@@ -273,7 +273,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
         elif isinstance(deleted, IllegalTransition):
             assert (git.deleted, users.workflows) == (False, (run,))
         else:
-            # It was stored after all looks of the deletion, and fails when its host shall use what is deleted.
+            # It was stored after the last check of the deletion, and fails when its host uses the deleted resource.
             assert isinstance(started, Workflow)
             assert isinstance(deleted, Git)
             assert git.deleted

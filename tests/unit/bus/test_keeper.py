@@ -157,10 +157,10 @@ def test_an_unavailable_store_is_polled_slowly_and_one_outage_is_reported_once(
     configure_logs(json=True, level=logging.WARNING)
     store = Store()
     store.reachable = False
-    with capture_logs() as told, keeping(store) as (keeper, _):
+    with capture_logs() as reported, keeping(store) as (keeper, _):
         keeper.keep(lease(1, LONG, age=timedelta(minutes=40)))
         wait_for(lambda: len(store.asked) >= 2)
-    assert [entry["log_level"] for entry in told] == ["warning"]
+    assert [entry["log_level"] for entry in reported] == ["warning"]
 
 
 def test_a_renewal_counts_from_the_moment_it_was_asked_for() -> None:

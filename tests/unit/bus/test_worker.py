@@ -89,12 +89,14 @@ async def test_an_error_outside_of_handlers_is_reported_once_and_the_worker_cont
 ) -> None:
     bus = Empty(**{call: error})
     configure_logs(json=True, level=logging.WARNING)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         async with at_work(bus) as running:
             await until(lambda: bus.calls[call] >= 3)
             assert not running.done()
         await running
-    assert [entry["event"] for entry in told] == [f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"]
+    assert [entry["event"] for entry in reported] == [
+        f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"
+    ]
 
 
 async def test_a_worker_whose_reaper_ends_stops_and_says_so() -> None:

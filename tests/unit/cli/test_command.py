@@ -16,7 +16,7 @@ BROKEN = "sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [us]}}\n"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of its own, in which nobody has named a store."""
+    """An empty directory without a configured store."""
     monkeypatch.chdir(tmp_path)
     for name in ("KINGDOM_DATABASE_URL", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -32,8 +32,8 @@ def test_an_unreadable_item_is_reported_once_however_often_it_is_read(capsys: py
     call = CommandCall(CommandOutput(json=True), {})
     records = [Record(kind="number", id=str(number), state="there", doc={"is": number}) for number in ("one", 2)]
     assert [call.readable(records, dict[str, int]) for _ in range(2)] == [[{"is": 2}]] * 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n"), told.err.startswith("one is left out: ")) == ("", 1, True)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n"), captured.err.startswith("one is left out: ")) == ("", 1, True)
 
 
 def test_without_a_word_it_is_the_default() -> None:
@@ -68,16 +68,16 @@ def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkey
     assert settings_of().database_url == "file:mine"
 
 
-@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
+@pytest.mark.parametrize(("text", "reported"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
 def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
     assert types("send", "--type", "demo.hello").code == 0
     if text:
         (here / "named.yaml").write_text(text)
     done = types("event", "list", "--config", "named.yaml")
-    assert (done.code, "named.yaml" in done.err, told in done.err) == (2, True, True), done
+    assert (done.code, "named.yaml" in done.err, reported in done.err) == (2, True, True), done
     (here / "named.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
     assert types("event", "list", "--config", "named.yaml").code == 0
 

@@ -28,11 +28,11 @@ class Tags(HTMLParser):
 
 def story(words: str) -> Timeline:
     log = begun()
-    log.says(9, "task.needs_human", "gen-a", task_id="t", question=words)
-    log.says(10, "AgentError", words, workId=WORK, error=words)
-    log.says(11, "WorkRetried", workId=WORK, workflowId=RUN, reason=words, failures=1)
+    log.add(9, "task.needs_human", "gen-a", task_id="t", question=words)
+    log.add(10, "AgentError", words, workId=WORK, error=words)
+    log.add(11, "WorkRetried", workId=WORK, workflowId=RUN, reason=words, failures=1)
     answered(log, 3600 * 24)
-    log.says(3600 * 24 + 5, "WorkCompleted", workId=WORK, workflowId=RUN)
+    log.add(3600 * 24 + 5, "WorkCompleted", workId=WORK, workflowId=RUN)
     given = material(log, assignments=[assignment(ended_at=after(3600 * 24 + 9), reason=words)])
     return build_timeline(replace(given, event=event(payload={"title": words})))
 

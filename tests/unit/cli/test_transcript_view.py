@@ -18,7 +18,7 @@ def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("reported", "line"),
     [
         (entry("session", session="s-1", model="m", agent="claude"), "session   claude, m, session s-1"),
         (entry("prompt", text="Do it.\n"), "asked     Do it."),
@@ -37,18 +37,20 @@ def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
         (entry("ended", reason="exit code 1"), "ended     exit code 1"),
     ],
 )
-def test_every_entry_type_has_a_description(told: TranscriptEntry, line: str) -> None:
-    assert shown(told) == [line]
+def test_every_entry_type_has_a_description(reported: TranscriptEntry, line: str) -> None:
+    assert shown(reported) == [line]
 
 
-@pytest.mark.parametrize("told", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
-def test_internal_entries_of_an_agent_are_skipped(told: TranscriptEntry) -> None:
-    assert shown(told) == []
+@pytest.mark.parametrize("reported", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
+def test_internal_entries_of_an_agent_are_skipped(reported: TranscriptEntry) -> None:
+    assert shown(reported) == []
 
 
-@pytest.mark.parametrize("told", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}])
-def test_fields_that_are_missing_do_no_harm(told: TranscriptEntry) -> None:
-    assert len(shown(told)) <= 1
+@pytest.mark.parametrize(
+    "reported", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}]
+)
+def test_fields_that_are_missing_do_no_harm(reported: TranscriptEntry) -> None:
+    assert len(shown(reported)) <= 1
 
 
 def test_the_time_is_shown_if_it_is_known() -> None:
@@ -117,6 +119,6 @@ def test_nothing_that_an_agent_says_steers_the_terminal() -> None:
 def test_entries_of_the_scripted_agent_have_the_common_types(
     written: TranscriptEntry, kind: str, fields: TranscriptEntry
 ) -> None:
-    told = normalize_entry(written)
-    assert told["type"] == kind
-    assert fields.items() <= told.items()
+    reported = normalize_entry(written)
+    assert reported["type"] == kind
+    assert fields.items() <= reported.items()

@@ -77,15 +77,15 @@ def test_a_broken_package_disables_only_itself(tmp_path: Path) -> None:
     assert "gen-empty/general.yaml is missing" in loaded.broken[3].reason
 
 
-@pytest.mark.parametrize("heard", ["github.issue.mentioned", "github.*", "git*", "*", "[g]ithub.pr.mentioned"])
-def test_if_strangers_are_accepted_a_general_for_github_must_name_repositories(tmp_path: Path, heard: str) -> None:
+@pytest.mark.parametrize("received", ["github.issue.mentioned", "github.*", "git*", "*", "[g]ithub.pr.mentioned"])
+def test_if_strangers_are_accepted_a_general_for_github_must_name_repositories(tmp_path: Path, received: str) -> None:
     folder = make(tmp_path)
     file = folder / "general.yaml"
-    text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{heard}'\n"
+    text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{received}'\n"
     file.write_text(text)
     assert load_package(folder).name == "gen-x"
     (broken,) = load_packages(tmp_path, accepts_strangers=True).broken
-    assert broken.reason.startswith(f"{file}:5: {heard} would accept events of every repository on GitHub")
+    assert broken.reason.startswith(f"{file}:5: {received} would accept events of every repository on GitHub")
     assert 'add a line `repos: ["OWNER/*"]`' in broken.reason
     file.write_text(f'{text}    repos: ["acme/*"]\n')
     assert load_packages(tmp_path, accepts_strangers=True).broken == ()

@@ -11,9 +11,9 @@ from tests.unit.court.king.making import NOON
 
 
 def assignment(event_id: str = "evt-github-1", **fields: Any) -> Assignment:
-    told = {"id": "task-20260101-001", "target_general": "gen-pr", "type": "github.pr.comment", "payload": {}}
+    reported = {"id": "task-20260101-001", "target_general": "gen-pr", "type": "github.pr.comment", "payload": {}}
     state = {"priority": Priority.NORMAL, "created_at": NOON, "status": AssignmentStatus.COMPLETED}
-    return Assignment(**{**told, **state, "event_id": event_id, **fields})
+    return Assignment(**{**reported, **state, "event_id": event_id, **fields})
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_command_goes_to_the_shell_that_is_offered(offered: str, called: str, 
     ],
 )
 def test_calls_of_our_tools_go_to_the_tool_server(step: dict[str, Any], called: str, arguments: dict[str, Any]) -> None:
-    assert tool(Conversation(house="house_{}").prompt(step)) == (f"house_{called}", arguments)
+    assert tool(Conversation(own_tool_name="house_{}").prompt(step)) == (f"house_{called}", arguments)
 
 
 def test_without_a_tool_for_files_the_shell_writes_them() -> None:

@@ -157,13 +157,13 @@ async def test_questions_that_are_cut_off_at_once_spend_the_budget_too() -> None
 
 async def test_a_reported_cost_that_differs_is_a_finding_once() -> None:
     meter = Meter()
-    told = []
+    reported = []
     for _ in range(3):
         meter.begin_turn(None)
         await costs(meter, 250_000)
         meter.reported_usd += 0.1
-        told.append(meter.end_turn(meter.unclaimed_usd))
-    first, *others = told
+        reported.append(meter.end_turn(meter.unclaimed_usd))
+    first, *others = reported
     assert first is not None
     assert "$0.10" in first
     assert "$1.00" in first

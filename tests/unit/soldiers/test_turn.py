@@ -41,12 +41,12 @@ async def an_agent(folder: Path) -> InstantAgent:
 
 
 async def test_a_turn_shows_its_progress_and_returns_the_answer(tmp_path: Path) -> None:
-    told: list[TurnUpdate] = []
+    reported: list[TurnUpdate] = []
     text = scripted({"say": "well"}, {"petition": "comment", "body": {}}, {"cost": 0.5}, {"answer": "done so"})
-    ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, told.append)
+    ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, reported.append)
     assert ended == TurnAnswer("done so", 0.5)
-    assert told[:2] == [AgentMessage("well"), PetitionRequest("comment", {})]
-    assert ended not in told
+    assert reported[:2] == [AgentMessage("well"), PetitionRequest("comment", {})]
+    assert ended not in reported
 
 
 async def test_a_question_ends_a_turn(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and on", "every": 0.001}, {"answer": "on"}))
     ended = await take_turn(await an_agent(tmp_path), talking, 2 * LONG, lambda _: None, idle_limit=LONG)
     assert ended == TurnAnswer("on", 0.0)
-    # Whatever is said gives new time, for the next word or for the answer.
+    # Each message restarts the time limit for the next one.
     assert len(deadlines) == 4
     assert all(earlier < later for earlier, later in itertools.pairwise(deadlines))
 
@@ -145,12 +145,12 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
 async def test_a_turn_that_takes_too_long_is_interrupted_and_read_to_its_end(
     limit: timedelta, idle_limit: timedelta
 ) -> None:
-    told: list[TurnUpdate] = []
+    reported: list[TurnUpdate] = []
     agent = LateBiller(AgentFailed("the turn was interrupted", 0.75))
     with pytest.raises(TurnTooLong) as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=""), limit, told.append, idle_limit=idle_limit)
+        await take_turn(agent, Prompt(id="t1#1", text=""), limit, reported.append, idle_limit=idle_limit)
     assert caught.value.cost_usd == 0.75
-    assert told == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
+    assert reported == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
 
 
 async def test_an_answer_after_the_deadline_is_accepted() -> None:
@@ -205,24 +205,24 @@ def circling(times: int, *more: dict[str, object]) -> str:
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 
-def hearing(told: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
+def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
     """Return a callback that records updates and lets each tool call continue but the one to interrupt."""
 
     def hear(update: TurnUpdate) -> None:
-        told.append(update)
-        if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in told) % LOOP_LENGTH:
+        reported.append(update)
+        if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in reported) % LOOP_LENGTH:
             (folder / "go").touch()
 
     return hear
 
 
 async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
-    told: list[TurnUpdate] = []
+    reported: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
-    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(told, tmp_path))
+    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(reported, tmp_path))
     assert ended == TurnAnswer("out", 0.75)
-    assert [update for update in told if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
+    assert [update for update in reported if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
     prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
     assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: {SAME}\n")
 

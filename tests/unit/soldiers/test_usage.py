@@ -158,8 +158,8 @@ def test_usage_of_another_form_counts_nothing(answer: bytes, vendor: Vendor) -> 
 
 
 def test_a_stream_that_breaks_off_counts_what_was_read_and_guesses_what_was_written() -> None:
-    said = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
-    reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], said))
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
+    reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], delta))
     assert not reader.is_final
     assert reader.tokens.prompt == ANTHROPIC_TOKENS.prompt
     assert 1000 / 4 < reader.tokens.output <= 1000

@@ -1,4 +1,4 @@
-"""Without Slack: a webhook of anybody, or the log."""
+"""Without Slack: a webhook, or the log."""
 
 import hashlib
 import hmac
@@ -22,7 +22,7 @@ SECRET = "of two"  # noqa: S105 - of a server that has none
 
 @dataclass
 class Receiver:
-    """Somebody's server, which does each identifier only once."""
+    """A server that handles each identifier only once."""
 
     url: str = ""
     # How the next requests are answered; 0 does what is asked and hangs up.

@@ -96,8 +96,8 @@ class CourtScene:
         """Let the General's runs be of these Works from now on."""
         self.packages[GENERAL] = package(*works, directory=self.folder / "generals" / GENERAL, **more)
 
-    async def happens(self, *, repo: str = REPO, **payload: Any) -> str:
-        """Let something happen outside; returns the id of the event."""
+    async def send_event(self, *, repo: str = REPO, **payload: Any) -> str:
+        """Store an external event and return its id."""
         event = ExternalEvent(
             id=new_id("evt-github"),
             type="github.pr.review_requested",
@@ -176,7 +176,7 @@ class CourtScene:
         return [str(record.doc["content"]) for record in found if record.doc["type"] == kind]
 
     async def held(self) -> dict[str, Any]:
-        """Return what somebody still holds of each quota."""
+        """Return the used amount of each quota."""
         async with self.bus.transaction() as transaction:
             quotas = await transaction.find(RecordQuery(kind="quota"))
         return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}

@@ -1,4 +1,4 @@
-"""Gits and memory of earlier versions, which knew a repository by a slug, get their repository or are told of."""
+"""Gits and memory of earlier versions, which know only a slug, get their repository or are reported."""
 
 import asyncio
 import logging

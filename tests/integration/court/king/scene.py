@@ -41,7 +41,7 @@ _POLL = timedelta(milliseconds=20)
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = NOON + timedelta(minutes=1)
@@ -162,7 +162,7 @@ class Scene:
         return [entry for entry in entries if not types or entry.type in types]
 
     async def settle(self) -> None:
-        """Wait until the King has handled all that he was told."""
+        """Wait until the King has handled all his notices."""
         await self.until(self._is_idle)
 
     async def until(self, ready: Callable[[], Any]) -> None:

@@ -39,8 +39,8 @@ async def test_the_first_answer_lets_the_assignment_continue_and_a_second_is_ign
         assert (first.status, first.outcome) == ("completed", "answered")
         assert (second.status, second.outcome) == ("completed", "ignored")
         assert second.reason == "the question was already answered by anna"
-        (said,) = await scene.log("task.resumed")
-        assert said.data == {"task_id": resumed.id, "original_task_id": root.id}
+        (entry,) = await scene.log("task.resumed")
+        assert entry.data == {"task_id": resumed.id, "original_task_id": root.id}
 
 
 async def test_an_answer_passes_slots_and_health(backend: BackendUnderTest) -> None:
@@ -90,7 +90,7 @@ async def test_the_end_of_a_resumed_assignment_completes_the_event_of_its_root(b
         await scene.complete(task, cost_usd=2.0)
         assert (await scene.event("evt-github-1")).status == "completed"
         assert not (await scene.quota("soldiers")).holders
-        # Two assignments of one run cost it once, and people are told of its end once.
+        # Two assignments of one run cost it once, and its end is reported once.
         assert float((await scene.quota("money")).spent) == 2.0
         assert [text for text in await scene.messages() if text.startswith("thread_update")] == [
             f"thread_update: {task} is completed."

@@ -39,8 +39,8 @@ async def test_an_event_becomes_an_assignment_with_its_thread_its_slots_and_its_
             ("task.created", "king"),
             ("event.dispatched", "king"),
         ]
-        told = [stats for stats in await scene.operations.stats() if stats.stream == "court.task.gen-pr"]
-        assert [stats.pending for stats in told] == [1]
+        reported = [stats for stats in await scene.operations.stats() if stats.stream == "court.task.gen-pr"]
+        assert [stats.pending for stats in reported] == [1]
 
 
 async def test_a_completed_assignment_frees_its_slots_books_its_cost_and_completes_its_event(

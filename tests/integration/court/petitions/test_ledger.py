@@ -1,4 +1,4 @@
-"""`kingdom petition`: what left the house, who agreed, and what git cannot undo when a run goes back."""
+"""`kingdom petition`: external actions, who approved them, and what git cannot undo when a run goes back."""
 
 import asyncio
 from datetime import timedelta

@@ -55,10 +55,10 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_mentions(sce
         assert (await scene.now(second)).state is REQUESTED
         takes_its_checkpoint(run)
         await scene.defer(run.workflow)
-        opened, told = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
+        opened, reported = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
     assert opened.ended_at is not None
-    assert told.ended_at is not None
-    assert opened.ended_at < told.ended_at
+    assert reported.ended_at is not None
+    assert opened.ended_at < reported.ended_at
     assert [each.id for each in await scene.petitions()] == [first.id, second.id]
 
 
@@ -100,8 +100,8 @@ async def test_a_refused_or_failed_petition_does_not_delay_the_others(scene: Sce
     failed = await scene.ask("jira.transition", {"to": "Flying"})
     async with scene.performing():
         await scene.until(failed, FAILED)
-        told = await scene.ask("slack.message", {"text": "It does not fly."})
-    assert (refused.state, told.state) == (REFUSED, PERFORMED)
+        reported = await scene.ask("slack.message", {"text": "It does not fly."})
+    assert (refused.state, reported.state) == (REFUSED, PERFORMED)
 
 
 @pytest.mark.both_stores

@@ -1,4 +1,4 @@
-"""What is granted is performed once, and its end is written down and told."""
+"""A granted petition is performed once, and its end is recorded and reported."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -57,9 +57,9 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
             await scene.until(await scene.ask(kind, body), PERFORMED)
     [review] = scene.github.application[STATE_FILE].state["reviews"]
     [comment] = scene.jira.application[STATE_FILE].state["tickets"][TICKET]["comments"]
-    for said in (*scene.texts(), review["body"], str(comment["body"])):
-        assert "@\u200bdependabot merge" in said.replace("\\u200b", "\u200b")
-        assert "/\u200bapprove" in said.replace("\\u200b", "\u200b")
+    for text in (*scene.texts(), review["body"], str(comment["body"])):
+        assert "@\u200bdependabot merge" in text.replace("\\u200b", "\u200b")
+        assert "/\u200bapprove" in text.replace("\\u200b", "\u200b")
 
 
 async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> None:
@@ -171,7 +171,7 @@ async def test_a_limit_is_waited_out(scene: Scene, limit: dict[str, Any]) -> Non
             await scene.people(scene.github, "limits", **limit["limits"])
         asked = await scene.comment()
         if "reset_seconds" in limit.get("limits", {}):
-            # GitHub counts in minutes, for which nobody waits here.
+            # GitHub counts in minutes, for which tests do not wait.
             [due_at] = await eventually(partial(throttled_until, scene, asked), "GitHub wants to be left alone")
             assert due_at > begun + timedelta(seconds=590)
             return

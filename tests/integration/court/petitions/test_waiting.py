@@ -1,4 +1,4 @@
-"""What an assignment still waits for: pull requests for their commit, and petitions that nobody can perform."""
+"""What an assignment still waits for: pull requests for their commit, and petitions that cannot be performed."""
 
 from datetime import timedelta
 

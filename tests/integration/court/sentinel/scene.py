@@ -97,7 +97,7 @@ class Watch:
         return sorted(event.type for event in await self.events())
 
     async def announced(self) -> int:
-        """Return how many events the King was told of."""
+        """Return of how many events the King was notified."""
         stream = streams.EVENT_STREAM.name
         return sum(stats.pending for stats in await self.operations.stats() if stats.stream == stream)
 

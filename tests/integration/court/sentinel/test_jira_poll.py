@@ -50,8 +50,8 @@ async def test_a_ticket_is_assigned_once_then_updated_then_commented(tracker: ji
     await tracker.people(f"tickets/{key}/comments", body="any news?", at=earlier(10))
     assert [(await watch.look_at_jira(tracker.url)).received for _ in range(2)] == [1, 0]
     assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.commented", "jira.ticket.updated"]
-    said = next(event for event in await watch.events() if event.type == "jira.ticket.commented")
-    assert said.payload["comments"][0]["text"] == "any news?"
+    commented = next(event for event in await watch.events() if event.type == "jira.ticket.commented")
+    assert commented.payload["comments"][0]["text"] == "any news?"
     assert await watch.announced() == await watch.detected() == 3
 
 
@@ -66,7 +66,7 @@ async def test_our_own_activity_creates_no_event(tracker: jira_site.Site, watch:
     await tracker.people(f"tickets/{key}/comments", body="thanks")
     assert (await watch.look_at_jira(tracker.url, **ours)).received == 1
     assert (await watch.events())[-1].payload["status"] == "In Progress"
-    assert [said["text"] for said in (await watch.events())[-1].payload["comments"]] == ["thanks"]
+    assert [comment["text"] for comment in (await watch.events())[-1].payload["comments"]] == ["thanks"]
 
 
 async def test_a_ticket_that_we_open_ourselves_is_no_news(tracker: jira_site.Site, watch: Watch) -> None:
@@ -81,7 +81,7 @@ async def test_every_page_of_tickets_and_comments_is_read(tracker: jira_site.Sit
         await tracker.people(f"tickets/{keys[0]}/comments", body=f"{number}", at=earlier(9 - number / 100))
     assert (await watch.look_at_jira(tracker.url)).received == 1
     (event,) = [event for event in await watch.events() if event.type == "jira.ticket.commented"]
-    assert [said["text"] for said in event.payload["comments"]] == [str(number) for number in range(50, 70)]
+    assert [comment["text"] for comment in event.payload["comments"]] == [str(number) for number in range(50, 70)]
 
 
 async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site, watch: Watch) -> None:

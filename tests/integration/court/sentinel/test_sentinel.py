@@ -126,7 +126,7 @@ async def test_each_event_that_is_received_is_a_line_in_the_log_of_tasks(
 ) -> None:
     log = TextLog(tmp_path / "tasks.log")
     configure_logs(json=True, also=[tee(log, "sentinel", only_tasks=True)])
-    structlog.get_logger("kingdom.court.sentinel").info("looked")
+    structlog.get_logger("kingdom.court.sentinel").info("polled")
     await site.pull_request("one", title="Add one", reviewers=["kingdom-bot"])
     await site.pull_request("two", title="Add two", reviewers=["kingdom-bot"])
     # An event that is not stored was not emitted.

@@ -96,10 +96,10 @@ async def test_a_hint_without_a_waiting_task_is_kept_for_the_next_one() -> None:
     wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a", "b"])
     await asyncio.wait_for(wakeups.wait(["a"], LONG), LONG.total_seconds() / 2)
-    heard = asyncio.create_task(wakeups.wait(["a"], LONG))
+    received = asyncio.create_task(wakeups.wait(["a"], LONG))
     await asyncio.wait_for(wakeups.wait(["b"], LONG), LONG.total_seconds() / 2)
-    assert not heard.done()
-    heard.cancel()
+    assert not received.done()
+    received.cancel()
     await wakeups.close()
 
 

@@ -1,4 +1,4 @@
-"""Patterns of the log that people are told of, once and then not again for a while."""
+"""Patterns of the log that are reported to people once, and then not again for a while."""
 
 from datetime import datetime, timedelta
 
@@ -99,11 +99,11 @@ def test_five_timeouts_spread_over_more_than_an_hour_are_nothing() -> None:
 
 def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
     watch = AnomalyState()
-    told = []
+    reported = []
     for number in range(5):
         watch, alerts = watched(timed_out(after(minutes=10 * number)), watch=watch)
-        told.append(len(alerts))
-    assert told == [0, 0, 0, 0, 1]
+        reported.append(len(alerts))
+    assert reported == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("answer", [dispatched, discarded])

@@ -1,4 +1,4 @@
-"""The settings: what the page shows is what counts when nothing is said."""
+"""The settings: the page shows the defaults."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 
 AT = datetime(2026, 2, 7, 10, 0, 0, 5000, tzinfo=UTC)
 _LINE = re.compile(r"\S+Z info writer-(?P<writer>\d+): line n=(?P<number>\d+) filler=x{200}")
-# Writes until it is told to end, and tells how many lines it wrote.
+# Writes until it is stopped, and prints how many lines it wrote.
 WRITER = """
 import sys
 from pathlib import Path
@@ -38,21 +38,21 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_line_shows_time_level_role_event_and_data() -> None:
-    said = format_line(
+    line = format_line(
         "king", "event routed", {"event": "evt-1", "to": ["gen-pr"], "cost": 0.5}, at=AT, level="warning"
     )
-    assert said == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
+    assert line == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
 
 
 def test_a_text_of_several_lines_stays_one_line() -> None:
-    said = format_line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
-    assert said == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
+    line = format_line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
+    assert line == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
 
 
 def test_text_of_others_neither_controls_a_screen_nor_begins_a_new_line() -> None:
     hostile = "\x1b[2J\u2028Grüße\x85"
-    said = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
-    assert said == (
+    line = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
+    assert line == (
         "2026-02-07T10:00:00.005Z info king: \\x1b[2J\\u2028Grüße\\x85"
         ' why="\\u001b[2J\\u2028Grüße\\u0085" list=["\\u001b[2J\\u2028Grüße\\u0085"]'
     )

@@ -8,8 +8,8 @@ MESSAGE = {"type": "message", "channel": "C1", "user": "U1", "text": "hello", "t
 
 
 def test_a_message_of_a_person_is_read() -> None:
-    said = read_message({**MESSAGE, "thread_ts": "1.0"})
-    assert said == PersonMessage(kind="message", channel="C1", user="U1", text="hello", ts="1.5", thread_ts="1.0")
+    message = read_message({**MESSAGE, "thread_ts": "1.0"})
+    assert message == PersonMessage(kind="message", channel="C1", user="U1", text="hello", ts="1.5", thread_ts="1.0")
 
 
 def test_a_mention_and_a_direct_message_are_distinguished() -> None:

@@ -112,8 +112,8 @@ def test_an_answer_is_the_text_after_the_name_of_the_app(written: str, meant: st
 
 
 def test_people_are_named_and_texts_are_not() -> None:
-    said = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
-    assert said == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
+    reply = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
+    assert reply == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
 
 
 def test_a_refusal_is_judged_by_whether_it_can_help_to_ask_again() -> None:

@@ -1,4 +1,4 @@
-"""When a schedule fires: over changes of the clocks, and after nobody was there."""
+"""When a schedule fires: over changes of the clocks, and after an outage."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise

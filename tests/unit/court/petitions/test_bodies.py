@@ -56,9 +56,9 @@ def test_values_of_the_assignment_are_filled_in(kind: str, raw: dict[str, Any], 
 def test_a_document_that_is_not_a_petition_is_refused_with_the_reason(
     kind: str, raw: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as told:
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as reported:
         read_body(kind, raw, ORIGIN)
-    assert complaint in str(told.value)
+    assert complaint in str(reported.value)
 
 
 def test_a_target_that_follows_from_nothing_must_be_given() -> None:

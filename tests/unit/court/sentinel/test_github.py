@@ -126,13 +126,13 @@ def test_the_actor_is_taken_only_from_a_comment_of_the_same_time() -> None:
     subject = {"title": "t", "url": PULL_URL, "latest_comment_url": COMMENT_URL, "type": "PullRequest"}
     activity = parse_notification(notification() | {"subject": subject}, NOW)
     assert (activity.comment, activity.details_url) == ("issues/comments/99", COMMENT_URL)
-    said = msgspec.convert(
+    comment = msgspec.convert(
         {"id": 99, "body": "hi", "user": user("octocat"), "created_at": "2026-02-07T09:59:58Z"}, CommentOrReview
     )
     around = (datetime(2026, 2, 7, 9, 59, 30, tzinfo=UTC), datetime(2026, 2, 7, 10, 0, 2, tzinfo=UTC))
-    known = with_comment(activity, said, around)
+    known = with_comment(activity, comment, around)
     assert (known.actor, known.comment, known.event.payload["text"]) == ("octocat", "issues/comments/99", "hi")
-    earlier = msgspec.structs.replace(said, created_at="2026-02-07T08:00:00Z")
+    earlier = msgspec.structs.replace(comment, created_at="2026-02-07T08:00:00Z")
     assert with_comment(activity, earlier, around).comment == ""
     assert with_comment(activity, earlier, around).actor == ""
 

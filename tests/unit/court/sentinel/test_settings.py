@@ -1,4 +1,4 @@
-"""Whom the Sentinel hears, and where the repositories are that events name."""
+"""Which authors the Sentinel accepts, and where the repositories of events are."""
 
 from typing import Any
 

@@ -99,14 +99,14 @@ def test_exactly_the_replies_of_a_host_carry_a_placement() -> None:
 
 def test_an_event_survives_its_camel_case_envelope() -> None:
     refs = (GitRef(git_id="git-app", base_branch="main"),)
-    said = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
-    envelope = EVENT_TYPES[type(said)].envelope(said, aggregate_type="Workflow", aggregate_id="wf-1")
+    event = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
+    envelope = EVENT_TYPES[type(event)].envelope(event, aggregate_type="Workflow", aggregate_id="wf-1")
     assert envelope.payload == {
         "workflowId": "wf-1",
         "addedRefs": ({"gitId": "git-app", "baseBranch": "main"},),
         "removedRefs": (),
     }
-    assert EVENT_TYPES[type(said)].decode(envelope) == said
+    assert EVENT_TYPES[type(event)].decode(envelope) == event
 
 
 def test_an_answer_without_a_placement_is_malformed() -> None:
@@ -119,8 +119,8 @@ def test_everything_that_a_run_says_and_commands_goes_through_an_envelope() -> N
     run.until(commands.SendQuery, 1)
     run.do(pause)
     run.do(cancel)
-    for said in run.said:
-        assert EVENT_TYPES[type(said)].decode(EVENT_TYPES[type(said)].envelope(said)) == said
+    for event in run.published:
+        assert EVENT_TYPES[type(event)].decode(EVENT_TYPES[type(event)].envelope(event)) == event
     for command in run.open:
         kind = COMMAND_TYPES[type(command)]
         assert kind.decode(kind.envelope(command)) == command

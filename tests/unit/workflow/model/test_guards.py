@@ -23,24 +23,12 @@ from kingdom.workflow.model.steps.operations import (
 )
 from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask
-from tests.unit.workflow.model.scene import Run, started
+from tests.unit.workflow.model.scene import Run, ready, running, started
 
 
 def preparing() -> Run:
     run = Run()
     run.do(prepare)
-    return run
-
-
-def ready() -> Run:
-    run = preparing()
-    run.succeed(commands.PrepareResources)
-    return run
-
-
-def running() -> Run:
-    run = started()
-    run.succeed(commands.StartAgent)
     return run
 
 
@@ -53,7 +41,7 @@ def paused() -> Run:
 
 def awaiting() -> Run:
     run = running()
-    run.hear(ask(run.take(commands.SendQuery)))
+    run.receive(ask(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     return run
 

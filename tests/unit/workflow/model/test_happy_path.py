@@ -28,8 +28,8 @@ def play(run: Run) -> None:
     while run.open:
         command = run.open.pop(0)
         if isinstance(command, commands.TakeCheckpoint):
-            run.hear(*succeed(agent_of(command.work_id)))
-        run.hear(*succeed(command))
+            run.receive(*succeed(agent_of(command.work_id)))
+        run.receive(*succeed(command))
 
 
 def test_three_works_of_two_tasks_without_reports_follow_the_chain_to_completion() -> None:
@@ -93,7 +93,7 @@ def test_every_command_names_its_run_its_host_and_its_epoch() -> None:
     seen: list[commands.HostCommand] = []
     while run.open:
         seen.append(run.open[0])
-        run.hear(*succeed(run.open.pop(0)))
+        run.receive(*succeed(run.open.pop(0)))
     assert {(command.workflow_id, command.host, command.epoch) for command in seen} == {("wf-1", "host-a", 1)}
     assert {command.stream for command in seen} == {"soldier.host-a"}
 

@@ -15,7 +15,7 @@ from kingdom.workflow.model.resources.template import WorkDefinition
 from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
 from kingdom.workflow.model.steps.operations import Auto, Continue, pause, prepare, resume, start
-from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, started, task, template, work
+from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, ready, running, started, task, template, work
 
 TOOLS = McpServerRef(mcp_server_id="mcp-tools")
 SECRET = McpServerRef(mcp_server_id="mcp-tools", env={"TOKEN": "s3cr3t"})
@@ -29,19 +29,6 @@ def changed(run: Run, index: int, definition: WorkDefinition) -> Modification:
     wanted = works(run)
     wanted[index] = WorkChange(id=wanted[index].id, definition=definition)
     return Modification(works=tuple(wanted))
-
-
-def ready() -> Run:
-    run = Run()
-    run.do(prepare)
-    run.succeed(commands.PrepareResources)
-    return run
-
-
-def running() -> Run:
-    run = started()
-    run.succeed(commands.StartAgent)
-    return run
 
 
 def paused() -> Run:
@@ -63,7 +50,7 @@ def test_works_to_come_can_be_added_removed_changed_and_reordered_while_the_firs
     two = WorkChange(id=two.id, definition=work("build better"))
     new = WorkChange(definition=work("deploy"))
     assert run.do(modify, Modification(works=(one, new, two))) == ["WorkflowWorksUpdated"]
-    assert run.said[-1] == WorkflowWorksUpdated(
+    assert run.published[-1] == WorkflowWorksUpdated(
         workflow_id="wf-1",
         added_work_ids=("wf-1-w4",),
         removed_work_ids=(three.id or "",),
@@ -174,7 +161,7 @@ def test_a_repository_added_in_ready_goes_back_through_preparing() -> None:
 def test_additions_and_removals_are_reported() -> None:
     run = ready()
     run.do(modify, Modification(git_refs=(APP, DOCS)))
-    updated = [event for event in run.said if isinstance(event, WorkflowGitRefsUpdated)]
+    updated = [event for event in run.published if isinstance(event, WorkflowGitRefsUpdated)]
     assert updated == [WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=(DOCS,), removed_refs=(LIB,))]
 
 
@@ -288,12 +275,12 @@ def test_mcp_servers_of_a_later_work_change_with_its_next_start() -> None:
 def test_events_and_commands_about_mcp_servers_contain_no_secrets() -> None:
     run = running()
     run.do(modify, Modification(mcp_server_refs=(SECRET,)))
-    assert WorkflowMcpServerRefsUpdated(workflow_id="wf-1", added_refs=("mcp-tools",), removed_refs=()) in run.said
+    assert WorkflowMcpServerRefsUpdated(workflow_id="wf-1", added_refs=("mcp-tools",), removed_refs=()) in run.published
     assert run.until(commands.StartAgent, 1).mcp_server_refs == (TOOLS,)
     assert run.workflow.mcp_server_refs_of(run.work(1).definition) == (SECRET,)
     run.do(modify, Modification(mcp_server_refs=()))
     run.finish()
-    assert "s3cr3t" not in repr(run.said)
+    assert "s3cr3t" not in repr(run.published)
 
 
 def test_a_repository_that_is_taken_out_while_a_checkpoint_is_taken_is_released_at_the_end() -> None:

@@ -52,8 +52,8 @@ def test_a_template_made_from_a_workflow_makes_the_same_workflow() -> None:
 def test_changes_of_templates_are_logged() -> None:
     known = template()
     assert known.created_event() == events.WorkflowTemplateCreated(template_id="tpl")
-    updated, said = known.update(template(work("only"), id="ignored"))
-    assert (updated.id, len(updated.works), said) == ("tpl", 1, events.WorkflowTemplateUpdated(template_id="tpl"))
+    updated, event = known.update(template(work("only"), id="ignored"))
+    assert (updated.id, len(updated.works), event) == ("tpl", 1, events.WorkflowTemplateUpdated(template_id="tpl"))
     deleted, gone = updated.delete()
     assert (deleted.deleted, gone) == (True, events.WorkflowTemplateDeleted(template_id="tpl"))
     with pytest.raises(IllegalTransition, match="template tpl is DELETED: cannot update it"):
@@ -64,17 +64,17 @@ def test_changes_of_templates_are_logged() -> None:
 
 def test_a_deleted_git_leaves_every_list_of_a_template() -> None:
     known = template(work("analyse", git_refs=(APP_DEV, DOCS)), git_refs=(APP, LIB))
-    cascaded, said = known.without_git("git-app")
+    cascaded, event = known.without_git("git-app")
     assert (cascaded.git_refs, cascaded.works[0].git_refs) == ((LIB,), (DOCS,))
-    assert said == events.WorkflowTemplateUpdated(template_id="tpl")
+    assert event == events.WorkflowTemplateUpdated(template_id="tpl")
     assert cascaded.without_git("git-app") == (cascaded, None)
 
 
 def test_an_unregistered_mcp_server_leaves_every_list_of_a_template() -> None:
     known = template(work("analyse", mcp_server_refs=(TOOLS,)), mcp_server_refs=(TOOLS_LOUD,))
-    cascaded, said = known.without_mcp_server("mcp-tools")
+    cascaded, event = known.without_mcp_server("mcp-tools")
     assert (cascaded.mcp_server_refs, cascaded.works[0].mcp_server_refs) == ((), ())
-    assert said == events.WorkflowTemplateUpdated(template_id="tpl")
+    assert event == events.WorkflowTemplateUpdated(template_id="tpl")
     assert cascaded.without_mcp_server("mcp-tools") == (cascaded, None)
 
 
@@ -123,8 +123,8 @@ def test_a_resource_in_use_cannot_be_deleted() -> None:
     users = [f"wf-{number}" for number in range(7)]
     with pytest.raises(IllegalTransition, match=r"git git-app is IN USE: .* wf-0, wf-1, wf-2, wf-3, wf-4 and 2 more"):
         git().delete(users)
-    deleted, said = git().delete([])
-    assert (deleted.deleted, said) == (True, events.GitDeleted(git_id="git-app"))
+    deleted, event = git().delete([])
+    assert (deleted.deleted, event) == (True, events.GitDeleted(git_id="git-app"))
     with pytest.raises(IllegalTransition, match="cannot delete it again"):
         deleted.delete([])
     with pytest.raises(IllegalTransition, match="workflow wf-9 cannot use it"):
@@ -135,8 +135,8 @@ def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
     assert server().registered_event() == events.McpServerRegistered(mcp_server_id="mcp-tools")
     with pytest.raises(IllegalTransition, match="mcp server mcp-tools is IN USE"):
         server().unregister(["wf-1"])
-    gone, said = server().unregister([])
-    assert (gone.deleted, said) == (True, events.McpServerUnregistered(mcp_server_id="mcp-tools"))
+    gone, event = server().unregister([])
+    assert (gone.deleted, event) == (True, events.McpServerUnregistered(mcp_server_id="mcp-tools"))
 
 
 def test_an_mcp_server_needs_what_its_transport_needs() -> None:

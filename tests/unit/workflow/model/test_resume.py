@@ -31,15 +31,15 @@ def test_auto_rolls_back_to_the_last_checkpoint_and_continues_after_it() -> None
     assert command.checkpoint_id == "wf-1-w2-c1"
     assert command.commits == {"wf-1-tree1": "commit-wf-1-w2-c1", "wf-1-tree2": "commit-wf-1-w2-c1"}
     assert command.work_space_ids == ("wf-1-w3-space1",)
-    said = run.succeed(commands.RollBack)
-    assert said == [
+    names = run.succeed(commands.RollBack)
+    assert names == [
         "WorkSpaceRemoved",
         "WorkReset",
         "WorkStatusChanged",
         "WorkflowStatusChanged",
         "WorkflowResumed",
     ]
-    assert run.said[-1] == WorkflowResumed(workflow_id="wf-1", from_work_id="wf-1-w3")
+    assert run.published[-1] == WorkflowResumed(workflow_id="wf-1", from_work_id="wf-1-w3")
     start = run.take(commands.StartAgent)
     assert (start.work_id, start.session, start.attempt) == ("wf-1-w3", None, 2)
     assert [each.status for each in run.workflow.works] == ["COMPLETED", "COMPLETED", "PENDING"]

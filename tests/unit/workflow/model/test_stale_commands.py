@@ -75,7 +75,7 @@ def test_a_command_that_was_just_sent_counts(sent: tuple[Run, commands.HostComma
 
 def test_a_command_that_was_answered_is_not_executed_again(sent: tuple[Run, commands.HostCommand]) -> None:
     run, command = sent
-    run.hear(*succeed(command))
+    run.receive(*succeed(command))
     name = type(command).__name__
     assert why_stale(run.workflow, command) == f"attempt {command.attempt} of {name} is over"
 
@@ -122,9 +122,9 @@ def test_a_run_without_a_host_waits_for_no_command() -> None:
 def test_a_question_ends_a_query_and_a_petition_does_not() -> None:
     run = waiting_for(commands.SendQuery)
     command = run.take(commands.SendQuery)
-    run.hear(petition(command))
+    run.receive(petition(command))
     assert why_stale(run.workflow, command) is None
-    run.hear(ask(command))
+    run.receive(ask(command))
     assert why_stale(run.workflow, command) == "attempt 1 of SendQuery is over"
 
 
@@ -166,11 +166,11 @@ class Watched:
 def is_heard(run: Run, command: commands.HostCommand) -> bool:
     """Tell whether the run takes any answer to a command."""
     fork = run.fork()
-    heard: list[bool] = []
+    received: list[bool] = []
     for answer in succeed(command):
-        fork.hear(answer)
-        heard.append(fork.ignored is None)
-    return any(heard)
+        fork.receive(answer)
+        received.append(fork.ignored is None)
+    return any(received)
 
 
 def test_under_random_operations_valid_answers_are_accepted_and_every_wait_has_an_expected_answer() -> None:

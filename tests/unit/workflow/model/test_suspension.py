@@ -25,7 +25,7 @@ def queried() -> tuple[Run, commands.SendQuery]:
 def parked() -> Run:
     """Return a run that waits for its vendor."""
     run, sent = queried()
-    run.hear(throttled(sent, LATER))
+    run.receive(throttled(sent, LATER))
     run.succeed(commands.StopAgent)
     return run
 
@@ -35,7 +35,7 @@ def test_a_limit_of_the_vendor_parks_the_run_with_reason_and_time_and_asks_no_pe
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.AWAITING, LATER)
     assert run.workflow.reason == "usage limit; it goes on by itself at 2026-11-15 15:00 UTC"
     assert (run.workflow.question, run.work(0).failures) == (None, 0)
-    [awaits] = [event for event in run.said if isinstance(event, WorkflowAwaiting)]
+    [awaits] = [event for event in run.published if isinstance(event, WorkflowAwaiting)]
     assert awaits.until == LATER
 
 
@@ -53,7 +53,7 @@ def test_a_report_can_be_parked_too() -> None:
     run, sent = queried()
     run.open.append(sent)
     run.succeed(commands.SendQuery)
-    run.hear(throttled(run.take(commands.GenerateReport), LATER))
+    run.receive(throttled(run.take(commands.GenerateReport), LATER))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 0).report.status) == (WorkflowStatus.AWAITING, ReportStatus.PENDING)
     run.do(resume, Continue())
@@ -70,7 +70,7 @@ def parked_again(run: Run, times: int) -> None:
         )
         run.do(resume, Continue())
         run.until(commands.SendQuery)
-        run.hear(throttled(run.take(commands.SendQuery), LATER))
+        run.receive(throttled(run.take(commands.SendQuery), LATER))
         run.succeed(commands.StopAgent)
 
 
@@ -89,7 +89,7 @@ def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_s
     )
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
-    run.hear(throttled(run.take(commands.SendQuery), LATER))
+    run.receive(throttled(run.take(commands.SendQuery), LATER))
     run.succeed(commands.StopAgent)
     parked_again(run, 4)
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
@@ -101,7 +101,7 @@ def test_an_answer_of_the_agent_resets_the_count_of_parkings() -> None:
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
     run.succeed(commands.SendQuery)
-    run.hear(throttled(run.take(commands.GenerateReport), LATER))
+    run.receive(throttled(run.take(commands.GenerateReport), LATER))
     run.succeed(commands.StopAgent)
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
 
@@ -115,7 +115,7 @@ def test_a_parked_run_that_is_cancelled_waits_for_nothing() -> None:
 def in_circles() -> Run:
     """Return a run that asks about an agent that goes in circles."""
     run, sent = queried()
-    run.hear(looping(sent))
+    run.receive(looping(sent))
     run.succeed(commands.StopAgent)
     return run
 
@@ -150,7 +150,7 @@ def test_an_agent_that_loops_again_fails() -> None:
     run = in_circles()
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
-    run.hear(looping(run.take(commands.SendQuery)))
+    run.receive(looping(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 0).query.status) == (WorkflowStatus.FAILED, QueryStatus.FAILED)
     assert run.workflow.reason == "the agent ran `ls` 8 times in a row"
@@ -160,6 +160,6 @@ def test_the_count_starts_over_after_a_rollback() -> None:
     run = in_circles()
     run.do(resume, Auto())
     run.until(commands.SendQuery)
-    run.hear(looping(run.take(commands.SendQuery)))
+    run.receive(looping(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     assert run.status() is WorkflowStatus.AWAITING

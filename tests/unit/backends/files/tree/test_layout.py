@@ -35,8 +35,8 @@ def test_no_two_ids_share_a_name(one: str, other: str) -> None:
 
 @given(IDS)
 def test_the_name_contains_the_id_unless_it_had_to_be_shortened(name: str) -> None:
-    told = id_of_name(file_name(name))
-    assert told == name or (told is None and len(name.encode("utf-8", "surrogatepass")) > 60)
+    reported = id_of_name(file_name(name))
+    assert reported == name or (reported is None and len(name.encode("utf-8", "surrogatepass")) > 60)
 
 
 @pytest.mark.parametrize("name", ["", "%FF", "%C3", "a%80b"])
