@@ -72,9 +72,9 @@ class ReporterScene:
 
     async def received_works(self) -> list[str]:
         """Return the Works in the order in which the engine would hear of them."""
-        return [work_id for _, work_id in await self.told()]
+        return [work_id for _, work_id in await self.replies()]
 
-    async def told(self) -> list[tuple[str, str]]:
+    async def replies(self) -> list[tuple[str, str]]:
         """Return what the engine would hear of which Works, in its order."""
         deliveries = await self.bus.claim("workflow", 100, "listener")
         return [(delivery.envelope.type, delivery.envelope.payload["workId"]) for delivery in deliveries]
@@ -205,7 +205,7 @@ async def test_an_unstorable_answer_is_replaced_by_a_failure(backend: BackendUnd
         scene.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
         odd = verified("w2", command, documents=(document,), fallback=not_verified)
         await scene.send(verified("w1"), odd, verified("w3"))
-        assert await scene.told() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
+        assert await scene.replies() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
         assert await scene.state_of(command) == ANSWERED
         async with scene.bus.transaction() as transaction:
             assert await transaction.get(DOCUMENTS.name, document.id) is None
