@@ -1,4 +1,4 @@
-"""A corner of the machine in which everything that a command leaves behind can be seen."""
+"""A separate part of the machine, in which all leftovers of a command can be found."""
 
 import os
 import subprocess

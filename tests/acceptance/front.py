@@ -39,7 +39,7 @@ TEMPLATE = "name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n"
 
 @dataclass(frozen=True)
 class Front:
-    """The store, and what is in it that got its id by chance."""
+    """The store, and its items with generated ids."""
 
     realm: Path
     run: str
@@ -74,7 +74,7 @@ class Typist:
         except SystemExit as ended:
             code = ended.code
         finally:
-            # This process goes on after the command.
+            # This process continues after the command.
             os.umask(mask)
         captured = self._capsys.readouterr()
         return Done(code or 0, captured.out, captured.err)

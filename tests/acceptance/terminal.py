@@ -1,4 +1,4 @@
-"""A terminal for the real command line: every command is a process of its own."""
+"""A terminal for the real command line: every command is its own process."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ class Done:
 
 
 class Running:
-    """A command that goes on; what it says lies in two files."""
+    """A running command, with its output in two files."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process = process
@@ -104,7 +104,7 @@ class Terminal:
         return done.document
 
     def converse(self, *words: str, until: str, answer: str | signal.Signals | Callable[[], None]) -> Done:
-        """Run a command for a person who answers, or does something, once it waits with this on its screen."""
+        """Run a command, and answer or act when it shows this text and waits."""
 
         def waits() -> bool:
             # Python does not notice a Ctrl-C between a question and the read behind it.
@@ -147,7 +147,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def start(self, *words: str, environment: Mapping[str, str] | None = None, **limit: float) -> Iterator[Running]:
-        """Start a command that goes on, if need be with another limit than its own."""
+        """Start a command that keeps running, optionally with another time limit."""
         name = f"{words[1]}-{time.monotonic_ns()}"
         out, err = self._directory / f"{name}.out", self._directory / f"{name}.err"
         with out.open("wb") as output, err.open("wb") as logged:

@@ -1,4 +1,4 @@
-"""The bus under a nemesis stays whole, and the checker finds what is wrong with each broken variant of it."""
+"""The bus survives fault injection, and the checker finds the defect of each broken variant."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 # Enough for every kind of fault.
 SECONDS = 10
-# The shortest run in which what lies around the processes suffers too.
+# The shortest run that also injects faults into the environment of the processes.
 LONG_SECONDS = 30
 AROUND = {
     "postgres": {"server_killed", "read_only", "bouncer_killed", "half_open", "slow", "cut_in_answer"},
@@ -46,7 +46,7 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def leftovers(url: str) -> list[str]:
-    """Return the throwaway schemas or directories that are there."""
+    """Return the existing temporary schemas or directories."""
     if url.startswith("file:"):
         return [path.name for path in Path(url.removeprefix("file:")).iterdir()]
     with psycopg.connect(url) as connection:

@@ -35,7 +35,7 @@ def dead(dsn: str, *envelopes: Envelope, streams: Sequence[str] = ("orders",)) -
 
 
 async def kill(bus: PostgresBus, streams: Sequence[str]) -> None:
-    """Let everything die that waits."""
+    """Make all pending events DEAD."""
     for delivery in [each for stream in streams for each in await bus.claim(stream, 100, "somebody")]:
         async with bus.transaction(hold=[delivery]) as transaction:
             await transaction.settle(delivery, Dead(HOSTILE, "broken"))

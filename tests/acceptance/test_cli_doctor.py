@@ -17,14 +17,14 @@ from tests.acceptance.terminal import ROOT, Done
 from tests.patience import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "doctor.md"
-# As root of a namespace of its own, a test can take away what the machine has.
+# As root of its own namespace, a test can take away what the machine has.
 ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec")
 
 
 def doctor(
     directory: Path, *words: str, before: str = "", reading: float = PATIENCE_SECONDS, **environment: str
 ) -> Done:
-    """Run the command in a directory; `before` is what is done to the machine first, `reading` may take so long."""
+    """Run the command in a directory; `before` runs first, `reading` is the time limit."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("KINGDOM_", "PG"))}
     given.pop("DATABASE_URL", None)
     given["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.pop("PYTHONPATH", ""), str(ROOT))))

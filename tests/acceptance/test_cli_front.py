@@ -161,7 +161,7 @@ def test_nothing_that_is_piped_has_an_escape_sequence(there: Typist) -> None:
 
 
 def on_a_screen(*words: str, **environment: str) -> str:
-    """Return what is written to a terminal."""
+    """Return the output on a terminal."""
     ours, theirs = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
@@ -244,7 +244,7 @@ def test_watching_shows_changes_and_ends_with_ctrl_c(
         assert len(watching.printed_lines()) == 2
     done = terminal.converse("ps", "--watch", until="More:", answer=CTRL_C)
     assert (done.code, "Traceback" in done.out) == (130, False)
-    # The newest stands last, and is what a low screen must show.
+    # The newest row is last, and even a low screen must show it.
     assert (f"wf-{TASK}" in done.out, front.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
 
 
@@ -300,7 +300,7 @@ def test_a_damaged_item_is_reported_and_hides_nothing_else(front: Front, types: 
 
 
 async def spoil(realm: Path, run: str) -> None:
-    """Make the older run one that cannot be read any more, which asked for something first; and so one of each."""
+    """Make the older run unreadable after it made a petition, and do the same with one item of each kind."""
     application, began = declare_application(Realm()), utc_now() - timedelta(days=2)
     async with (
         open_bus(f"file:{realm}", application.topology, application.kinds) as bus,

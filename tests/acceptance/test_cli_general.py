@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def template_for(runs: Runs, name: str, **payload: Any) -> str:
-    """Store what a General would run for an event, and return the id of the template."""
+    """Store the template that a General would run for an event, and return its id."""
     words = ("general", "preview", name, "--repo", "acme/shop", "--payload", json.dumps(payload))
     previewed = runs.terminal.run(*words)
     assert previewed.code == 0, previewed.err

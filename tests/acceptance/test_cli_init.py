@@ -54,7 +54,7 @@ def next_steps(done: Done) -> list[str]:
 
 
 async def follow(directory: Path, steps: list[str], environment: Mapping[str, str], text: str = "") -> str:
-    """Type every step into a shell, as it is; what needs a terminal of its own runs beside the others."""
+    """Type every step into a shell unchanged. A step that needs its own terminal runs in parallel."""
     lines = ["set -e", "up=", "trap '[ -z \"$up\" ] || { kill -TERM $up; wait $up; }' EXIT"]
     for step in steps:
         if step.startswith("kingdom up"):

@@ -45,7 +45,7 @@ class Machine:
         return done.documents
 
     def life(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return what the log says about starts, stops and restarts."""
+        """Return the log entries about starts, stops and restarts."""
         return [(each["type"], each["actor"], each["data"]) for each in self.log() if each["type"] in LIFE]
 
 

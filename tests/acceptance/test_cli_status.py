@@ -70,7 +70,7 @@ def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str
 
 
 async def fill(transaction: Transaction) -> None:
-    """Let there be one of everything that a person may ask for."""
+    """Create one item of each kind that a person may ask for."""
     now = utc_now()
     await set_health(transaction, {MEMORY: 65})
     await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)

@@ -23,7 +23,7 @@ EAST, WEST = "east", "west"
 
 
 async def carry_away(store: str) -> None:
-    """Let the store say that each host is another machine."""
+    """Make each host appear as another machine."""
     application = engine()
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
         for name in (EAST, WEST):
@@ -61,7 +61,7 @@ def wait_until_busy(runs: Runs, count: int) -> None:
 
 
 def entries_in_file(runs: Runs, host: str, workflow_id: str) -> list[dict[str, Any]]:
-    """Return what the soldiers of a run wrote on their host, in the order of its Works."""
+    """Return the transcripts of a run on its hosts, in the order of its Works."""
     works = runs.ask("show", workflow_id)["workflow"]["works"]
     soldiers = [work["agent"]["session"].partition("/")[0] for work in works]
     return [

@@ -36,7 +36,7 @@ def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str
 def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() -> None:
     done = bench(*SHORT, "--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-", ends_with=0)
     figures = figures_of(done, "postgres")
-    # Other tests run at the same time: only the long form, on a machine of its own, is held to be quick.
+    # Other tests run at the same time, so only the long form, on its own machine, has time limits.
     assert {name for name, figure in figures.items() if "bound" in figure} == BURST
     medians = [figures[f"{step}, p50 ms"]["value"] for step in STEPS]
     assert medians[0] > 0

@@ -18,7 +18,7 @@ def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
     figures = {figure["name"]: figure for figure in report["figures"]}
     assert report["holds"]
     assert {name for name, figure in figures.items() if "bound" in figure} == BOUNDED
-    # Other tests run at the same time: only the long form, on a machine of its own, is held to being ahead.
+    # Other tests run at the same time, so only the long form, on its own machine, must be faster than its peer.
     assert figures["durable steps, multiple of dbos"]["value"] > 0
     assert set(report["durable steps per second"]) == {"kingdom", "dbos"}
     assert figures["statements per Task, 10 stored runs"]["value"] > 1

@@ -1,4 +1,4 @@
-"""Every command is run with --json; what it prints is exactly what it declares, and so what the reference says."""
+"""Every command is run with --json; its output matches its declaration, and so the reference."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ from kingdom.roles import declare_application
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.acceptance import limits
-from tests.acceptance.commands import COMMANDS, JsonCommands
+from tests.acceptance.json_commands import COMMANDS, JsonCommands
 from tests.acceptance.runs import HOST, script, write
 from tests.acceptance.terminal import ROOT, SHOP, Terminal, eventually
 
@@ -53,7 +53,7 @@ SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_s
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonCommands:
-    """A desk in a directory of its own, with a store of files."""
+    """Commands in an empty directory with a store of files."""
     monkeypatch.chdir(tmp_path)
     for name in ("DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_APP"):
         monkeypatch.delenv(name, raising=False)
@@ -294,7 +294,7 @@ def _event(commands: JsonCommands, directory: Path) -> str:
 
 
 async def _furnish(realm: Path) -> None:
-    """Let there be an assignment that asks, one petition that was performed, and one that awaits a person."""
+    """Create an assignment with a question, a performed petition, and one that waits for a person."""
     now = utc_now()
     application = declare_application(Realm())
     whose: dict[str, Any] = {"general": "gen-pr", "workflow_id": f"wf-{TASK}"}

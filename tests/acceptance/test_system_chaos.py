@@ -1,4 +1,4 @@
-"""Chaos over a whole court, in its short form; what the judge must find, it finds."""
+"""Fault injection into a whole court, in its short form. The judge finds every defect that it must find."""
 
 import json
 from collections.abc import Callable

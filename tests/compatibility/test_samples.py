@@ -29,7 +29,7 @@ Handled = dict[str, list[Any]]
 
 
 async def finish(scene: Scene, payments: Path) -> Handled:
-    """Redrive what is dead, let go on what is paused, and handle everything; returns it by stream or key."""
+    """Redrive dead events, resume the paused stream, and handle everything. Return the payloads by stream or key."""
     dispatcher, handled = Dispatcher(), defaultdict[str, list[Any]](list)
     dispatcher.effect("Bill", Payment(payments))
 

@@ -37,12 +37,12 @@ from tests.integration.soldiers.host_barriers import Barrier, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes
 from tests.integration.soldiers.sources import run
 
-# It stands in the sample, and so tells nothing of this machine.
+# This path is part of the sample, so it must not reveal anything about this machine.
 _PLACE = Path("/var/tmp/kingdom-sample")  # noqa: S108 - only its name matters, and it must not exist
 _HOST_NAME = "sample"
-# Seen from the clone of a host: wherever a sample is unpacked, its repository lies there too.
+# Relative to the clone of a host, so it is valid wherever a sample is unpacked.
 _REMOTE = f"../../../remotes/{APP}.git"
-# Longer than it takes to write a sample, so that nothing in it is tried again meanwhile.
+# Longer than it takes to write a sample, so that nothing in it is tried again in the meantime.
 _LATER = timedelta(minutes=1)
 _SLOW = Topology(replace(TOPOLOGY.stream(name), retry=RetryPolicy(base=_LATER, jitter=0)) for name in TOPOLOGY.names())
 # No deadline may have passed when a later version opens the sample.

@@ -1,4 +1,4 @@
-"""The consequences of a result are written once, whatever goes wrong meanwhile."""
+"""The consequences of a result are written once, whatever goes wrong in the meantime."""
 
 import asyncio
 from collections.abc import Mapping

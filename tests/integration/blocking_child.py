@@ -32,7 +32,7 @@ from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import RENEWED_EARLY, open_bus, stream
 
-# Lets a blocked child go on.
+# Lets a blocked child continue.
 GO_ON = signal.SIGUSR1
 
 

@@ -1,4 +1,4 @@
-"""A realm with a queue of events that people may drop files into, and a worker that handles what was taken in."""
+"""A realm with a queue of events that people may drop files into, and a worker that handles the adopted events."""
 
 import asyncio
 import json

@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         content = json.dumps(body).encode()
-        # The one who asked may have been killed meanwhile.
+        # The client may have been killed in the meantime.
         with suppress(OSError):
             self.send_response(status)
             for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():

@@ -286,7 +286,7 @@ async def test_calls_to_a_target_keep_its_rate_and_those_to_another_do_not_wait(
         )
     assert [(row["attempt_count"], row["last_error_code"]) for row in found] == [(1, None)] * count
     assert sorted(seen.body["name"].split()[0] for seen in target.seen) == ["other"] * count + ["slow"]
-    # Each that waits has an hour of its own, and no attempt is counted.
+    # Each waiting call is deferred for an hour, and no attempt is counted.
     assert [(round(row["wait"] / HOUR), row["n"]) for row in waits] == [(place, 0) for place in range(1, count)]
 
 
@@ -331,7 +331,7 @@ async def test_an_effect_that_outlasts_its_deadline_is_reconciled_not_repeated(d
 
 
 async def _has(bus: PostgresBus, **counts: int) -> bool:
-    """Tell whether so many calls are in each status, and those that wait have been deferred."""
+    """Return whether each status has this many calls, and the waiting ones are deferred."""
     found = await rows(
         bus,
         "SELECT status, count(*) AS n FROM kingdom.outbox_all WHERE event_type <> 'Made'"

@@ -209,7 +209,7 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
             await operations.retain(Retention(partitions_ahead_days=2))
             return await partitions(bus, "log") == [*names("log", 0, 2), "log_default"]
 
-        # A process that found another one at work created nothing. The next run does.
+        # A process that found another one running created nothing. The next run does.
         await eventually(complete)
 
 

@@ -182,7 +182,7 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
 
 
 class Hanging(PostgresBus):
-    """A bus whose renewals hang until the test lets them go on."""
+    """A bus whose renewals hang until the test lets them continue."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -260,7 +260,7 @@ async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_
 
         lost, kept = numbered("Job", 2)
         async with at_work(bus, dispatcher):
-            # Each has a lease of its own.
+            # Each has its own lease.
             await bus.publish(lost)
             await eventually(lambda: _missed(bus, 1))
             lost_tokens = frozenset(bus.missed)

@@ -57,7 +57,7 @@ def server() -> Iterator[Server]:
 
 
 class Pause:
-    """Where handlers wait until the test lets them go on."""
+    """Where handlers wait until the test lets them continue."""
 
     def __init__(self) -> None:
         self.reached: list[object] = []
@@ -198,7 +198,7 @@ async def test_terminated_connections_lose_nothing_and_repeat_nothing(dsn: str) 
 
 
 async def until_done(dsn: str, count: int) -> None:
-    """Wait for so many archived events, on connections of its own: the bus may still have broken ones."""
+    """Wait for this many archived events, on connections of its own: the bus may still have broken ones."""
 
     async def reached() -> bool:
         with suppress(psycopg.OperationalError):

@@ -1,4 +1,4 @@
-"""What guards and renews the leases of a real worker goes on after an error, or ends the worker loudly."""
+"""The parts that guard and renew the leases of a worker continue after an error, or end the worker with an error."""
 
 import asyncio
 import math

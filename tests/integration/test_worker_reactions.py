@@ -373,7 +373,7 @@ async def test_the_outcome_or_the_error_of_a_reaction_decides_the_end(
 
 
 async def _ended(bus: PostgresBus, count: int) -> bool:
-    """Tell whether so many events of the stream jobs were settled, in whatever way."""
+    """Return whether this many events of the stream jobs were settled, with any outcome."""
     found = await rows(
         bus,
         "SELECT id FROM kingdom.outbox_all WHERE stream = 'jobs' AND status <> 'PROCESSING'"

@@ -191,7 +191,7 @@ def _reached(answer: str) -> str:
 
 @asynccontextmanager
 async def _way(ground: Ground, **options: object) -> AsyncIterator[tuple[Way, Web]]:
-    """Provide a proxy with servers behind it; one loopback address stands for the internet."""
+    """Provide a proxy with servers behind it. One loopback address plays the internet."""
     certificate = make_certificate(ground.folder, NAMED, OTHER)
     ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
     async with serving(certificate, INTERNET, INNER) as web:

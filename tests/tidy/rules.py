@@ -17,7 +17,7 @@ BUCKET_NAMES = frozenset(
 EMPTY_SUFFIXES = ("Abstract", "Helper", "Impl", "Manager", "Port", "Service", "UseCase", "Util", "Utils")
 EMPTY_PREFIXES = ("Abstract",)
 
-# Class names that may stand in several modules of the product, each with its reason.
+# Class names that may occur in several modules of the product, each with its reason.
 SHARED_CLASS_NAMES: Mapping[str, str] = {}
 
 # Words that once named things here, and the word to use instead. They are no part of any name in the product.
@@ -125,7 +125,7 @@ def private_registries(lock: str) -> Iterator[str]:
 
 
 def repeated_classes(texts: Mapping[str, str], shared: Mapping[str, str] = SHARED_CLASS_NAMES) -> Iterator[str]:
-    """Complain about class names that stand in several modules, and about exceptions that are not needed."""
+    """Complain about class names in several modules, and about unneeded exceptions."""
     names = Counter(name for text in texts.values() for name in re.findall(r"^class (\w+)", text, re.MULTILINE))
     for name in sorted(name for name, count in names.items() if count > 1 and name not in shared):
         places = [place for place, text in texts.items() if re.search(rf"^class {name}\b", text, re.MULTILINE)]

@@ -37,7 +37,7 @@ class Court:
             return [msgspec.convert(record.doc, kind) async for record in found]
 
     async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:
-        """Return what is stored under an id."""
+        """Return the document with an id."""
         async with self.bus.transaction() as transaction:
             record = await transaction.get(kind, record_id)
         return dict(record.doc) if record else None
@@ -69,7 +69,7 @@ class Court:
         return await wait(there, f"{fields} {until}")
 
     async def log(self, *types: str) -> list[LogEntry]:
-        """Return the whole log, or what is in it of these types."""
+        """Return all log entries, or only those of these types."""
         return [entry for entry in await read_log(self.operations) if not types or entry.type in types]
 
     async def logged_data(self, event_type: str, **data: object) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ class Court:
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""
         realm = self.processes.realm
-        # Unlike rglob it goes on where a directory has gone meanwhile.
+        # Unlike rglob it continues where a directory has gone in the meantime.
         walk = os.walk(realm)
         found = (Path(place, name) for place, folders, files in walk for name in (*folders, *files))
         return frozenset(path.relative_to(realm).as_posix() for path in found)
@@ -133,7 +133,7 @@ async def read_log(operations: Operations) -> list[LogEntry]:
 
 
 def buttons(message: dict[str, Any]) -> dict[str, str]:
-    """Return the actions behind the buttons of a message, by what stands on them."""
+    """Return the actions of the buttons of a message, by their labels."""
     elements = [element for block in message.get("blocks", []) for element in block.get("elements", [])]
     return {each["text"]["text"]: each["action_id"] for each in elements if each["type"] == "button"}
 

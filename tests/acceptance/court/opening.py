@@ -25,7 +25,7 @@ SILENT_ROLE = "herald"
 # Between these two it is always another day.
 _WEST, _EAST = "Etc/GMT+12", "Pacific/Kiritimati"
 _NEVER = 1000
-# More than all roles write during the stories, so that what is there at the start is put aside, and nothing later.
+# More than all roles write during the stories, so only the logs that exist at the start are rotated.
 _LOG_MAX_MB = 0.2
 _HEALTHY = {"yellow": _NEVER, "orange": _NEVER, "red": _NEVER, "disk_yellow": _NEVER, "disk_orange": _NEVER}
 # A call that a busy machine answers late is not known to have failed.
@@ -78,7 +78,7 @@ async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
 
 
 async def _have_a_first_day(court: Court) -> None:
-    """Let a Chamberlain who finds the machine overloaded begin, in a place where it is still yesterday."""
+    """Run a Chamberlain on an overloaded machine, in a time zone in which it is still yesterday."""
     worried = {**_CHAMBERLAIN, "health": {**_HEALTHY, "yellow": 0.001}}
     court.processes.write_settings(_settings(court.processes, _WEST, worried))
     await court.processes.start("chamberlain")
@@ -95,19 +95,19 @@ async def _have_a_first_day(court: Court) -> None:
 
 def _settings(processes: CourtProcesses, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {"time_zone": zone, "heartbeat_seconds": 1, "chamberlain": chamberlain}
-    # However early people are warned, everything goes on.
+    # Warnings do not stop any work.
     changes["king"] = {"warning_percent": 70}
     changes["envoy"] = {"slack": _PATIENT_SLACK}
     gates(processes).mkdir(exist_ok=True)
     changes["soldiers"] = {"path": [str(gates(processes))]}
     if directory_of(processes.url):
-        # Transcripts then lie where the source documents say.
+        # Transcripts are then in the directory that the source documents name.
         changes["soldiers"]["directory"] = str(processes.realm)
     return changes
 
 
 async def _leave_old_things(processes: CourtProcesses) -> None:
-    """Leave what a house has that is older than today."""
+    """Create files that are older than today."""
     before = utc_now() - timedelta(days=30)
     prompt = processes.realm / "state" / "prompts" / OLD_PROMPT
     prompt.parent.mkdir(parents=True, exist_ok=True)

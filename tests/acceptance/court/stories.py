@@ -38,7 +38,7 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Story):
-    """A story in which a person was asked: what they saw, what the Envoy awaited, and what went on.
+    """A story with a question: what the person saw, what the Envoy waited for, and what followed.
 
     `paths` are the files in the realm while they were asked.
     """
@@ -152,7 +152,7 @@ async def failure(court: Court) -> Story:
 
 
 async def refusal(court: Court) -> Story:
-    """An agent asks for a review of what is no pull request, and says that all went well."""
+    """An agent petitions for a review of something that is not a pull request, and reports success."""
     await mention(court, REFUSED)
     return await ended(court, status="failed", repo=REFUSED)
 
@@ -164,7 +164,7 @@ async def oversleeping(court: Court) -> Story:
 
 
 async def unrouted(court: Court) -> Unrouted:
-    """Something happens that no General wants, until one is there who does."""
+    """An event arrives that no General subscribes to, until a new General does."""
     await mention(court, NOBODYS)
     event = await court.event(until="completed", repo=NOBODYS)
     listed = await court.processes.kingdom("event", "list", "--outcome", "unrouted")

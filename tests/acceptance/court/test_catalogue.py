@@ -16,7 +16,7 @@ pytestmark = [
 ]
 _NUMBER = 28
 _SIGNAL_KILL = -9
-# Who says each event, as the log names them; "general" stands for every General.
+# The actor of each event in the log; "general" means every General.
 _ACTORS = {"general": "gen-"}
 
 

@@ -1,4 +1,4 @@
-"""Stories of the court with real soldiers: Claude Code in the strict sandbox, and a model of ours behind the gate."""
+"""Stories of the court with real soldiers: Claude Code in the strict sandbox, with a model stub behind the proxy."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Where everything lies in a store of files: what the source documents name, what the layout adds, and nothing else."""
+"""The layout of a store of files: the files of the source documents, documented additions, and nothing else."""
 
 import re
 from pathlib import Path

@@ -32,7 +32,7 @@ _NOBODYS_SOLDIER = "soldier-1700000000-000001"
 
 
 async def orphaned(court: Court) -> Story:
-    """The host of a session is lost while its agent works; the run goes on all the same."""
+    """The host of a session is lost while its agent works; the run continues anyway."""
     await mention(court, LOST)
     task = await court.assignment(until="in_progress", repo=LOST)
 

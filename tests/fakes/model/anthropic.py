@@ -24,7 +24,7 @@ _KINDS = {
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for."""
+    """Return the content of a request."""
     return Request(
         model=body["model"],
         stream=bool(body.get("stream")),

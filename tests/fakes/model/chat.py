@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for; one for a title is not part of the conversation."""
+    """Return the content of a request; one for a title is not part of the conversation."""
     messages = body["messages"]
     texts = [text for message in messages if message["role"] == "system" for text in texts_of(message["content"])]
     folders = [_FOLDER.search(text) for text in texts]

@@ -25,7 +25,7 @@ _CENTS = 100
 
 
 def charged_for(usage: Mapping[str, Any], model: str) -> float:
-    """Return what a response with a usage costs, which has nothing but input tokens and searches."""
+    """Return the cost of a response with a usage of only input tokens and searches."""
     searches = usage.get("server_tool_use", {}).get("web_search_requests", 0)
     return float(usage.get("input_tokens", 0) * _input_usd(model) / _MILLION + searches / _CENTS)
 

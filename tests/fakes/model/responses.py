@@ -19,7 +19,7 @@ Item = dict[str, Any]
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for."""
+    """Return the content of a request."""
     items = body["input"]
     if isinstance(items, str):
         items = [{"type": "message", "role": "user", "content": items}]

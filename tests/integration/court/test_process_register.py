@@ -1,4 +1,4 @@
-"""The register of processes: who runs on other machines, and a store that is away."""
+"""The register of processes: processes of other machines, and an unavailable store."""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A small internet: run as a module in a network namespace of its own, it lets an agent fetch with real tools.
+"""A small internet: run as a module in its own network namespace, it lets an agent fetch with real tools.
 
 `python -m tests.integration.soldiers.egress_world FOLDER COMMAND PATH…` serves registries on public addresses, runs the
 command as an agent in a strict sandbox, prints how that ended as JSON, and ends.

@@ -1,4 +1,4 @@
-"""A soldier host as a process of its own, to be stopped, killed or ended by its test."""
+"""A soldier host as its own process, to be stopped, killed or ended by its test."""
 
 import asyncio
 import itertools
@@ -61,7 +61,7 @@ def _confined_with(files: Path) -> AgentEnvironment:
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:
-    """Return a bus on which this process stops itself when it is about to commit so many-th an event of a type."""
+    """Return a bus on which this process stops itself before it commits the n-th event of a type."""
     seen = itertools.count(1)
 
     async def freeze(transaction: Transaction) -> None:

@@ -51,7 +51,7 @@ async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words
         while not marked(mark):  # noqa: ASYNC110 - processes send no notification
             await asyncio.sleep(0)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    # The loop stands still meanwhile.
+    # The event loop is blocked in the meantime.
     while not any(command.startswith(words) for command in marked(mark)):
         assert time.monotonic() < deadline, marked(mark)
         time.sleep(0.01)  # noqa: ASYNC251

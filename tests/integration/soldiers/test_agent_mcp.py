@@ -53,7 +53,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 
 async def exchange(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
-    """Send lines to the server, close its input after so many answers, and return all its answers."""
+    """Send lines to the server, close its input after this many answers, and return all its answers."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

@@ -93,7 +93,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 
 
 def told_in_transcripts(court: CourtScene) -> float:
-    """Return what the sessions noted to have cost, each turn with its last word."""
+    """Return the costs in the transcripts, the last one of each turn."""
     turns: dict[tuple[str, str], float] = {}
     for transcript in HostFolders(court.folder / "host-a").sessions.glob("*.json"):
         for entry in read_entries(transcript):

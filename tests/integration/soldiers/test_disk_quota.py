@@ -1,4 +1,4 @@
-"""What the files of a run take of the disk is added up while its programs are at work, and ends them beyond a quota."""
+"""The disk usage of a run is measured while its programs run, and a run beyond its quota is ended."""
 
 import os
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_too_many_files_and_too_deep_folders_are_refused(tmp_path: Path, monkeyp
 
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
-    """A host whose runs have 8 MiB, which it looks at all the time."""
+    """A host whose runs have 8 MiB, and which checks them all the time."""
     monkeypatch.setattr(disk_quota, "_PAUSE_SECONDS", 0.05)
     await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene

@@ -74,7 +74,7 @@ async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
 
 
 def fit_out(source: Path) -> None:
-    """Let a repository ask for a file and have a setup script."""
+    """Give a repository a setup script and a file that it requests."""
     (source / ".worktreeinclude").write_text(".env\n")
     (source / ".gitignore").write_text(".env\n")
     (source / ".kingdom").mkdir()

@@ -33,7 +33,7 @@ async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
 
 async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
     """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
-    # Where it fails a person looks at it.
+    # If it fails, a person must check it.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")
     objects = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=bare(host, tree))

@@ -1,4 +1,4 @@
-"""A host that is lost, killed or ended: its runs go on elsewhere or with it, and nothing it says later counts."""
+"""A lost, killed or ended host: its runs continue elsewhere or with it, and its later answers do not count."""
 
 import signal
 
@@ -115,7 +115,7 @@ async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_
 
 
 async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
-    """End a host in the middle of a query; its next life must go on there, in the same session."""
+    """End a host in the middle of a query. After its restart it must continue in the same session."""
     stay = scene.stay("one")
     workflow = await scene.begin(_counts("one", stay), writes("two"))
     await stay.reached()

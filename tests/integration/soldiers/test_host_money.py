@@ -24,7 +24,7 @@ COSTLY: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost
 
 
 def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
-    """Return what the sessions of a run noted to have cost, each turn with its last word."""
+    """Return the costs in the transcripts of a run, the last one of each turn."""
     turns: dict[str, float] = {}
     for each in workflow.works:
         for entry in scene.transcript(each):

@@ -81,7 +81,7 @@ async def test_a_cancel_after_the_last_checkpoint_changes_nothing(scene: HostSce
 
 
 async def _cancel_at(scene: HostScene, barrier: Barrier) -> Workflow:
-    """Cancel a run while its host is held up, let the host go on, and return the run as it ended."""
+    """Cancel a run while its host is blocked, continue the host, and return the ended run."""
     await scene.start_host(wrap=barrier.wrap)
     second = task({"write": f"{APP}/two.txt", "text": "by two\n"})
     workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true",)), work("two", second))

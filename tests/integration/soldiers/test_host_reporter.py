@@ -28,7 +28,7 @@ async def nothing(_: Transaction) -> None:
 
 @dataclass
 class Refusal:
-    """Refuses so many of the transactions that verify a Work."""
+    """Refuses the first transactions that verify a Work, up to a number."""
 
     work_id: str
     error: KingdomError
@@ -75,7 +75,7 @@ class ReporterScene:
         return [work_id for _, work_id in await self.replies()]
 
     async def replies(self) -> list[tuple[str, str]]:
-        """Return what the engine would hear of which Works, in its order."""
+        """Return the types and Works of the replies to the engine, in order."""
         deliveries = await self.bus.claim("workflow", 100, "listener")
         return [(delivery.envelope.type, delivery.envelope.payload["workId"]) for delivery in deliveries]
 

@@ -1,4 +1,4 @@
-"""Pausing and cancelling while an agent is at work."""
+"""Pausing and cancelling while an agent is running."""
 
 from datetime import timedelta
 from typing import Any

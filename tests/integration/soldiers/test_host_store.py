@@ -64,7 +64,7 @@ class LostReply:
 
 
 class LostAnswer:
-    """Lets the first answer to a prompt come to nothing, with all that belongs to it."""
+    """Rolls back the first answer to a prompt, with everything in its transaction."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -81,13 +81,13 @@ class LostAnswer:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts look for what they have forgotten a few times a second, under a lease that is not lost so soon."""
+    """Make hosts search for unanswered commands a few times a second, with a long lease."""
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", LEASE / timedelta(seconds=0.2))
 
 
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let agents end at half of a lease that was not renewed."""
+    """Make agents end after half of a lease that was not renewed."""
     # A power of the true share is less than a whole lease only if that itself is.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
@@ -348,7 +348,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
 
 
 async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
-    """Let a host have accepted so many commands that are over; returns their records."""
+    """Store this many accepted but obsolete commands of a host, and return their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
     document = {**msgspec.to_builtins(over), "type": command.__name__}
@@ -362,5 +362,5 @@ async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand],
 
 
 def _only_looks(transaction: Transaction) -> bool:
-    """Return whether a transaction is the one in which a host looks for forgotten commands."""
+    """Return whether a transaction is the search of a host for unanswered commands."""
     return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

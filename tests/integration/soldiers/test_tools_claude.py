@@ -1,4 +1,4 @@
-"""Real Claude Code that starts the agent's tools as an MCP server of its own, and speaks by them."""
+"""Real Claude Code that starts the agent's tools as an MCP server of its own, and uses them."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""TLS servers that return their name, with a certificate of their own."""
+"""TLS servers that return their name, with their own certificate."""
 
 import asyncio
 import ssl

@@ -36,7 +36,7 @@ class Scene:
     control: aiohttp.ClientSession
 
     async def do(self, action: str, **about: Any) -> Any:
-        """Let people or the operator do something."""
+        """Perform an action of a person or of the operator."""
         async with self.control.post(f"{self.url}/_control/{action}", json=about) as answer:
             done = await answer.json()
             assert answer.status == 200, done
@@ -89,7 +89,7 @@ async def workspace(state: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def program(state: Path, port: int = 0) -> AsyncIterator[tuple[Scene, asyncio.subprocess.Process]]:
-    """Run the stand-in as a program of its own, which a test may kill."""
+    """Run the stand-in as its own program, which a test may kill."""
     arguments = ("-m", "kingdom.standins.slack", "--state", str(state), "--port", str(port))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

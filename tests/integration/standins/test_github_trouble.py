@@ -1,4 +1,4 @@
-"""The webhooks of the stand-in for GitHub, its bad days, and its sudden death."""
+"""The webhooks of the stand-in for GitHub, its injected faults, and its crash."""
 
 import asyncio
 import json

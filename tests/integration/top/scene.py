@@ -113,7 +113,7 @@ class PatientTop(Top):
 async def looking(
     backend: BackendUnderTest, folder: Path, *, size: tuple[int, int] = (110, 30)
 ) -> AsyncIterator[Looking]:
-    """Open the screen on a bus of its own, as a process of its own would."""
+    """Open the screen on its own bus, as its own process would."""
     settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
     realm = Realm()
 

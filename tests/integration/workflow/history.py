@@ -116,7 +116,7 @@ class RecordingScene(Scene):
         return run
 
     async def act(self, cause: str, run: str, doing: Awaitable[Workflow]) -> None:
-        """Let a person do something to a run."""
+        """Perform an operation of a person on a run."""
         before, cursor = await self.show(run), await self.operations.log_end()
         await doing
         await self.settle()
@@ -130,7 +130,7 @@ class RecordingScene(Scene):
             await self._write(type(answer).__name__, workflow_id, before, await self.log(cursor))
 
     async def note(self, cause: str, doing: Awaitable[Any]) -> None:
-        """Let a person do something to what runs are made from."""
+        """Perform an operation of a person on a template, a repository or an MCP server."""
         cursor = await self.operations.log_end()
         await doing
         await self.settle()

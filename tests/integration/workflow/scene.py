@@ -175,7 +175,7 @@ class Scene:
         return entries
 
     async def logged(self, workflow_id: str, *types: type[DomainEvent]) -> list[LogEntry]:
-        """Return what was logged of a run, of some types if any are named."""
+        """Return the log entries of a run, optionally only of some types."""
         names = [kind.__name__ for kind in types]
         entries = [entry for entry in await self.log() if entry.aggregate_id == workflow_id]
         return [entry for entry in entries if not names or entry.type in names]

@@ -31,7 +31,7 @@ def only_informs(kind: type[events.DomainEvent]) -> bool:
 
 
 def releases_everything(moment: Moment) -> None:
-    """Check that the end of a run lets go of its Git and its MCP server, and has what was pending removed."""
+    """Check that an ended run releases its Git and its MCP server, and that pending removals happen."""
     run = moment.after.id
     assert run not in moment.git_users
     assert run not in moment.server_users

@@ -1,4 +1,4 @@
-"""Every event of the catalogue is logged under its name, with its payload, by who publishes it, and only by them."""
+"""Every event of the catalog is logged under its name, with its payload, and only by its publisher."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> No
     assert logged
     for _, entry in logged:
         assert entry.data.keys() >= set(fields)
-        # Only a run of which nothing but the end was left has no Work to go on from, and there is none here.
+        # Only a run without remaining Works has no Work to continue from, and there is none here.
         assert all(entry.data[field] or field in {"addedRefs", "removedRefs"} for field in fields), entry
         decoded = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
         assert type(decoded) is TYPES[row]

@@ -22,7 +22,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
 from tests.patience import PATIENCE_SECONDS
 
-# A number of seconds that a sixth of is added up to exactly; six looks lie in a lease.
+# A sixth of this number of seconds adds up exactly. A lease has six checks.
 SHORT = timedelta(seconds=6 / 128)
 LOOKS = 6
 
@@ -133,11 +133,11 @@ async def test_a_silent_host_of_the_same_name_is_replaced_with_a_warning(scene: 
 
 
 async def nothing(_: int) -> None:
-    """Let everything be as it is."""
+    """Change nothing."""
 
 
 class Looks:
-    """A bus by whose clock a sixth of a lease passes with each look, and behind whose looks something is done."""
+    """A bus whose clock advances by a sixth of a lease with each check, and which calls a function after each check."""
 
     def __init__(self, bus: Any, behind: Callable[[int], Awaitable[Any]] = nothing) -> None:
         self.clock = Clock()

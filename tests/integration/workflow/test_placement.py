@@ -1,4 +1,4 @@
-"""Hosts come, are lost and come back; their runs go on where they safely can, and a lost host is not listened to."""
+"""Hosts register, are lost and return. Their runs continue where it is safe, and answers of a lost host are ignored."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def hosts(scene: Scene) -> dict[str, Host]:
 
 
 async def lose(scene: Scene, host: Host) -> None:
-    """Let the lease of a host be over, and the engine look."""
+    """Expire the lease of a host, and let the engine check."""
     assert await renew_host(scene.bus, host, 0, OVER)
     assert [lost.id for lost in await mark_lost_hosts(scene.bus, LivenessMonitor())] == [host.id]
     await scene.settle()

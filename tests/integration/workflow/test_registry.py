@@ -160,7 +160,7 @@ async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look
 
 
 async def leave_in_deletion(scene: Scene, git_id: str) -> None:
-    """Do what a deletion has done when its process dies after the first of its transactions."""
+    """Leave a deletion as it is when its process dies after the first transaction."""
     async with scene.bus.transaction() as transaction:
         record, found = await load_resource(transaction, Git, git_id)
         await save_resource(transaction, found.mark_deleting("git", "delete"), record)

@@ -1,4 +1,4 @@
-"""How the runs of lost hosts are moved: no more than fit, none that is well, and none twice."""
+"""How the runs of lost hosts are moved: no more than the slots, no healthy run, and none twice."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -99,7 +99,7 @@ async def test_a_host_owns_its_runs_only_until_they_end(scene: Scene) -> None:
 
 
 async def put_copies(scene: Scene, run: str, count: int, **changes: object) -> None:
-    """Store copies of a run at rest, in front of it in the order of ids."""
+    """Store copies of a stopped run, with smaller ids."""
     record = await stored(scene, run)
     async with scene.bus.transaction() as transaction:
         for number in range(count):

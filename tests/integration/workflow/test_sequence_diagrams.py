@@ -94,7 +94,7 @@ def test_arrow_3_1_complete_task_to_send_query__the_next_task(history: History) 
 
 
 def test_arrow_3_1_complete_task_to_checkpoint_service__work_completed(history: History) -> None:
-    # The checks of a Work stand between its last Task and its completion.
+    # The checks of a Work run between its last Task and its completion.
     assert history.all("QueryResponded", DONE)[1].command(commands.VerifyWork).work_id.endswith("-w1")
     moment = history.first("WorkVerified", DONE)
     assert moment.names == ["WorkVerified", "WorkStatusChanged", "WorkCompleted"]
@@ -230,7 +230,7 @@ def test_arrow_3_3_agent_error_handler_to_workflow__workflow_failed_and_can_be_r
 def test_arrow_3_4_client_to_pause_workflow(history: History) -> None:
     moment = history.first("pause", "resumed")
     assert moment.data("WorkflowStopRequested")["wanted"] == "PAUSE"
-    # It rests when its host confirms that nothing runs.
+    # It is paused when its host confirms that nothing runs.
     assert moment.after.status is WorkflowStatus.RUNNING
 
 

@@ -1,4 +1,4 @@
-"""What people ask of runs, through the bus: done in one transaction, or refused with what is allowed instead."""
+"""The operations of people on runs: each is one transaction, or is refused with the allowed operations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -189,7 +189,7 @@ async def test_a_missing_item_is_not_found(scene: Scene) -> None:
 
 
 async def refused(scene: Scene, run: str, *names: str) -> None:
-    """Check that these use cases are refused with what is allowed, and that a refusal changes nothing."""
+    """Check that these use cases are refused with the allowed operations, and that a refusal changes nothing."""
     before, logged = await scene.show(run), len(await scene.log())
     for name in names:
         with pytest.raises(IllegalTransition, match=f"workflow {run} is {before.status}: cannot {name} it") as error:
@@ -325,7 +325,7 @@ async def test_five_who_cancel_a_run_that_has_not_begun_end_it_once(scene: Scene
 
 
 async def fall_due(scene: Scene, run: str) -> timedelta:
-    """Let it be time to release the checkouts of a run; return how long that would have taken."""
+    """Make the release of a run's checkouts due now, and return how long that would have taken."""
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record

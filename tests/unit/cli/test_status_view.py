@@ -1,4 +1,4 @@
-"""How the court stands, as people read it."""
+"""The status of the court, as people read it."""
 
 from datetime import UTC, datetime
 

@@ -9,7 +9,7 @@ TURN = "wf-1-w1-t1#1"
 
 
 def shown(*entries: TranscriptEntry) -> list[str]:
-    """Return what a person reads, without the times."""
+    """Return the shown lines without the times."""
     return [line.plain[9:].rstrip() for line in TranscriptView().lines(entries)]
 
 

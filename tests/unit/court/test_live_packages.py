@@ -1,4 +1,4 @@
-"""Generals come, change and go while the court is at work."""
+"""Generals come, change and go while the court is running."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How the court stands, as Prometheus reads it."""
+"""The status of the court, as Prometheus reads it."""
 
 from datetime import UTC, datetime
 from math import isnan

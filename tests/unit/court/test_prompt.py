@@ -190,7 +190,7 @@ def test_no_value_can_begin_a_line_with_a_fence(asked: list[str], a: str, b: str
     text = "Begin.\n" + joined.join(f"{{{{ {each} }}}}" for each in asked) + "\nEnd."
     shown = render(text, context(a=a, b=b))
     assert not any(line.lstrip().startswith(("```", "~~~", "#")) for line in shown.splitlines())
-    # Also for those who know no other end of a line.
+    # Also for programs that know no other line ending.
     assert not any(line.startswith("```") for line in shown.split("\n"))
     assert shown.startswith("Begin.\n")
     assert shown.endswith("\nEnd.")

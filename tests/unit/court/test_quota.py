@@ -1,4 +1,4 @@
-"""A quota is never exceeded by those who ask, and never negative."""
+"""A quota is never exceeded by requests, and never negative."""
 
 from decimal import Decimal
 

@@ -53,7 +53,7 @@ def in_turn(
 
 
 async def call_tool(tools: HostTools, tool: str, **arguments: Any) -> str:
-    """Let the agent say something that is understood."""
+    """Call a tool as the agent, successfully."""
     reply = await tools.call(tool, arguments)
     assert not reply.is_error, reply.text
     return reply.text

@@ -201,7 +201,7 @@ SAME = "until rm go; do sleep 0.01; done 2>/dev/null"
 
 
 def circling(times: int, *more: dict[str, object]) -> str:
-    """Return a script that does the same again and again, each time once it may go on."""
+    """Return a script that repeats one step, and waits before each repetition."""
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 

@@ -37,7 +37,7 @@ EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS
 
 
 class FakeSensor(Sensor):
-    """A machine that uses what the test says."""
+    """A sensor whose values a test sets."""
 
     def __init__(self, name: str = "here") -> None:
         self.name = name

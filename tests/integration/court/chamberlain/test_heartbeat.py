@@ -36,7 +36,7 @@ def sign_of(directory: Path) -> float:
 
 
 def until(ready: Callable[[], bool]) -> None:
-    """Wait, and let no loop run meanwhile."""
+    """Wait while the event loop is blocked."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
         assert time.monotonic() < deadline, "what was waited for did not happen"
@@ -44,7 +44,7 @@ def until(ready: Callable[[], bool]) -> None:
 
 
 def stays_silent(directory: Path) -> bool:
-    """Tell whether no sign follows for many times as long as between two."""
+    """Return whether no heartbeat follows for many times the usual interval."""
     last = sign_of(directory)
     time.sleep(OFTEN.total_seconds() * 10)
     return sign_of(directory) == last
@@ -97,7 +97,7 @@ async def test_a_role_that_ends_takes_its_sign_along(tmp_path: Path) -> None:
 
 
 class Noting(HeartbeatWriter):
-    """Signs that are noted here too, for who cannot ask the store just now."""
+    """A heartbeat writer that also records heartbeats here, for a test that cannot read the store."""
 
     def __init__(self, signs: HeartbeatWriter, given: list[datetime]) -> None:
         self._signs = signs

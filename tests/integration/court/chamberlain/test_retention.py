@@ -1,4 +1,4 @@
-"""Every row of the table of lifetimes: it is there just before its time is over, and gone just after.
+"""Every row of the retention table: the item exists just before its time limit, and is gone just after.
 
 Files are judged by the clock that the test moves, a second before and after. Records and dedup keys are judged by the
 clock of their store, so they are made older, and one that shall stay has a minute left in which the test must end.
@@ -23,7 +23,7 @@ from kingdom.court.sessions import SoldierSession, add_session
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.ageing import age_key, age_record
+from tests.integration.court.chamberlain.aging import age_key, age_record
 from tests.integration.court.chamberlain.scene import (
     EVERY_KIND,
     START,
@@ -76,7 +76,7 @@ OPEN = [
     assignment("task-3", AssignmentStatus.NEEDS_HUMAN),
     message("msg-1", "pending"),
 ]
-# Where a file lies, and how long it stays.
+# The path of a file, and how long it stays.
 FILES = [
     ("state/prompts/task-1.md", 3),
     ("state/results/task-1-soldier-id", 7),
@@ -220,7 +220,7 @@ async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUn
         for days in (7, 8):
             write(directory, f"logs/events-{today - days * DAY:%Y%m%d}.log", datetime.now(UTC))
         await retained(backend, directory)
-        # Midnight may have passed meanwhile.
+        # Midnight may have passed in the meantime.
         if today == datetime.now(UTC).date():
             break
     left = [path.name for path in (directory / "logs").glob("events-*.log")]

@@ -36,7 +36,7 @@ def money(spent: str, day: str) -> Record:
 
 
 async def make_rounds(scene: ChamberlainScene, chamberlain: Chamberlain, *, seconds: int) -> None:
-    """Let rounds follow each other for so long."""
+    """Run rounds for this long."""
     end = scene.now + timedelta(seconds=seconds)
     while scene.now < end:
         await chamberlain.run_round()

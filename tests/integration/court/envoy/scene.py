@@ -1,4 +1,4 @@
-"""An Envoy at work on a real bus and on the Slack stand-in; what the other roles would say, the test says."""
+"""An Envoy running on a real bus and on the Slack stand-in; the test acts for the other roles."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -158,7 +158,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first post; its lease ends then."""
+        """Run a worker in its own process that is killed before or after its first post; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
         child = await warm.start("tests.integration.court.envoy.child", *arguments)
         try:
@@ -188,7 +188,7 @@ class Scene:
         return await self.send_message(MessageType.THREAD_UPDATE, content, task_id=TASK, **more)
 
     async def assignment(self, status: AssignmentStatus = AssignmentStatus.IN_PROGRESS, event_id: str = EVENT) -> None:
-        """Have an assignment at work."""
+        """Store an assignment that is in progress."""
         assignment = Assignment(
             id=TASK,
             event_id=event_id,
@@ -265,7 +265,7 @@ class Scene:
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def wait_for_events(self, count: int = 1) -> list[ExternalEvent]:
-        """Wait until so many events arrived, and all are acknowledged to Slack."""
+        """Wait until this many events arrived, and all are acknowledged to Slack."""
 
         async def came() -> bool:
             return len(await self.events()) >= count

@@ -1,4 +1,4 @@
-"""`kingdom inbox` and `kingdom answer`: people at a terminal, each command a process of its own."""
+"""`kingdom inbox` and `kingdom answer`: people at a terminal, each command its own process."""
 
 import asyncio
 from pathlib import Path

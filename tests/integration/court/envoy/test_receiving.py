@@ -30,7 +30,7 @@ async def ephemerals(scene: Scene, count: int) -> list[dict[str, Any]]:
 
 
 async def looks_ended(scene: Scene, ts: str) -> dict[str, Any]:
-    """Wait until a question has no buttons any more, and return it."""
+    """Wait until a question has no buttons, and return it."""
 
     async def has_no_buttons() -> bool:
         [message] = [each for each in await scene.app_messages() if each["ts"] == ts]

@@ -1,4 +1,4 @@
-"""Questions that wait: people are reminded and warned once, and what is over is cleared away."""
+"""Questions that wait: people are reminded and warned once, and closed questions are cleaned up."""
 
 from datetime import timedelta
 

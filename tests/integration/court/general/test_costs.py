@@ -1,4 +1,4 @@
-"""Money in the court: what is set aside bounds a run, people grant more, and the ledger has every cent."""
+"""Money in the court: the reserve bounds a run, people grant more, and the ledger has every cent."""
 
 from decimal import Decimal
 from typing import Any
@@ -31,7 +31,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 
 
 async def until_booked(court: CourtScene, usd: str) -> None:
-    """Wait until bills, the money of the day and the runs agree on what was spent."""
+    """Wait until the bills, the daily budget and the runs show the same cost."""
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:

@@ -32,7 +32,7 @@ def reading(*steps: dict[str, Any]) -> WorkDefinition:
 
 
 async def ends(court: CourtScene, **payload: Any) -> Assignment:
-    """Let something happen, and return its assignment when it has ended."""
+    """Send an event, and return its assignment when it has ended."""
     event = await court.until_event(await court.send_event(**payload), EventStatus.COMPLETED)
     (assignment,) = [each for each in await court.assignments() if each.id == event.routes[0].assignment_id]
     return assignment
@@ -45,7 +45,7 @@ async def prompt_of(court: CourtScene, **payload: Any) -> str:
 
 
 async def reports_about(court: CourtScene, summary: str, **payload: Any) -> Assignment:
-    """Let an agent report something about what happens."""
+    """Let an agent report a result for an event."""
     court.has(work("do", reports(status="success", summary=summary, details={"tests": 3})), result_people=["anna"])
     return await ends(court, **payload)
 

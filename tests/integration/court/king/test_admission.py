@@ -1,4 +1,4 @@
-"""Who is admitted when: slots, money, health; and who waits for what."""
+"""When events are admitted: slots, money, health; and what the others wait for."""
 
 from dataclasses import replace
 from datetime import timedelta

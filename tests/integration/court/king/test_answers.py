@@ -1,4 +1,4 @@
-"""The answer of a person lets an assignment go on, once."""
+"""The answer of a person continues an assignment, once."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ def reply(number: int, task_id: str, text: str = "yes", user: str = "anna", **mo
 
 
 async def asking(scene: Scene, **more: object) -> str:
-    """Let the first event ask; return its assignment."""
+    """Let the assignment of the first event ask a question, and return it."""
     await scene.send(make_event(1))
     task = await scene.task_of("evt-github-1")
     await scene.ask(task, **more)

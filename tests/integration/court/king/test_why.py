@@ -1,4 +1,4 @@
-"""An event explains itself: who gets it, what holds it, what became of it; and other rules can be tried on it."""
+"""The explanation of an event: its General, what holds it, and its outcome; other rules can be tried on it."""
 
 from datetime import timedelta
 

@@ -108,7 +108,7 @@ def jira_effect(url: str) -> JiraPetitions:
 
 
 class Scene:
-    """One store, the stand-ins, and what agents ask for."""
+    """One store, the stand-ins, and petitions of agents."""
 
     def __init__(self, backend: BackendUnderTest, bus: Bus, github: RunningServer, jira: RunningServer) -> None:
         self.backend = backend
@@ -129,7 +129,7 @@ class Scene:
         name: str = "",
         unused_systems: Collection[str] = (),
     ) -> Petition:
-        """Let an agent ask for something."""
+        """Make a petition as an agent."""
         async with self.bus.transaction() as transaction:
             return await handle_petition(
                 transaction,
@@ -155,7 +155,7 @@ class Scene:
         return await self.ask("github.comment", {"body": text}, **more)
 
     async def defer(self, run: Workflow = RUN) -> None:
-        """Let the General go on with what waits."""
+        """Let the General check the waiting petitions."""
         async with self.bus.transaction() as transaction:
             await grant_waiting_petitions(transaction, ROOT, run)
 
@@ -215,7 +215,7 @@ class Scene:
         return situation.type, situation.partition_key or ""
 
     async def log(self, count: int) -> list[LogEntry]:
-        """Return what was logged of petitions, once it is so much; an entry can be read a little after its commit."""
+        """Wait for this many log entries of petitions, and return them. An entry is readable shortly after its commit."""
 
         async def read() -> list[LogEntry]:
             entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
@@ -225,7 +225,7 @@ class Scene:
         return await eventually(read, f"{count} entries can be read")
 
     async def waiting(self) -> list[Situation]:
-        """Return what is still to be performed."""
+        """Return the petitions that are not performed yet."""
         rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
@@ -284,7 +284,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first call; its lease ends then."""
+        """Run a worker in its own process that is killed before or after its first call; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
         child = await warm.start("tests.integration.court.petitions.child", *arguments)
         try:

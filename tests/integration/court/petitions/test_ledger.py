@@ -41,9 +41,9 @@ async def run(scene: Scene) -> Run:
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)
-    run.hear(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
+    run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
     run.fail(commands.SendQuery)
     run.finish()
     async with scene.performing():
@@ -140,7 +140,7 @@ async def test_events_after_a_rollback_stay_marked_until_they_are_requested_agai
     first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, True)
     assert (await types(terminal, "petition", "list", "wf-1")).out.count("git cannot undo it") == 1
-    run.hear(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
+    run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
     await store(scene, run)
     again = await scene.comment("I have finished.", run=run.workflow, root=assignment(id=TASK), name="p3")
     assert again.state is PetitionState.PERFORMED

@@ -1,4 +1,4 @@
-"""The petitions of one assignment leave the house in their order, and their agents know what was decided."""
+"""The petitions of one assignment are performed in order, and their agents learn the decisions."""
 
 from datetime import timedelta
 
@@ -28,11 +28,11 @@ def hours(hours: float, *kinds: str) -> GeneralPolicy:
 
 @pytest.fixture
 async def run(scene: Scene) -> Run:
-    """A run whose first agent is at work."""
+    """A run whose first agent is running."""
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     return run
 
 

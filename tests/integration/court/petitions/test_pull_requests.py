@@ -26,7 +26,7 @@ async def run(scene: Scene) -> Run:
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)
     commits_become(run, COMMIT)
     return run

@@ -31,7 +31,7 @@ async def knows_the_repository(scene: Scene, repo: str = REPO) -> None:
 
 async def asks_for_a_pull_request(scene: Scene, run: Run) -> Petition:
     """Let the first agent ask in the middle of its work."""
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     return await scene.ask("github.pull_request", {**TITLE, "head": "main"}, run=run.workflow, name="p1")
 
 

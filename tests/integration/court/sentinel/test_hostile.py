@@ -1,4 +1,4 @@
-"""Hostile inputs of every class: nothing is believed, nothing crashes, and what is genuine is received meanwhile."""
+"""Hostile inputs of every class: none is trusted, none crashes the Sentinel, and genuine events are received."""
 
 import pytest
 

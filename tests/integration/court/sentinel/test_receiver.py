@@ -161,13 +161,13 @@ async def test_a_receiver_without_a_secret_does_not_start(watch: Watch) -> None:
 
 
 class Strangers:
-    """Connections of strangers who say something and then hold on."""
+    """Connections of strangers that send something and stay open."""
 
     def __init__(self) -> None:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, receiver: WebhookReceiver, words: bytes = b"") -> asyncio.StreamReader:
-        """Connect, and return what is answered."""
+        """Connect, and return the response."""
         address = urlsplit(receiver.url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(words)

@@ -1,4 +1,4 @@
-"""A Sentinel at work: it watches until it is stopped, and goes on after trouble."""
+"""A Sentinel running: it watches until it is stopped, and continues after trouble."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

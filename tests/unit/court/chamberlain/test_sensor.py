@@ -1,4 +1,4 @@
-"""Processor pressure: what the kernel says of the last two minutes, or how many processes wait for a core."""
+"""Processor pressure: the pressure of the last two minutes according to the kernel, or the load average."""
 
 from pathlib import Path
 

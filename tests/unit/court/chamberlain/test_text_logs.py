@@ -1,4 +1,4 @@
-"""Logs for people: lines stay whole however many write, also while the file is put aside."""
+"""Logs for people: lines stay complete with many writers and during a rotation."""
 
 import re
 import subprocess
@@ -111,7 +111,7 @@ def test_no_line_is_lost_or_incomplete_while_many_write_and_the_file_is_rotated(
         while kept < ROTATIONS and time.monotonic() < deadline:
             if rotate(path, 20_000) is not None:
                 kept += 1
-                # A file that was put aside is kept until everybody is done: a late line may still go there.
+                # A rotated file is kept until all writers are done, because a late line may still go there.
                 path.with_name("system.log.old").rename(path.with_name(f"kept-{kept}"))
             time.sleep(0.001)
     finally:

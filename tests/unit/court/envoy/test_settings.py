@@ -37,7 +37,7 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], words: 
 
 
 def test_without_its_client_slack_says_what_to_install() -> None:
-    # In a process of its own, where it was never imported.
+    # In its own process, where it was never imported.
     program = """
 import sys
 sys.modules["slack_sdk"] = None

@@ -1,4 +1,4 @@
-"""Who approves a petition has seen all that it does."""
+"""A person who approves a petition has seen its whole content."""
 
 from datetime import UTC, datetime
 from typing import Any

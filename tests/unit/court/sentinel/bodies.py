@@ -1,4 +1,4 @@
-"""Notifications and webhooks as GitHub writes them, cut down to what is read."""
+"""Notifications and webhooks of GitHub, with only the fields that the Sentinel reads."""
 
 from typing import Any
 

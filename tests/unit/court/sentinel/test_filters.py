@@ -1,4 +1,4 @@
-"""What is ours: by repository, by reason, by who did it, and never what we did ourselves."""
+"""Which activities concern us: by repository, by reason and by author, but never our own."""
 
 from datetime import UTC, datetime
 from typing import Any

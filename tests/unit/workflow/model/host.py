@@ -37,27 +37,27 @@ def fail(command: commands.HostCommand, error: str = "broken") -> answers.HostAn
 
 
 def ask(command: commands.SendQuery, question: str = "which one?", *choices: str) -> answers.AgentAsked:
-    """Return what a host says whose agent ends its turn with a question."""
+    """Return the answer of a host whose agent asks a question."""
     return answer_to(command, answers.AgentAsked, question=question, choices=choices, cost_usd=0.25)
 
 
 def spent(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.AgentSpent:
-    """Return what a host says of a turn that was cut off."""
+    """Return the answer of a host about a turn that was cut off."""
     return answer_to(command, answers.AgentSpent, cost_usd=cost_usd)
 
 
 def throttled(command: commands.SendQuery | commands.GenerateReport, until: datetime) -> answers.HostAnswer:
-    """Return what a host says whose vendor lets the agent do nothing until a time."""
+    """Return the answer of a host whose vendor has a usage limit until a time."""
     return answer_to(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
 
 
 def broke(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
-    """Return what a host says of a turn that ended because it had cost what it may."""
+    """Return the answer of a host about a turn that reached its budget."""
     return answer_to(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
 
 
 def looping(command: commands.SendQuery) -> answers.QueryFailed:
-    """Return what a host says whose agent goes in circles."""
+    """Return the answer of a host whose agent loops."""
     return answer_to(
         command, answers.QueryFailed, error="the agent ran `ls` 8 times in a row", looping=True, cost_usd=0.25
     )
@@ -66,7 +66,7 @@ def looping(command: commands.SendQuery) -> answers.QueryFailed:
 def petition(
     command: commands.SendQuery | commands.GenerateReport, petition_id: str = "petition-1"
 ) -> answers.AgentPetitioned:
-    """Return what a host says whose agent requests an output."""
+    """Return the answer of a host whose agent makes a petition."""
     body = {"pull_request": 7, "text": "done"}
     return answer_to(command, answers.AgentPetitioned, petition_id=petition_id, kind="github.comment", body=body)
 

@@ -113,7 +113,7 @@ class Run:
         return self.receive(fail(self.take(kind)))
 
     def until(self, kind: type[commands.HostCommand], work_index: int | None = None) -> Any:
-        """Succeed with everything until such a command is open, of a certain Work if one is given."""
+        """Answer commands with success until a command of this kind is open, for the given Work if any."""
         for _ in range(200):
             for command in self.open:
                 if isinstance(command, kind) and (

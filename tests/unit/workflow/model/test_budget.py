@@ -1,4 +1,4 @@
-"""A run may cost so much: then it asks for more or fails, and a grant lets the same session go on."""
+"""The budget of a run: at the limit it asks for more or fails, and a grant continues the same session."""
 
 import pytest
 

@@ -56,7 +56,7 @@ WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
 # What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
-# commit, whether it was time or money that ran out, or the agent can go on later; and what it cost.
+# commit, whether it was time or money that ran out, or the agent can continue later; and what it cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
     "CheckpointCreated": {"commits"},

@@ -1,4 +1,4 @@
-"""What may be asked of a run in which state; everything else is refused with the state and what is allowed."""
+"""The allowed operations of each state. Others are refused with the state and the allowed ones."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

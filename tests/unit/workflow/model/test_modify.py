@@ -1,4 +1,4 @@
-"""What has not started can be changed; what has started stays as it is."""
+"""Unstarted parts of a run can be changed, and started ones cannot."""
 
 import msgspec
 import pytest
@@ -32,7 +32,7 @@ def changed(run: Run, index: int, definition: WorkDefinition) -> Modification:
 
 
 def paused() -> Run:
-    """Return a run that rests between the two tasks of its first Work."""
+    """Return a run that is paused between the two tasks of its first Work."""
     run = running()
     run.do(pause)
     run.succeed(commands.SendQuery)

@@ -1,4 +1,4 @@
-"""A run belongs to one host at a time; when its host is lost it goes on elsewhere from what is safe."""
+"""A run belongs to one host at a time. If its host is lost, it continues elsewhere from its checkpoint or base."""
 
 import pytest
 
@@ -153,7 +153,7 @@ def test_a_release_is_repeated_on_the_same_host_and_needless_on_another() -> Non
 
 
 def lose_host(run: Run, times: int = 1) -> None:
-    """Let the host begin anew whenever the next query is with its agent."""
+    """Restart the host at each query."""
     for _ in range(times):
         run.until(commands.SendQuery)
         run.open.clear()

@@ -36,7 +36,7 @@ def test_random_operations_contradict_nothing_and_every_run_can_still_be_complet
 
 
 def _rare() -> None:
-    """Take ways that random walks hardly find: before a checkout is there it is not wanted, or its host restarts."""
+    """Take paths that random walks rarely find: a checkout is removed, or its host restarts, before it exists."""
     run = WatchedRun()
     run.do(start)
     run.succeed(commands.PrepareResources)

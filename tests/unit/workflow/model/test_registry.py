@@ -1,4 +1,4 @@
-"""Templates, repositories and MCP servers: what runs are made from, and who uses them."""
+"""Templates, repositories and MCP servers: the resources of runs, and their users."""
 
 import json
 from datetime import timedelta

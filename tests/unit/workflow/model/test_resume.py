@@ -1,4 +1,4 @@
-"""Going on after a rest: after a checkpoint, from base, or in the same session."""
+"""Resuming a run: after a checkpoint, from base, or in the same session."""
 
 import pytest
 

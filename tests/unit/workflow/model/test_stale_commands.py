@@ -142,7 +142,7 @@ def test_a_lookup_of_a_query_is_distinguished_from_the_query() -> None:
 
 
 class Watched:
-    """A walk with all that it ever commanded, and what was found of it after each of its moments."""
+    """A walk with all its commands, and its findings after each step."""
 
     def __init__(self, seed: int) -> None:
         self.walk = Walk(random.Random(seed).choice)
@@ -164,7 +164,7 @@ class Watched:
 
 
 def is_heard(run: Run, command: commands.HostCommand) -> bool:
-    """Tell whether the run takes any answer to a command."""
+    """Return whether the run accepts any answer to a command."""
     fork = run.fork()
     received: list[bool] = []
     for answer in succeed(command):

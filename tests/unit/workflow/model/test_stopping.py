@@ -1,4 +1,4 @@
-"""Pause, cancel and gates: what is wanted becomes true when the host confirms that nothing runs."""
+"""Pause, cancel and gates: a request takes effect when the host confirms that nothing runs."""
 
 import pytest
 

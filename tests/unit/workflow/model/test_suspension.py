@@ -1,4 +1,4 @@
-"""A run waits for its vendor and goes on by itself; one whose agent goes in circles asks a person, once."""
+"""A run waits for its vendor and continues by itself; one whose agent loops asks a person, once."""
 
 from datetime import timedelta
 
@@ -61,7 +61,7 @@ def test_a_report_can_be_parked_too() -> None:
 
 
 def parked_again(run: Run, times: int) -> None:
-    """Let a parked run go on and be parked again."""
+    """Continue a parked run until it is parked again."""
     for _ in range(times):
         assert (run.status(), run.workflow.parked_until, run.workflow.question) == (
             WorkflowStatus.AWAITING,
@@ -113,7 +113,7 @@ def test_a_parked_run_that_is_cancelled_waits_for_nothing() -> None:
 
 
 def in_circles() -> Run:
-    """Return a run that asks about an agent that goes in circles."""
+    """Return a run that asks about an agent that loops."""
     run, sent = queried()
     run.receive(looping(sent))
     run.succeed(commands.StopAgent)

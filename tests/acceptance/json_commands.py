@@ -34,12 +34,12 @@ class Shaped:
         """Return the document of a line that a command printed."""
         document = json.loads(line)
         self._validators[name].validate(document)
-        # The schema does not know what a moment looks like; the type does.
+        # The schema has no format for times, but the type has.
         msgspec.json.decode(line, type=self._answers[name].document)
         return document
 
     def is_one(self, name: str) -> bool:
-        """Tell whether a command prints one line, not any number of them."""
+        """Return whether a command prints one line, not any number of them."""
         return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
@@ -63,7 +63,7 @@ class JsonCommands:
         return self.read(name, out.splitlines())
 
     def end(self, name: str, running: Running) -> None:
-        """End a command that runs elsewhere, and look at all that it logged."""
+        """End a running command, and check all its log lines."""
         running.process.terminate()
         assert running.ends() == 0
         self.read(name, [json.dumps(line) for line in running.logged()])
