@@ -4,7 +4,7 @@ from typing import Any
 import psycopg
 
 from kingdom.cli.reference.shapes import every_shape
-from tests.acceptance.desk import Shaped
+from tests.acceptance.json_commands import Shaped
 from tests.acceptance.terminal import Terminal
 
 

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import ValidationError  # type: ignore[import-untyped]
 
 from kingdom.cli.reference.shapes import every_shape, schemas
-from tests.acceptance.desk import COMMANDS, Shaped
+from tests.acceptance.json_commands import COMMANDS, Shaped
 
 KNOWN = every_shape()
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "json-schemas.json"

@@ -20,7 +20,7 @@ import pytest
 
 from kingdom.cli.reference.shapes import every_shape
 from tests.acceptance.corner import Corner
-from tests.acceptance.desk import Shaped
+from tests.acceptance.json_commands import Shaped
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]

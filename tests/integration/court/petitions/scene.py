@@ -215,7 +215,7 @@ class Scene:
         return situation.type, situation.partition_key or ""
 
     async def log(self, count: int) -> list[LogEntry]:
-        """Wait for this many log entries of petitions, and return them. An entry is readable shortly after its commit."""
+        """Wait for this many log entries of petitions, and return them. An entry is readable soon after its commit."""
 
         async def read() -> list[LogEntry]:
             entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
