@@ -1,4 +1,4 @@
-"""A desk: commands run in this process with --json, and every line they print is held against what they declare."""
+"""Runs commands in this process with --json, and checks each printed line against the declaration of its command."""
 
 import contextlib
 import io

@@ -103,7 +103,7 @@ def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(type
     assert f"kingdom answer {TASK} TEXT" in asked.err
 
 
-def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
+def test_sending_the_same_event_twice_is_no_failure(types: Typist) -> None:
     first = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)
@@ -128,7 +128,7 @@ def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(typ
 
 
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
-def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
+def test_an_invalid_event_id_is_refused_with_a_valid_one(types: Typist, wrong: str) -> None:
     done = types("send", "--type", "demo.hello", "--id", wrong)
     assert (done.code, done.out) == (1, "")
     assert f"{wrong!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-" in done.err
@@ -137,7 +137,7 @@ def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typ
 @pytest.mark.parametrize(
     ("named", "meant"), [("last", LATER), ("001", TASK), ("20260208", LATER), ("task-20260207", TASK), (TASK, TASK)]
 )
-def test_a_question_is_named_by_any_part_that_is_the_only_one(
+def test_a_question_is_found_by_any_unique_part_of_its_id(
     types: Typist, tmp_path: Path, named: str, meant: str
 ) -> None:
     asking(tmp_path, TASK, LATER)

@@ -46,7 +46,7 @@ def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() ->
 
 
 @pytest.mark.benches
-def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "court.json"
     done = bench(*SHORT, "--backend", "files", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: files: system calls of an event, growth: " in done.stderr

@@ -284,11 +284,11 @@ def test_each_turn_costs_the_amount_that_it_reported_last(tmp_path: Path) -> Non
     assert read_transcript_cost(tmp_path) == pytest.approx(0.03)
 
 
-def test_a_killed_agent_may_not_cost_the_placement_of_its_run() -> None:
+def test_a_killed_agent_must_not_change_the_placement_of_its_run() -> None:
     assert judge(REFERENCE, RECOVERED, AT_AGENT) != []
 
 
-def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
+def test_a_leftover_process_is_found(tmp_path: Path) -> None:
     left = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
     try:
         assert processes_of(tmp_path).keys() == {left.pid}
@@ -302,7 +302,7 @@ def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
     "name",
     ["repositories/app.git/config.lock", "repositories/app.git/refs/heads/a.lock", "runs/wf/trees/.t/git/index.lock"],
 )
-def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> None:
+def test_a_leftover_lock_file_of_git_is_found(stage: Stage, name: str) -> None:
     assert list(locks_of(stage)) == []
     lock = stage.host_directory / name
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["host.lock", "repositories/app.lock"])
-def test_a_lock_that_is_held_is_found(stage: Stage, name: str) -> None:
+def test_a_held_lock_is_found(stage: Stage, name: str) -> None:
     with (stage.host_directory / name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert len(list(locks_of(stage))) == 1

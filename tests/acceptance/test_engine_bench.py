@@ -25,7 +25,7 @@ def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
 
 
 @pytest.mark.benches
-def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_an_engine_that_scans_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "engine.json"
     done = bench(*SHORT, "--only", "counts", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: buffers per Task, growth: " in done.stderr

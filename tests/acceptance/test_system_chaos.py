@@ -93,7 +93,7 @@ def test_the_judge_finds_a_process_that_was_left() -> None:
 
 
 @pytest.mark.benches
-def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_court_that_is_killed_everywhere_performs_each_action_once(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "12", "--events", "4", "--drain", "200"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert code == 0, figures

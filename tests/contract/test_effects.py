@@ -224,7 +224,7 @@ async def test_a_call_that_failed_without_an_answer_is_looked_up_first(scene: Sc
     assert await ledger_state(scene) == "ACKED"
 
 
-async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_call_cancelled_from_inside_is_unknown_and_counts(scene: Scene, book: Path) -> None:
     asked = 0
 
     class Cancelled(Payment):
@@ -245,7 +245,7 @@ async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(
     assert await ledger_state(scene) == "UNKNOWN"
 
 
-async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_lookup_cancelled_from_inside_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
     looks = 0
 
     class Cancelled(Payment):

@@ -60,7 +60,7 @@ async def test_a_reader_continues_from_its_cursor(scene: Scene) -> None:
     assert LogCursor.parse(str(read[0].cursor)) == read[0].cursor
 
 
-async def test_a_reader_can_ask_for_what_is_about_one_thing(scene: Scene) -> None:
+async def test_a_reader_can_request_the_entries_about_one_subject(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         for name, order in (("one", "a"), ("two", "b"), ("three", "a"), ("four", "")):
             await transaction.append(LogEntry(type=name, actor="test", data={"mentions": "a"}, aggregate_id=order))

@@ -91,7 +91,7 @@ async def test_an_event_that_is_open_dead_or_discarded_is_a_duplicate_too(scene:
     assert await scene.claim("skipping") == []
 
 
-async def test_a_large_batch_is_looked_through_as_well(scene: Scene) -> None:
+async def test_a_large_batch_is_searched_too(scene: Scene) -> None:
     events = [given(ping(number)) for number in range(COPIED)]
     await scene.bus.publish(*events[:3])
     await scene.drain("free")

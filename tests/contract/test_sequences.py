@@ -66,7 +66,7 @@ async def test_beyond_three_digits_there_are_more(scene: Scene) -> None:
     assert numbers[-1] == "task-20261115-1000"
 
 
-async def test_many_who_ask_at_once_get_every_number_once(scene: Scene) -> None:
+async def test_concurrent_requests_get_every_number_once(scene: Scene) -> None:
     async with scene.second() as second:
         taken = await asyncio.gather(*(take(bus) for _ in range(8) for bus in (scene.bus, second)))
     assert sorted(taken) == [f"task-20261115-{number:03d}" for number in range(1, 17)]

@@ -95,7 +95,7 @@ async def test_a_record_read_at_an_older_version_is_a_conflict(scene: Scene) -> 
     assert stored.version == 2
 
 
-async def test_of_two_who_create_a_record_one_gets_a_conflict(scene: Scene) -> None:
+async def test_of_two_concurrent_creations_of_a_record_one_gets_a_conflict(scene: Scene) -> None:
     async def be_late() -> None:
         async with scene.second() as second, second.transaction() as late:
             await late.put(job(1, doc={"by": "late"}))

@@ -146,7 +146,7 @@ async def test_one_throttled_call_holds_back_the_others_of_its_target(dsn: str, 
     assert len(target.seen) == 1
 
 
-async def test_a_closed_gate_leaves_the_ledger_as_it_is(dsn: str, target: HttpTarget) -> None:
+async def test_a_closed_limiter_leaves_the_ledger_unchanged(dsn: str, target: HttpTarget) -> None:
     target.manners, target.retry_after = ["throttle"], "3600"
     async with bus_of(dsn) as bus, calling(bus, target, IDENTIFIER, concurrency=1):
         envelope = call("a")

@@ -253,7 +253,7 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
         await queue.until(claimed, "the mended one is claimed")
 
 
-async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(
+async def test_an_event_whose_file_is_missing_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)

@@ -89,7 +89,7 @@ async def test_a_stream_that_cannot_be_a_directory_cannot_be_paused(realm: Path,
         assert len(await FilesOperations(bus).stats()) == 1
 
 
-async def test_a_follower_whose_file_is_away_for_a_moment_does_not_overtake(realm: Path) -> None:
+async def test_a_follower_whose_file_is_missing_for_a_moment_does_not_overtake(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2))
         _, follower, _ = sorted((realm / "bus/streams/line/pending").iterdir())

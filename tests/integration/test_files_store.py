@@ -63,7 +63,7 @@ async def drain(bus: FilesBus) -> list[int]:
     return numbers
 
 
-async def test_only_its_owner_may_look(realm: Path) -> None:
+async def test_only_its_owner_may_read_a_store(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1), ping(2))
         (first, _) = await bus.claim("free", 2, "worker")
@@ -102,7 +102,7 @@ async def test_a_network_filesystem_is_refused(realm: Path, monkeypatch: pytest.
         await bus.publish(ping())
 
 
-async def test_a_store_that_is_not_there_is_not_made_by_looking(realm: Path) -> None:
+async def test_reading_does_not_create_a_missing_store(realm: Path) -> None:
     with pytest.raises(NotFound, match="there is no store at"):
         async with FilesBus(realm, TOPOLOGY, create=False):
             pass
@@ -171,7 +171,7 @@ async def test_an_incomplete_end_of_the_journal_is_cut_off_and_kept_separately(r
     assert b"half of it" in b"".join(path.read_bytes() for path in (realm / "bus/journal").glob("torn-*"))
 
 
-async def test_one_who_slept_through_whole_segments_looks_at_the_files_again(
+async def test_a_bus_that_missed_whole_segments_reads_the_files_again(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SEGMENT_BYTES", 10_000)
@@ -242,7 +242,7 @@ async def test_a_large_log_is_kept_in_parts(realm: Path, monkeypatch: pytest.Mon
         assert seen == names
 
 
-async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
+async def test_retention_counts_from_the_end_of_an_item(realm: Path) -> None:
     old = time.time() - 8 * DAY.total_seconds()
     async with opened(realm) as bus:
         async with bus.transaction() as transaction:
@@ -272,7 +272,7 @@ async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
     assert (realm / "state/sentinel/seen/evt-1").stat().st_size == 0
 
 
-async def test_an_event_whose_file_stays_away_is_withdrawn_and_the_log_says_so(
+async def test_an_event_whose_file_stays_missing_is_withdrawn_and_logged(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_bus, "_MISSING_SECONDS", -1.0)
@@ -348,7 +348,7 @@ async def test_files_of_editors_and_file_browsers_in_the_store_stop_nothing(real
     assert (realm / "bus/streams/free/done/.DS_Store").exists()
 
 
-async def test_a_kind_that_got_another_name_keeps_its_directories_alone(realm: Path) -> None:
+async def test_a_renamed_kind_does_not_touch_its_old_directories(realm: Path) -> None:
     async with opened(realm):
         pass
     async with FilesBus(realm, TOPOLOGY, [replace(JOBS, name="errand")]) as bus:
@@ -356,7 +356,7 @@ async def test_a_kind_that_got_another_name_keeps_its_directories_alone(realm: P
     assert json.loads((realm / "bus/kinds.json").read_text()) == {"errand": dict(JOBS.directories)}
 
 
-async def test_a_damaged_note_of_the_kinds_is_named(realm: Path) -> None:
+async def test_a_damaged_list_of_kinds_is_reported(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/kinds.json").write_text("{")

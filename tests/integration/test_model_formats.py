@@ -111,7 +111,7 @@ async def test_a_stream_of_messages_names_its_events(session: ClientSession) -> 
     assert json.loads(deltas[1]["partial_json"])["command"] == "ls"
 
 
-async def test_responses_bring_items_and_take_what_the_tools_put_out(session: ClientSession) -> None:
+async def test_responses_return_items_and_accept_tool_results(session: ClientSession) -> None:
     body = body_for(RESPONSES, scripted(*SAY_AND_RUN))
     first = await asked(session, RESPONSES, body)
     message, call = first["output"]

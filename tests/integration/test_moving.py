@@ -331,7 +331,7 @@ async def test_a_store_is_moved_through_pgbouncer(
 
 # Just over two batches: half of them are events, half are records.
 @pytest.mark.parametrize("count", [2_100, pytest.param(100_000, marks=pytest.mark.long)])
-async def test_many_things_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
+async def test_many_items_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
     for start in range(0, count // 2, 1000):
         numbers = range(start, min(start + 1000, count // 2))
         async with old.bus.transaction() as transaction:

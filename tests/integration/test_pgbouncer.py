@@ -176,7 +176,7 @@ async def test_settlements_records_and_the_log_are_one_transaction(pooled: str) 
         assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 1
 
 
-async def test_operators_can_look_and_repair(pooled: str) -> None:
+async def test_operators_can_inspect_and_repair(pooled: str) -> None:
     async with through(pooled) as bus:
         operations = PostgresOperations(bus)
         await bus.publish(*numbered("Step", 2, partition_key="k"))

@@ -105,7 +105,7 @@ async def waiting(bus: PostgresBus) -> list[tuple[str, int]]:
     return [(row["status"], row["attempt_count"]) for row in found]
 
 
-async def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(dsn: str) -> None:
+async def test_stopping_gives_back_unstarted_events_and_waits_for_started_ones(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, LONG) as (worker, task):
         await fill(bus, valve)

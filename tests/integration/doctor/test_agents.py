@@ -34,9 +34,7 @@ async def test_the_scripted_agent_needs_nothing_but_its_sandbox(
 @pytest.mark.parametrize(
     ("agent", "program"), [("codex", "codex-acp"), ("gemini", "gemini"), ("opencode", "opencode"), ("aider", "aider")]
 )
-async def test_the_program_that_the_host_would_start_is_found_where_it_looks_for_it(
-    tmp_path: Path, agent: str, program: str
-) -> None:
+async def test_the_program_is_found_on_the_path_of_the_host(tmp_path: Path, agent: str, program: str) -> None:
     there = write_program(tmp_path / "tools", program, f"echo {program}-cli v1.2.3 '(build 7)'")
     assert await report(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
 

@@ -35,7 +35,7 @@ async def test_a_broken_file_is_reported_and_everything_else_is_checked(tmp_path
     assert "kingdom config check" in found["kingdom.yaml"].fix
 
 
-async def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     report = await look_at("kingdom.yaml", config=tmp_path / "absent.yaml")
     assert (report.status, "does not exist" in report.found) == ("fail", True)
 

@@ -84,7 +84,7 @@ async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.mark.parametrize("profile", EVERY)
-async def test_an_agent_without_a_sandbox_speaks_through_the_gate_as_well(profile: AcpProfile, tmp_path: Path) -> None:
+async def test_an_agent_without_a_sandbox_uses_the_proxy_too(profile: AcpProfile, tmp_path: Path) -> None:
     async with opened(profile, tmp_path, SandboxProfile.OFF) as setup:
         agent = await setup.stage.start(tools=setup.tools)
         result = {"status": "success", "summary": "it is done"}

@@ -185,7 +185,7 @@ async def test_a_line_that_is_not_a_message_is_refused_and_the_server_continues(
     ("wanted", "spoken_version"),
     [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")],
 )
-async def test_the_version_that_a_client_wants_is_spoken_where_it_is_known(wanted: str, spoken_version: str) -> None:
+async def test_the_version_of_a_client_is_used_if_it_is_known(wanted: str, spoken_version: str) -> None:
     (answer,) = await exchange("unix:nowhere", request("initialize", protocolVersion=wanted), answers=1)
     assert answer["result"]["protocolVersion"] == spoken_version
 

@@ -212,7 +212,7 @@ async def test_a_stop_kills_what_runs_longer(stage: Stage, mark: str) -> None:
     assert "SIGKILL" in await agent.wait_for_end()
 
 
-async def test_a_program_that_is_not_there_is_missed_at_the_start(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="no program 'not-there'"):
         await staged(tmp_path, "not-there").start()
 

@@ -20,7 +20,7 @@ OPENING = {"kingdom.soldiers.files.agent_files", "kingdom.soldiers.files.removal
 
 
 @pytest.mark.parametrize("backend", ["files", "postgres"], indirect=True)
-async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: HostScene) -> None:
+async def test_in_a_whole_run_no_other_module_opens_files_of_agents(scene: HostScene) -> None:
     files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "files" / "may-pass"
     (files / APP).mkdir(parents=True)
     (files / APP / ".env").write_text("TOKEN=x\n")

@@ -77,9 +77,7 @@ async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_its_targ
     assert (host / "mine" / "attributes").exists()
 
 
-async def test_an_agent_cannot_lead_a_fetch_elsewhere(
-    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
-) -> None:
+async def test_an_agent_cannot_redirect_a_fetch(trees: RunCheckouts, host: Path, source: Path, tmp_path: Path) -> None:
     await trees.prepare([a_tree(host, source)])
     make_source(tmp_path / "evil", files=1)
     run("config", f"url.{tmp_path}/evil.insteadOf", str(source), cwd=host / "trees" / "tree1")

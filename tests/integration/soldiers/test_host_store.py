@@ -174,7 +174,7 @@ async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scen
 
 
 @LOOKS_OFTEN
-async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_same(scene: HostScene) -> None:
+async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(writes("one", report=False))

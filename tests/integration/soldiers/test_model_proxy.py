@@ -191,7 +191,7 @@ async def raw(proxy: ModelProxy, *head: str, body: bytes = b"") -> bytes:
         },
     ],
 )
-async def test_a_vendor_is_not_sent_to_where_the_agent_wants(
+async def test_an_agent_cannot_redirect_the_requests_to_a_vendor(
     tmp_path: Path, model: Model, document: dict[str, Any]
 ) -> None:
     async with through(tmp_path, model) as client, client.post("/v1/messages", json=document) as answer:

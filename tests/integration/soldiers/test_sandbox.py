@@ -199,7 +199,7 @@ async def test_daemons_end_with_a_program_that_ends_by_itself(work: Path) -> Non
     assert marked(mark) == []
 
 
-async def test_a_program_dies_with_the_one_who_started_it(work: Path) -> None:
+async def test_a_program_dies_with_its_parent(work: Path) -> None:
     mark = uuid4().hex
     child = await asyncio.create_subprocess_exec(
         sys.executable,

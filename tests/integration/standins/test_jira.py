@@ -292,7 +292,7 @@ async def test_too_many_requests_get_a_time_to_retry(site: Site) -> None:
 @pytest.mark.parametrize(
     ("kind", "trouble"), [("lose_answer", aiohttp.ClientConnectionError), ("truncate", aiohttp.ClientPayloadError)]
 )
-async def test_a_comment_whose_answer_is_lost_is_there_once(
+async def test_a_comment_with_a_lost_response_exists_once(
     site: Site, running: RunningServer, kind: str, trouble: type[Exception]
 ) -> None:
     (key,) = await site.tickets(1)

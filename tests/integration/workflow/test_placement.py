@@ -81,7 +81,7 @@ async def test_a_host_that_retires_is_lost_at_once_and_an_earlier_one_cannot_ret
 
 
 @pytest.mark.both_stores
-async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: BackendUnderTest) -> None:
+async def test_a_stopped_host_is_lost_once_with_several_engines(backend: BackendUnderTest) -> None:
     async with opened(backend, engines=2) as scene, opened(backend) as other:
         for number in range(5):
             await register_host(scene.bus, f"host-{number}", 4, OVER)

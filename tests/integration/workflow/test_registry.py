@@ -141,14 +141,14 @@ async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Sc
 
 
 @pytest.mark.both_stores
-async def test_of_two_who_create_the_same_git_at_once_one_is_refused(scene: Scene) -> None:
+async def test_of_two_concurrent_creations_of_a_git_one_is_refused(scene: Scene) -> None:
     both = [registry.create_git(scene.bus, git("same"), actor=actor) for actor in ("anna", "bob")]
     done = await asyncio.gather(*both, return_exceptions=True)
     assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]
 
 
 @pytest.mark.both_stores
-async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look_and_the_commit(scene: Scene) -> None:
+async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_check_and_the_commit(scene: Scene) -> None:
     async def overtaken() -> None:
         async with scene.bus.transaction() as transaction:
             await templates._store_new(transaction, template(), ANNA)

@@ -167,7 +167,7 @@ def test_arrow_3_2_resume_workflow_to_resource_service__rollback_to_base_without
     assert rolled_back[0].data("WorkflowResumed")["fromWorkId"] == rolled_back[0].after.works[0].id
 
 
-def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_go_and_later_reports_are_kept_aside(
+def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_are_removed_and_later_reports_kept(
     history: History,
 ) -> None:
     asked, rolled_back = resumes(history)

@@ -124,7 +124,7 @@ async def test_a_template_from_a_run_has_what_the_run_has_by_now(scene: Scene) -
     assert other == msgspec.structs.replace(made, id="chosen")
 
 
-async def test_no_template_is_made_from_a_run_that_is_not_there(scene: Scene) -> None:
+async def test_no_template_is_made_from_a_missing_run(scene: Scene) -> None:
     with pytest.raises(NotFound, match="there is no workflow 'wf-ghost'"):
         await template_from_workflow(scene.bus, "wf-ghost", "any", actor=ANNA)
     run = await scene.create_run()

@@ -292,7 +292,7 @@ async def test_twenty_runs_that_start_at_once_all_complete(scene: Scene) -> None
 
 
 @pytest.mark.both_stores
-async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
+async def test_five_concurrent_starts_of_a_run_start_it_once(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run(SMALL)
     starts = (lifecycle.start(scene.bus, run, actor=f"person-{number}") for number in range(5))
@@ -304,7 +304,7 @@ async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
 
 
 @pytest.mark.both_stores
-async def test_five_who_cancel_the_same_run_end_it_once(scene: Scene) -> None:
+async def test_five_concurrent_cancels_of_a_run_end_it_once(scene: Scene) -> None:
     run = await running(scene)
     cancels = (lifecycle.cancel(scene.bus, run, actor=f"person-{number}") for number in range(5))
     answered = await asyncio.gather(*cancels)
@@ -316,7 +316,7 @@ async def test_five_who_cancel_the_same_run_end_it_once(scene: Scene) -> None:
         assert len(await scene.logged(run, once)) == 1
 
 
-async def test_five_who_cancel_a_run_that_has_not_begun_end_it_once(scene: Scene) -> None:
+async def test_five_concurrent_cancels_of_an_unstarted_run_end_it_once(scene: Scene) -> None:
     run = await scene.create_run(SMALL)
     cancels = (lifecycle.cancel(scene.bus, run, actor=f"person-{number}") for number in range(5))
     ended = await asyncio.gather(*cancels, return_exceptions=True)

@@ -35,7 +35,7 @@ def test_the_rate_allows_a_burst_and_then_gives_a_time_to_wait() -> None:
     assert limited.try_acquire() is not None
 
 
-def test_those_who_are_refused_get_places_one_after_another() -> None:
+def test_refused_clients_get_places_one_after_another() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=2.0)
     assert limited.try_acquire() is None
@@ -166,7 +166,7 @@ def test_an_open_circuit_uses_up_no_rate() -> None:
     assert both.try_acquire() is None
 
 
-def test_each_target_name_has_one_gate() -> None:
+def test_each_target_name_has_one_limiter() -> None:
     gates = TargetLimiters()
     assert gates.get(Target(name="a")) is gates.get(Target(name="a"))
     assert gates.get(Target(name="a")) is not gates.get(Target(name="b"))

@@ -61,7 +61,9 @@ def test_a_file_without_a_store_uses_the_common_variable_or_the_directory_next_t
     assert settings_of(config="sub/kingdom.yaml").database_url == "file:common"
 
 
-def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_on_the_command_line_takes_precedence_over_any_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
     assert settings_of(database_url=DEFAULT_URL).database_url == DEFAULT_URL
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
@@ -107,7 +109,7 @@ def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: 
     assert found["generals"] == "gen-hello"
 
 
-def test_every_command_looks_into_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_uses_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "kingdom.yaml").write_text("time_zone: UTC\n")
     monkeypatch.setenv("DATABASE_URL", "file:common")
     assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0

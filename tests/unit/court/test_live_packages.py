@@ -80,7 +80,7 @@ def test_files_are_checked_only_now_and_then(generals: Path, monkeypatch: pytest
     assert packages.all() == ()
 
 
-def test_a_look_that_fails_is_never_read_as_no_generals(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_of_the_generals_does_not_count_as_none(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(generals, "gen-pr")
     packages = LivePackages(generals)
     with monkeypatch.context() as patched:

@@ -173,7 +173,7 @@ def test_a_linked_file_is_replaced_and_what_it_led_to_stays(tmp_path: Path) -> N
     assert (tmp_path / "memory" / "elsewhere.md").read_text() == "- old\n- new [patterns of no repository]\n"
 
 
-def test_many_who_learn_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_memory_updates_lose_nothing(tmp_path: Path) -> None:
     def learn(who: int) -> None:
         for number in range(10):
             apply_memory_updates(tmp_path, [f"{who}.{number}"])

@@ -80,7 +80,7 @@ async def test_an_agent_that_says_nothing_for_too_long_fails_its_turn_and_takes_
     assert ended == TurnAnswer("now", 0.0)
 
 
-async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query(tmp_path: Path) -> None:
+async def test_an_agent_that_keeps_sending_messages_has_no_more_time_than_its_query(tmp_path: Path) -> None:
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and " * 100, "every": 0.05}))
     limit = timedelta(seconds=0.2)
     with pytest.raises(AgentFailed, match=r"no answer within 0\.2 s"):
@@ -122,7 +122,7 @@ class LateBiller(Agent):
         return "it never ran"
 
 
-async def test_an_agent_that_keeps_saying_things_may_take_its_time(
+async def test_an_agent_that_keeps_sending_messages_does_not_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadlines: list[float] = []

@@ -45,7 +45,7 @@ def test_a_ticket_does_not_meet(jql: str) -> None:
     assert not meets(jql)
 
 
-def test_the_current_user_is_the_one_who_asks() -> None:
+def test_the_current_user_is_the_owner_of_the_token() -> None:
     assert meets("(assignee = currentUser()) AND updated >= -60m ORDER BY updated ASC", assignee=ME)
     assert meets(f'assignee = "{ME}"', assignee=ME)
     assert not meets("assignee = currentUser()", assignee="712020:other")

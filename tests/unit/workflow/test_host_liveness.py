@@ -72,7 +72,7 @@ def test_a_host_that_returns_with_an_older_version_is_registered_again() -> None
 
 
 @pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])
-def test_looks_are_close_enough_together_for_the_shortest_lease(lease: float, pause: float) -> None:
+def test_checks_are_frequent_enough_for_the_shortest_lease(lease: float, pause: float) -> None:
     monitor = LivenessMonitor(lambda: 0.0)
     assert monitor.pause_seconds(1.0) == 1.0
     monitor.observe({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})

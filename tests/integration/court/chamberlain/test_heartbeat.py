@@ -62,7 +62,7 @@ def beating(directory: Path, how: str, stuck_after: float = 600) -> Iterator[sub
             process.kill()
 
 
-def test_a_loop_that_hangs_does_not_look_dead(tmp_path: Path) -> None:
+def test_a_blocked_event_loop_does_not_count_as_dead(tmp_path: Path) -> None:
     with beating(tmp_path, "hangs"):
         first = sign_of(tmp_path)
         until(lambda: sign_of(tmp_path) > first + 0.5)
@@ -159,7 +159,7 @@ async def test_a_dead_process_is_forgotten_once_its_role_reports_again(scene: Ch
 
 
 @pytest.mark.both_stores
-async def test_a_general_that_is_not_served_any_more_is_missed_and_one_that_was_removed_is_not(
+async def test_a_general_without_a_process_is_reported_and_a_removed_one_is_not(
     scene: ChamberlainScene, backend: BackendUnderTest
 ) -> None:
     members = {"gen-pr": True, "gen-broken": True, "gen-removed": True}

@@ -86,7 +86,7 @@ async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Sce
     assert (await scene.the_ask()).answer == "yse"
 
 
-async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) -> None:
+async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) -> None:
     await scene.ask(people=("dana",))
     refused = await run(terminal, "answer", TASK, "yes")
     assert refused.code == 1

@@ -82,7 +82,7 @@ async def test_a_webhook_whose_answer_is_lost_gets_the_same_identifier_again(sce
     assert (len(there.done), there.requests) == (1, 3)
 
 
-async def test_a_webhook_that_wants_to_be_asked_later_is(scene: Scene) -> None:
+async def test_a_webhook_that_asks_for_a_later_retry_gets_it(scene: Scene) -> None:
     first = await scene.begin()
     async with receiver(429) as there, scene.envoy(settings=settings(there)):
         await scene.is_sent(first)

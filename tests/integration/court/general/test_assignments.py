@@ -247,9 +247,7 @@ async def test_an_unknown_repository_fails_the_assignment_and_says_what_to_do(co
     assert "kingdom git create acme.other ADDRESS --repo acme/other" in event.reason
 
 
-async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(
-    backend: BackendUnderTest, tmp_path: Path
-) -> None:
+async def test_without_a_host_an_assignment_waits_and_nothing_starts(backend: BackendUnderTest, tmp_path: Path) -> None:
     async with opened(backend, tmp_path / "machine", with_host=False) as court:
         court.has(work("look", SUCCESS))
         await court.send_event()

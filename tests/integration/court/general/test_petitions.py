@@ -116,7 +116,7 @@ async def test_a_petition_and_a_run_can_ask_at_the_same_time(court: CourtScene) 
     await court.until_event(event_id, EventStatus.COMPLETED)
 
 
-async def test_a_message_of_a_pull_request_is_sent_once_that_is_open(court: CourtScene) -> None:
+async def test_a_message_about_a_pull_request_is_sent_once_the_pull_request_is_open(court: CourtScene) -> None:
     court.has(
         work(
             "build",

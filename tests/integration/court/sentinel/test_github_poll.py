@@ -1,4 +1,4 @@
-"""Looking at GitHub: everything that concerns us comes once, and trouble changes nothing."""
+"""Polling GitHub: every activity that concerns us is received once, and an error changes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def test_a_review_that_is_requested_again_is_received_again(site: Site, wa
     assert len(await watch.events()) == 2
 
 
-async def test_nothing_is_marked_as_read_and_what_a_person_read_is_received_all_the_same(
+async def test_nothing_is_marked_as_read_and_activity_that_a_person_has_read_is_received_too(
     site: Site, watch: Watch
 ) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
@@ -82,16 +82,16 @@ async def test_unchanged_content_is_not_sent_again(site: Site, watch: Watch) -> 
         {"kind": "refuse", "status": 502},
         {"kind": "refuse", "status": 429, "retry_after": 7},
         {"kind": "truncate"},
-        # A client asks once more by itself where a kept connection was closed.
+        # A client retries by itself after a kept connection was closed.
         {"kind": "lose_answer", "times": 2},
     ],
 )
-async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
+async def test_a_failed_poll_changes_nothing_and_the_next_one_receives_everything(
     site: Site, watch: Watch, fault: dict[str, Any]
 ) -> None:
     for number in range(60):
         await site.pull_request(f"feature-{number}", reviewers=["kingdom-bot"])
-    # The first page comes whole: half of a look is none.
+    # The first page is complete, but an incomplete poll stores nothing.
     await site.faults({"kind": "delay", "seconds": 0}, fault | {"path": "/notifications"})
     with pytest.raises(Transient) as trouble:
         await watch.look_at_github(site.url)
@@ -103,7 +103,7 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
 
 
 class _Breaking:
-    """A store that fails at a commit, the first time that something was written."""
+    """A store that fails at the first commit with changes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -118,7 +118,7 @@ class _Breaking:
                 raise Unavailable("the store went away")
 
 
-async def test_events_and_how_far_was_read_are_stored_together_or_not_at_all(site: Site, watch: Watch) -> None:
+async def test_events_and_the_poll_position_are_stored_together_or_not_at_all(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     breaking = _Breaking(watch.bus)
     broken = Watch(breaking, watch.operations, watch.session)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ async def test_a_wrong_token_is_reported_as_such(site: Site, watch: Watch) -> No
         await watch.look_at_github(site.url, token="wrong")  # noqa: S106 - it opens nothing
 
 
-async def test_the_pace_is_what_github_asks_for(site: Site, watch: Watch) -> None:
+async def test_the_poll_interval_is_the_one_that_github_requests(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=90)
     assert (await watch.look_at_github(site.url)).again_after == timedelta(seconds=90)
     assert (await watch.look_at_github(site.url, poll_seconds=300)).again_after == timedelta(seconds=300)
@@ -147,7 +147,7 @@ async def test_the_pace_is_what_github_asks_for(site: Site, watch: Watch) -> Non
     assert trouble.value.after > timedelta(minutes=20)
 
 
-async def test_a_secondary_limit_is_honoured(site: Site, watch: Watch) -> None:
+async def test_a_secondary_limit_is_respected(site: Site, watch: Watch) -> None:
     await site.people("limits", secondary={"retry_after": 33})
     with pytest.raises(Transient) as trouble:
         await watch.look_at_github(site.url)
@@ -155,7 +155,7 @@ async def test_a_secondary_limit_is_honoured(site: Site, watch: Watch) -> None:
 
 
 @pytest.mark.both_stores
-async def test_two_that_look_at_once_receive_everything_once(
+async def test_two_concurrent_polls_receive_everything_once(
     site: Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:
     for number in range(20):
@@ -185,7 +185,7 @@ async def test_a_comment_that_is_gone_hides_nothing(site: Site, watch: Watch) ->
     assert (await watch.look_at_github(site.url)).received == 1
 
 
-async def test_a_comment_that_cannot_be_asked_for_is_waited_for_but_not_for_ever(site: Site, watch: Watch) -> None:
+async def test_a_comment_that_cannot_be_fetched_is_awaited_for_a_limited_time(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=earlier(30))
     await site.happen("comment", number=1, body="hello", at=earlier(5))
     fault = {"kind": "refuse", "status": 500, "path": "/repos/*/comments/*"}

@@ -96,7 +96,7 @@ async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site,
 
 
 @pytest.mark.both_stores
-async def test_two_that_look_at_once_receive_everything_once(
+async def test_two_concurrent_polls_receive_everything_once(
     tracker: jira_site.Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:
     for _ in range(20):
@@ -111,7 +111,7 @@ async def test_two_that_look_at_once_receive_everything_once(
     ("fault", "path"),
     [(_BROKEN, "*/search/jql"), (_CUT_SHORT, "*/search/jql"), (_LIMITED, "*/search/jql"), (_LIMITED, "*/comment")],
 )
-async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
+async def test_a_failed_poll_changes_nothing_and_the_next_one_receives_everything(
     tracker: jira_site.Site, watch: Watch, fault: dict[str, Any], path: str
 ) -> None:
     key = await opened_ticket(tracker)
@@ -127,7 +127,7 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
 
 
 @pytest.mark.parametrize("fault", [_BROKEN, _CUT_SHORT])
-async def test_only_a_ticket_whose_comments_are_missing_waits_for_the_next_look(
+async def test_only_a_ticket_without_its_comments_waits_for_the_next_poll(
     tracker: jira_site.Site, watch: Watch, fault: dict[str, Any]
 ) -> None:
     key = await opened_ticket(tracker)

@@ -38,7 +38,7 @@ async def test_a_delivery_counts_once_regardless_of_its_content(watch: Watch) ->
 
 
 @pytest.mark.both_stores
-async def test_many_deliveries_of_one_thing_at_once_are_one_event(watch: Watch) -> None:
+async def test_concurrent_deliveries_of_one_activity_are_one_event(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         posts = [watch.post(receiver, "pull_request", review_requested()) for _ in range(10)]
         answers = await asyncio.gather(*posts)

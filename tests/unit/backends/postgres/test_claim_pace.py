@@ -17,7 +17,7 @@ def started() -> ClaimPace:
     return pace
 
 
-def test_the_first_claim_looks_at_everything() -> None:
+def test_the_first_claim_checks_everything() -> None:
     assert ClaimPace().lower_bound(0.0) == EVERYTHING
 
 
@@ -49,14 +49,14 @@ def test_everything_is_checked_again_after_a_second() -> None:
     assert pace.lower_bound(1.0) == EVERYTHING
 
 
-def test_a_slow_look_at_everything_is_repeated_later() -> None:
+def test_a_slow_full_scan_is_repeated_later() -> None:
     pace = ClaimPace()
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=0.2, now=0.0)
     assert pace.lower_bound(3.9) == NOON
     assert pace.lower_bound(4.0) == EVERYTHING
 
 
-def test_a_claim_held_up_by_its_own_process_does_not_postpone_the_next_look_for_long() -> None:
+def test_a_claim_delayed_by_its_own_process_does_not_postpone_the_next_check_for_long() -> None:
     pace = ClaimPace()
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=300.0, now=0.0)
     assert pace.lower_bound(10.0) == EVERYTHING

@@ -58,7 +58,7 @@ def test_the_cost_of_the_old_day_is_known_even_if_the_king_has_begun_the_new_one
     assert budget.cost_usd == 3
 
 
-def test_the_first_look_and_a_clock_that_was_set_back_begin_no_day() -> None:
+def test_neither_the_first_check_nor_a_clock_that_was_set_back_begins_a_day() -> None:
     assert next_budget(BudgetState(), None, SEVENTH, SETTINGS) == (BudgetState(day=SEVENTH), [])
     budget, events = next_budget(BudgetState(day=EIGHTH), money("5", EIGHTH), SEVENTH, SETTINGS)
     assert (budget.day, events) == (EIGHTH, [])

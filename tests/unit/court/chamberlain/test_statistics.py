@@ -61,7 +61,7 @@ def test_an_entry_that_is_not_an_internal_event_counts_nothing() -> None:
     assert folded(LogEntry(type="WorkStarted", actor="engine", at=START)) == Statistics()
 
 
-def test_a_day_is_one_of_the_courts_time_zone() -> None:
+def test_a_day_is_in_the_time_zone_of_the_court() -> None:
     statistics = folded(
         created(datetime(2026, 2, 7, 14, 59, 59, tzinfo=UTC)), created(datetime(2026, 2, 7, 15, tzinfo=UTC))
     )

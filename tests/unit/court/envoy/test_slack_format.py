@@ -54,7 +54,7 @@ def test_a_question_without_choices_has_no_buttons() -> None:
     assert "Reply in this thread" in str(question_blocks(question()))
 
 
-def test_slack_takes_no_more_and_no_longer_buttons_than_it_can() -> None:
+def test_buttons_stay_within_the_limits_of_slack() -> None:
     choices = ["x" * 100, "y" * 3000, " ", *(f"choice {number}" for number in range(40))]
     made = buttons(question(choices=choices))
     assert len(made) == 25

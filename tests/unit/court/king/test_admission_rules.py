@@ -41,7 +41,7 @@ def test_of_two_the_one_that_came_earlier_by_the_bonus_of_its_priority_is_first(
 
 
 @given(since=_moments, priority=st.sampled_from(Priority), lets=st.sampled_from(AdmissionLevel))
-def test_everything_that_waits_long_enough_passes_a_gate_that_is_not_shut(
+def test_everything_that_waits_long_enough_passes_an_open_limiter(
     since: datetime, priority: Priority, lets: AdmissionLevel
 ) -> None:
     rule = AdmissionRule(name="health", level=lets, reason="")
@@ -134,6 +134,6 @@ def test_each_share_of_the_money_lets_less_begin(spent: str, lets: AdmissionLeve
 
 
 @given(rules=st.lists(st.sampled_from(AdmissionLevel), min_size=1))
-def test_the_strictest_gate_counts(rules: list[AdmissionLevel]) -> None:
+def test_the_strictest_limit_counts(rules: list[AdmissionLevel]) -> None:
     every = [AdmissionRule(name=str(number), level=lets, reason="") for number, lets in enumerate(rules)]
     assert strictest_rule(*every).level == max(rules)

@@ -1,4 +1,4 @@
-"""Happenings at one place of GitHub, as webhooks and notifications tell them; times are seconds."""
+"""Activities of one subject on GitHub, from webhooks and notifications. Times are seconds."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

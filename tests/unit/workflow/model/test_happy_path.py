@@ -10,7 +10,7 @@ from kingdom.workflow.model.steps.operations import cancel, pause, prepare, star
 from tests.unit.workflow.model.host import agent_of, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
-# One Work of two Tasks, as the run and its host tell it.
+# The events of one Work with two Tasks.
 QUERY = ["QuerySent", "TaskStarted", "QueryResponded"]
 REPORT = ["ReportGenerationStarted", "ReportGenerated"]
 BEGIN = ["WorkSpaceCreated", "AgentStarted", "WorkStatusChanged", "WorkStarted"]
@@ -24,7 +24,7 @@ COMPLETED = ["WorkflowStatusChanged", "WorkflowCompleted"]
 
 
 def play(run: Run) -> None:
-    """Succeed with everything, and stop each agent before its checkpoint as hosts do."""
+    """Answer all commands with success, and stop each agent before its checkpoint as hosts do."""
     while run.open:
         command = run.open.pop(0)
         if isinstance(command, commands.TakeCheckpoint):
@@ -98,7 +98,7 @@ def test_every_command_names_its_run_its_host_and_its_epoch() -> None:
     assert {command.stream for command in seen} == {"soldier.host-a"}
 
 
-def test_stopping_goes_by_the_control_stream() -> None:
+def test_stop_commands_use_the_control_stream() -> None:
     run = started()
     run.do(pause)
     run.do(cancel)

@@ -92,7 +92,7 @@ def test_a_move_before_the_start_loses_nothing_that_could_be_continued() -> None
     assert run.take(commands.StartAgent).session == "session-1"
 
 
-def test_a_stop_that_was_wanted_is_true_once_the_host_is_lost() -> None:
+def test_a_requested_stop_takes_effect_once_the_host_is_lost() -> None:
     for operation, end in ((pause, WorkflowStatus.PAUSED), (cancel, WorkflowStatus.CANCELLED)):
         run = in_second_work()
         run.do(operation)

@@ -97,7 +97,7 @@ def test_a_petition_that_is_too_large_is_ignored_with_the_limit() -> None:
 
 
 @pytest.mark.parametrize("how", [FromBase(), Auto()], ids=["base", "auto"])
-def test_a_rollback_forgets_the_question_and_what_was_begun(how: FromBase | Auto) -> None:
+def test_a_rollback_removes_the_question_and_the_unfinished_steps(how: FromBase | Auto) -> None:
     run = asked()
     run.do(resume, how)
     run.succeed(commands.RollBack)

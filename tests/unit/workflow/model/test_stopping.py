@@ -32,7 +32,7 @@ def querying() -> Run:
     return run
 
 
-def test_a_pause_is_wanted_first_and_true_when_the_agent_has_stopped() -> None:
+def test_a_pause_is_requested_first_and_takes_effect_when_the_agent_has_stopped() -> None:
     run = querying()
     assert run.do(pause) == ["WorkflowStopRequested"]
     assert run.workflow.status is WorkflowStatus.RUNNING

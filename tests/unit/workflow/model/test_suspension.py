@@ -112,7 +112,7 @@ def test_a_parked_run_that_is_cancelled_waits_for_nothing() -> None:
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.CANCELLED, None)
 
 
-def in_circles() -> Run:
+def run_with_looping_agent() -> Run:
     """Return a run that asks about an agent that loops."""
     run, sent = queried()
     run.receive(looping(sent))
@@ -121,7 +121,7 @@ def in_circles() -> Run:
 
 
 def test_a_person_is_asked_about_an_agent_that_loops() -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     question = run.workflow.question
     assert question is not None
     assert (run.status(), question.topic, question.choices) == (
@@ -134,20 +134,20 @@ def test_a_person_is_asked_about_an_agent_that_loops() -> None:
 
 @pytest.mark.parametrize("reply", ["go on", "look into src first"])
 def test_the_answer_of_the_person_is_passed_to_the_agent(reply: str) -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     run.do(resume, Continue(reply))
     sent = run.until(commands.SendQuery)
     assert (sent.reply, sent.continues) == (reply, True)
 
 
 def test_stop_ends_the_run() -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     run.do(resume, Continue("STOP"))
     assert run.status() is WorkflowStatus.CANCELLED
 
 
 def test_an_agent_that_loops_again_fails() -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
     run.receive(looping(run.take(commands.SendQuery)))
@@ -157,7 +157,7 @@ def test_an_agent_that_loops_again_fails() -> None:
 
 
 def test_the_count_starts_over_after_a_rollback() -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     run.do(resume, Auto())
     run.until(commands.SendQuery)
     run.receive(looping(run.take(commands.SendQuery)))
