@@ -64,6 +64,11 @@ RETIRED_WORDS: Mapping[str, str] = {
     "voice": "tools",
     "whoever": "caller",
 }
+# Words that a test name cannot have: they need another sentence to be understood.
+VAGUE_WORDS = frozenset(
+    {"anew", "anybody", "everybody", "hear", "heard", "hears", "mended", "nobody", "said", "shall", "somebody"}
+    | {"spoilt", "tells", "told", "whoever", "whom"}
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
 _IGNORE_WITH_REASON = re.compile(r"\[[^\]]+\]\s+#\s*\S")
@@ -141,6 +146,13 @@ def retired_words(path: PurePath, text: str) -> Iterator[str]:
         for word in (word.lower() for word in _WORDS.findall(name)):
             if word in RETIRED_WORDS:
                 yield f"{name}: {word!r} is retired, use {RETIRED_WORDS[word]}"
+
+
+def vague_test_names(text: str) -> Iterator[str]:
+    """Complain about test names that a reader must translate."""
+    for name in _defined_names(ast.parse(text)):
+        if name.startswith("test_") and (found := VAGUE_WORDS & set(name.split("_"))):
+            yield f"{name}: say it without {', '.join(sorted(found))}"
 
 
 def large_folders(modules: Iterable[PurePath]) -> Iterator[str]:

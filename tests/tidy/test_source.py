@@ -53,6 +53,10 @@ def test_no_name_of_the_product_has_a_retired_word() -> None:
     assert found == []
 
 
+def test_test_names_have_no_vague_words() -> None:
+    assert complaints(rules.vague_test_names, sorted((ROOT / "tests").rglob("test_*.py"))) == []
+
+
 def test_no_folder_of_the_product_has_too_many_modules() -> None:
     assert list(rules.large_folders(path.relative_to(ROOT) for path in source_files())) == []
 
@@ -152,6 +156,11 @@ def test_an_exception_that_is_not_needed_is_found() -> None:
 )
 def test_a_retired_word_is_found(name: str, text: str) -> None:
     assert list(rules.retired_words(PurePath(name), text)) != []
+
+
+def test_a_vague_test_name_is_found() -> None:
+    assert list(rules.vague_test_names("def test_whoever_waits_is_told(): ...")) != []
+    assert list(rules.vague_test_names("def test_a_waiting_sender_is_notified(): ...\ndef told(): ...")) == []
 
 
 def test_words_that_only_contain_a_retired_one_are_accepted() -> None:
